@@ -112,11 +112,10 @@ def main() -> int:
     program = browser.find() if options.shots else None
     if options.shots and program is None:
         print("no Chromium is here, so no screenshots", file=sys.stderr)
-    from etude.tell.report.device import device_of
-
     from etude.base.errors import EtudeError
     from etude.model.timing import Origin
     from etude.steps.asked.repetitions import allocated
+    from etude.tell.report import device_of
     from etude.tell.report.compose import report
     from etude.tell.view.page import render
 

@@ -21,7 +21,7 @@ from time import perf_counter, process_time
 import numpy as np
 import pyarrow as pa
 
-from etude.tell.archive import TABLES, Entry, Lake
+from etude.tell.archive import TABLES, Lake, LakeEntry
 
 ROWS = {"runs": 1, "metrics": 30, "steps": 80, "collectives": 12, "findings": 4, "cards": 20}
 QUERIES = {
@@ -34,7 +34,7 @@ QUERIES = {
 }
 
 
-def made_up(number: int) -> Entry:
+def made_up(number: int) -> LakeEntry:
     rng = np.random.default_rng(number)
     run = blake2b(f"run {number}".encode(), digest_size=16).hexdigest()
     tables = {}
@@ -50,7 +50,7 @@ def made_up(number: int) -> Entry:
             else:
                 columns.append(pa.array(rng.random(count)))
         tables[name] = pa.table(columns, schema=schema)
-    return Entry(run, tables)
+    return LakeEntry(run, tables)
 
 
 def write(folder: str, first: int, last: int, step: int) -> int:

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 
 from etude.capture.ingest import causal, reading, runs
 from etude.capture.ingest.runs import RankFiles
-from etude.decide.score.kind import Asked, Item
-from etude.decide.score.recordings import Recording, recorded_span_ns
+from etude.decide.score.kind import Item, ScoreRequest
+from etude.decide.score.recordings import ScoredRecording, recorded_span_ns
 from etude.decide.score.recordings import linked as linked_recording
 from etude.decide.score.recordings import predict as predicted_pair
 from etude.machine import open_system
@@ -137,8 +137,8 @@ def fidelity(name: str, ranks: list[RankFiles]) -> dict[str, Any]:
 
 def causality(first: Path, second: Path) -> dict[str, Any]:
     """The second run from the graph of the first: with the host of the first, and at the speed of the second's."""
-    pair = tuple(Recording(reading.stem(path), (RankFiles(rank=None, device=path),)) for path in (first, second))
-    scored = predicted_pair(Item("", pair), Asked())
+    pair = tuple(ScoredRecording(reading.stem(path), (RankFiles(rank=None, device=path),)) for path in (first, second))
+    scored = predicted_pair(Item("", pair), ScoreRequest())
     one, two = map(linked_recording, pair)
     found, as_it_was = with_device_times(one, two), with_device_times(one, two, 1.0)
     span, predicted = (figures["time_s"] * 1e9 for figures in (scored.measured, scored.predicted))

@@ -28,11 +28,11 @@ from etude.cost.stacks import Band, Efficiency, open_stack, stack_names
 from etude.cost.stacks.open import DEFAULT
 from etude.cost.stacks.stack import ANY
 from etude.steps.measured.eager import eager_cases
-from etude.steps.measured.outcomes import Kept
+from etude.steps.measured.outcomes import OutcomeFile
 from etude.steps.measured.rows import Case, Refused, cases_of, read_rows, row_stack
 from etude.steps.measured.stack_fit import (
+    FitSample,
     Groups,
-    Sample,
     centre,
     efficiency_under,
     error_of,
@@ -59,12 +59,12 @@ FEW = 4
 class Fit:
     """Samples, effects from all of them, and the error of each under effects without its source."""
 
-    samples: list[Sample]
+    samples: list[FitSample]
     effects: dict[tuple[str, str], Any]
     errors: np.ndarray
 
 
-def fitted(rows: list[dict[str, str]], folds: dict[str, str], kept: Kept, workers: int, *, default: bool) -> Fit:
+def fitted(rows: list[dict[str, str]], folds: dict[str, str], kept: OutcomeFile, workers: int, *, default: bool) -> Fit:
     """With the stacks that rows name, or with none."""
     found = list(cases_of(rows, open_stack(DEFAULT) if default else None))
     for refused in (c for c in found if isinstance(c, Refused)):
@@ -72,16 +72,18 @@ def fitted(rows: list[dict[str, str]], folds: dict[str, str], kept: Kept, worker
     cases = [c for c in found if isinstance(c, Case)]
     outcomes = kept.all(cases, workers=workers)
     sources = [rows[c.row - 1].get("source", "") for c in cases]
-    samples = [Sample(c, o, folds.get(s, s)) for c, o, s in zip(cases, outcomes, sources, strict=True) if o is not None]
+    samples = [
+        FitSample(c, o, folds.get(s, s)) for c, o, s in zip(cases, outcomes, sources, strict=True) if o is not None
+    ]
     groups = of_generation if default else of_stack
     return Fit(samples, fit_effects(samples, groups), np.array(held_out(samples, groups)))
 
 
-def eager(kept: Kept, workers: int, path: Path) -> Fit:
+def eager(kept: OutcomeFile, workers: int, path: Path) -> Fit:
     """Steps of one GPU in eager PyTorch; each is held out once."""
     cases = eager_cases(path)
     samples = [
-        Sample(c, o, c.row) for c, o in zip(cases, kept.all(cases, workers=workers), strict=True) if o is not None
+        FitSample(c, o, c.row) for c, o in zip(cases, kept.all(cases, workers=workers), strict=True) if o is not None
     ]
     own: Groups = lambda case: EAGER  # noqa: E731
     return Fit(samples, fit_effects(samples, own), np.array(held_out(samples, own)))
@@ -194,7 +196,7 @@ def main() -> int:
     parser.add_argument("--dry", action="store_true", help="print, write nothing")
     parser.add_argument("--detail", action="store_true", help="print every row")
     options = parser.parse_args()
-    rows, kept = read_rows(options.rows), Kept(options.outcomes)
+    rows, kept = read_rows(options.rows), OutcomeFile(options.outcomes)
     folds = {r["source"]: r["fold"] for r in csv.DictReader((HERE / "published_split.csv").open())}
     known = fitted(rows, folds, kept, options.workers, default=False)
     unknown = fitted(rows, folds, kept, options.workers, default=True)
@@ -206,7 +208,7 @@ def main() -> int:
     steps = shared / "measured" / "h200_steps.csv"
     if steps.exists():
         cases = eager_cases(steps)
-        there = [error_of(Sample(c, o), by) for c, o in zip(cases, kept.all(cases), strict=True) if o is not None]
+        there = [error_of(FitSample(c, o), by) for c, o in zip(cases, kept.all(cases), strict=True) if o is not None]
         print(line("h200_steps.csv, no row of it fitted", np.array(there)), [f"{e:+.1%}" for e in there])
     if options.detail:
         detail(known)

@@ -29,6 +29,25 @@ def _training(model: Any, given: Callable[[], dict[str, Any]], *, compiled: bool
     return step
 
 
+def _stepping(optimizer: Any, loss: Callable[[], Any]) -> Step:
+    def step() -> None:
+        optimizer.zero_grad()
+        loss().backward()
+        optimizer.step()
+
+    return step
+
+
+def _generating(model: Any, ids: Any, tokens: int) -> Step:
+    import torch
+
+    def step() -> None:
+        with torch.no_grad():
+            model.generate(ids, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, pad_token_id=0)
+
+    return step
+
+
 def _tokens(words: int, *shape: int) -> Any:
     import torch
 
@@ -65,29 +84,17 @@ def resnet() -> Step:
     import torchvision
 
     model = torchvision.models.resnet50().cuda().train()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     images, target = torch.randn(32, 3, 224, 224, device="cuda"), _tokens(1000, 32)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(images), target).backward()
-        optimizer.step()
-
-    return step
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return _stepping(optimizer, lambda: torch.nn.functional.cross_entropy(model(images), target))
 
 
 def gpt2_generate() -> Step:
-    import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
     model = GPT2LMHeadModel(GPT2Config()).cuda().eval()
     ids = _tokens(50000, 4, 64)
-
-    def step() -> None:
-        with torch.no_grad():
-            model.generate(ids, max_new_tokens=16, min_new_tokens=16, do_sample=False, pad_token_id=0)
-
-    return step
+    return _generating(model, ids, 16)
 
 
 def graph_network() -> Step:
@@ -98,13 +105,7 @@ def graph_network() -> Step:
     nodes, edges = 20_000, torch.randint(0, 20_000, (2, 200_000), device="cuda")
     x, target = torch.randn(nodes, 128, device="cuda"), _tokens(40, nodes)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(x, edges), target).backward()
-        optimizer.step()
-
-    return step
+    return _stepping(optimizer, lambda: torch.nn.functional.cross_entropy(model(x, edges), target))
 
 
 def t5() -> Step:
@@ -141,13 +142,7 @@ def wav2vec2() -> Step:
     model = torchaudio.models.wav2vec2_base(aux_num_out=32).cuda().train()
     waves = torch.randn(4, 32_000, device="cuda")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        model(waves)[0].square().mean().backward()
-        optimizer.step()
-
-    return step
+    return _stepping(optimizer, lambda: model(waves)[0].square().mean())
 
 
 def llama_generate() -> Step:
@@ -157,12 +152,7 @@ def llama_generate() -> Step:
     config = LlamaConfig(hidden_size=1024, intermediate_size=2816, num_hidden_layers=12, num_attention_heads=16)
     model = LlamaForCausalLM(config).cuda().to(torch.bfloat16).eval()
     ids = _tokens(32000, 8, 128)
-
-    def step() -> None:
-        with torch.no_grad():
-            model.generate(ids, max_new_tokens=12, min_new_tokens=12, do_sample=False, pad_token_id=0)
-
-    return step
+    return _generating(model, ids, 12)
 
 
 def segmentation() -> Step:
@@ -170,15 +160,9 @@ def segmentation() -> Step:
     import torchvision
 
     model = torchvision.models.segmentation.deeplabv3_resnet50(weights_backbone=None, num_classes=21).cuda().train()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     images, target = torch.randn(4, 3, 256, 256, device="cuda"), _tokens(21, 4, 256, 256)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(images)["out"], target).backward()
-        optimizer.step()
-
-    return step
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    return _stepping(optimizer, lambda: torch.nn.functional.cross_entropy(model(images)["out"], target))
 
 
 def gat() -> Step:
@@ -189,13 +173,7 @@ def gat() -> Step:
     nodes, edges = 5_000, torch.randint(0, 5_000, (2, 50_000), device="cuda")
     x, target = torch.randn(nodes, 64, device="cuda"), _tokens(10, nodes)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(x, edges), target).backward()
-        optimizer.step()
-
-    return step
+    return _stepping(optimizer, lambda: torch.nn.functional.cross_entropy(model(x, edges), target))
 
 
 PROGRAMS = {

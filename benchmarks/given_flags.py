@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 
-from etude.base.parameters import Parameter, parameters_of
+from etude.base.parameters import VerbParameter, parameters_of
 from etude.surface.cli import main
 from etude.surface.cli.app import _verb_meant
 from etude.surface.cli.build import _names
@@ -37,7 +37,7 @@ def asked(words: list[str]) -> tuple[int, str, str]:
     return code, out.getvalue(), err.getvalue()
 
 
-def values(p: Parameter) -> Iterator[Any]:
+def values(p: VerbParameter) -> Iterator[Any]:
     """Valid values of a parameter that differ from its default."""
     if "like" in p.about:
         yield from p.about["like"] if isinstance(p.about["like"], list) else [p.about["like"]]
@@ -51,7 +51,7 @@ def values(p: Parameter) -> Iterator[Any]:
         yield VALUES[p.kind]
 
 
-def flag(p: Parameter, value: Any) -> list[str]:
+def flag(p: VerbParameter, value: Any) -> list[str]:
     """The words that give a parameter this value."""
     name = f"--{p.name.replace('_', '-')}"
     if isinstance(value, bool):
@@ -59,7 +59,7 @@ def flag(p: Parameter, value: Any) -> list[str]:
     return [name, str(value)]
 
 
-def with_needs(p: Parameter, known: Any, words: list[str]) -> Iterator[list[str]]:
+def with_needs(p: VerbParameter, known: Any, words: list[str]) -> Iterator[list[str]]:
     """The command as it is, and with each of the parameters that this one needs."""
     yield words
     for need in filter(None, p.about.get("needs", "").split("|")):
@@ -68,7 +68,7 @@ def with_needs(p: Parameter, known: Any, words: list[str]) -> Iterator[list[str]
             yield from ([*words, *flag(known[name], one)] for one in ([value] if value else values(known[name])))
 
 
-def said(p: Parameter, words: list[str]) -> bool:
+def said(p: VerbParameter, words: list[str]) -> bool:
     names = {part for name in _names(p) for part in name.split("/")}
     return any(word.partition("=")[0] in names for word in words)
 

@@ -17,7 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 from etude.decide.search.crew import crew
-from etude.decide.search.given import Asked
+from etude.decide.search.given import SearchRequest
 from etude.decide.search.plans import solved, space_of
 from etude.decide.search.plans.candidates import candidates
 from etude.decide.search.plans.solve import shared_of
@@ -45,7 +45,7 @@ def brute_force(model: str, gpus: int, axes: dict[str, list[Any]], workers: int)
     space = space_of(model=model, system="dgx-h100", fixed={"gpus": gpus}, over=axes)
     every = candidates(space.opened, space.axes, space.fixed, space.system)
     limit = space.memory_limit(space.system)
-    with crew(task, shared_of(space), Asked(workers=workers)) as workers_of:
+    with crew(task, shared_of(space), SearchRequest(workers=workers)) as workers_of:
 
         def points(what: str, some: list[Any]) -> list[dict[str, Any]]:
             return workers_of.ask([{"what": what, "system": c.system, "plan": c.text()} for c in some])
@@ -65,7 +65,7 @@ def searched(model: str, gpus: int, workers: int) -> tuple[Any, float, float]:
     """(what was found, CPU s, wall s)."""
     before, begin = cpu_s(), time.perf_counter()
     space = space_of(model=model, system="dgx-h100", fixed={"gpus": gpus}, over={})
-    found = solved(space, Asked(workers=workers))
+    found = solved(space, SearchRequest(workers=workers))
     return found, cpu_s() - before, time.perf_counter() - begin
 
 

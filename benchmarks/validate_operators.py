@@ -30,7 +30,7 @@ from validate_vidur import FITTED
 
 from etude.cost.compute import roofline_ns
 from etude.cost.fit import fold_of
-from etude.cost.opdb import OpDatabase, Origin, Shapes, add_rows, read_ops, read_points
+from etude.cost.opdb import OpDatabase, Shapes, TimeOrigin, add_rows, read_ops, read_points
 from etude.cost.opdb.curves import Curves
 from etude.cost.opdb.profiles import read_vidur
 from etude.cost.opdb.schema import works_of
@@ -38,7 +38,7 @@ from etude.decide.score import score
 from etude.machine import Device, device_names, open_device, open_system
 from etude.make.generate.model import open_model
 from etude.steps.measured.eager import eager_cases
-from etude.steps.operators import Workload, needs_of, open_ops
+from etude.steps.operators import ModelWorkload, needs_of, open_ops
 from etude.steps.step import predict
 
 F64 = NDArray[np.float64]
@@ -57,7 +57,9 @@ def line(what: str, error: F64) -> str:
 
 
 def keys() -> None:
-    numbers = needs_of([open_model(name) for name in MODELS], [1, 2, 4], Workload(), open_system("dgx-h200")).summary()
+    numbers = needs_of(
+        [open_model(name) for name in MODELS], [1, 2, 4], ModelWorkload(), open_system("dgx-h200")
+    ).summary()
     print(f"{len(MODELS)} models on 1, 2 and 4 ranks: {numbers['keys']} keys, {numbers['distinct']} distinct, "
           f"{numbers['saved_fraction']:.1%} of the keys saved, {numbers['saved_cost_fraction']:.1%} of the measuring "
           f"({numbers['cost_alone_s']:.0f} s model by model, {numbers['cost_s']:.0f} s together)")  # fmt: skip
@@ -77,7 +79,7 @@ class Asked:
         found, origin = known.time_ns(shapes)
         return cls(shapes, found / time_ns - 1, origin, roofline_ns(known.device, works_of(shapes)) / time_ns - 1)
 
-    def at(self, origin: Origin) -> NDArray[np.bool_]:
+    def at(self, origin: TimeOrigin) -> NDArray[np.bool_]:
         return self.origin == origin
 
 
@@ -94,8 +96,8 @@ def vidur(path: Path) -> None:
     origin, op = np.concatenate([one.origin for one in found]), np.concatenate([one.shapes.op for one in found])
     print(line("Vidur, models held out, by the database", error))
     print(line("... by the cost model alone", formula))
-    for kind in (Origin.MEASURED, Origin.NEAR):
-        words = "keys that a fitted model has too" if kind == Origin.MEASURED else "keys of their own"
+    for kind in (TimeOrigin.MEASURED, TimeOrigin.NEAR):
+        words = "keys that a fitted model has too" if kind == TimeOrigin.MEASURED else "keys of their own"
         print(line(f"  {words}", error[origin == kind]))
         print(line("  ... by the cost model alone", formula[origin == kind]))
     for name in np.unique(op).tolist():

@@ -18,8 +18,9 @@ from functools import cache
 from pathlib import Path
 from statistics import median
 
-from etude.cost.tiers.placing import Part
-from etude.decide.search import Asked, Given, solve
+from etude.cost.tiers.placing import StoredPart
+from etude.decide.search import SearchRequest, solve
+from etude.decide.search.given import Given
 from etude.machine import open_device
 from etude.make.generate.model import open_model
 from etude.steps.placing import parts_of, tokens_by_room
@@ -37,11 +38,11 @@ NEMO_4B = (4.19e9 * 2, 32 * 8 * 128 * 4)
 
 
 @cache
-def parts(model: str, context: int) -> list[Part]:
+def parts(model: str, context: int) -> list[StoredPart]:
     name, bits = MODELS[model]
     if name:
         return parts_of(open_model(name), context, bits)
-    return [Part(name="weights", size_bytes=NEMO_4B[0]), Part(name="kv", size_bytes=NEMO_4B[1] * context)]
+    return [StoredPart(name="weights", size_bytes=NEMO_4B[0]), StoredPart(name="kv", size_bytes=NEMO_4B[1] * context)]
 
 
 def tokens_per_s(model: str, context: int, budget_bytes: float) -> float:
@@ -59,7 +60,7 @@ def searched(model: str, context: int, rows: list[dict[str, str]]) -> list[dict[
         "score": "tokens",
         "vram": [f"{r['VramMB']}MiB" for r in rows],
     }
-    return solve(Given(kind="memory", keys=keys, where=model), Asked()).rows
+    return solve(Given(kind="memory", keys=keys, where=model), SearchRequest()).rows
 
 
 def ranks(values: list[float]) -> list[float]:

@@ -32,7 +32,7 @@ Every column of a `Trace` and what it means on the wire. A Trace is one program 
 
 ## Nodes
 
-Row *i* is node *i*. Text columns hold offsets of length-prefixed slices in the trace's heap, which for a trace that was read is the file itself; `-1` is no text. An integer that was not recorded is `UNKNOWN`, the smallest int64.
+Row *i* is node *i*. Text columns hold offsets of length-prefixed slices in the trace's heap, which for a trace that was read is the file itself; `-1` means no text. An integer that was not recorded is `UNKNOWN`, the smallest int64.
 
 """
 
@@ -69,7 +69,7 @@ Times are int64 ns. In `.et` the exact ns travel as attributes `start_ns` and `d
 | `provenance` | what wrote it and from what: tool, model, device, ... |
 | `notes` | what a reader noticed and did not refuse |
 
-Parquet keeps all of this. `.et` and JSON keep what nodes and ranks say, the groups and the measured times. They have no place for `provenance` and `notes`, for how ranks share traces (`fold` finds that again), for the origin of times and the offsets of clocks, and for an end that is not start + duration (or start + `recorded_ns`, an attribute of linked traces); `etude convert` tells what it leaves behind.
+Parquet keeps all of this. `.et` and JSON keep what nodes and ranks say, the groups and the measured times. They have no place for `provenance` and `notes`, for how ranks share traces (`fold` finds that again), for the origin of times and the offsets of clocks, and for an end that is not start + duration (or start + `recorded_ns`, an attribute of linked traces); `etude convert` lists what it leaves out.
 
 """
 
@@ -165,7 +165,7 @@ levels:
   - {name: fabric, kind: switch, size: 2, bandwidth: 200Gb/s}
 ```
 
-**Regions.** A level whose units stand in different places names them, one for each unit: its messages and steps take, beside `latency`, half of the round trips of the two farthest. `round_trip` of a region is to a point that all meet at and back (a user, an exchange); regions of the catalogue do not say it, and a level that names one without it is refused.
+**Regions.** A level whose units are in different places names them, one for each unit: its messages and steps take, in addition to `latency`, half of the round trips of the two farthest. `round_trip` of a region is to a point that all meet at and back (a user, an exchange); regions of the catalogue do not say it, and a level that names one without it is refused.
 
 <!-- file: two-sites.yaml -->
 ```yaml
@@ -197,7 +197,7 @@ etude systems check two-sites.yaml
 etude systems check with-hosts.yaml
 ```
 
-**A graph.** An InfraGraph file is a system too, known by its content: `etude simulate job/ --system cluster.infragraph.yaml`. [Networks](network.md#infragraph) says what is read and what is refused. Its links are simulated (`--network flow` unless told); closed forms take its *levels*, which are worked out where the graph is regular: devices within so many hops of one another make a unit, and a level is where units of one size divide all devices. `etude systems check FILE` prints them. A graph without levels (a ring of devices, nodes of different size) is simulated with `flow` or `links` only. What an InfraGraph has no place for stands beside it:
+**A graph.** An InfraGraph file is a system too, known by its content: `etude simulate job/ --system cluster.infragraph.yaml`. [Networks](network.md#infragraph) says what is read and what is refused. Its links are simulated (`--network flow` by default); closed forms take its *levels*, which are worked out where the graph is regular: devices within a number of hops of one another make a unit, and a level is where units of one size divide all devices. `etude systems check FILE` prints them. A graph without levels (a ring of devices, nodes of different size) is simulated with `flow` or `links` only. What an InfraGraph has no place for is in a second file:
 
 <!-- not run: the graph and its rates are files of your own -->
 ```yaml

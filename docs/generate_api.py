@@ -46,7 +46,7 @@ HEAD = """# Python API
 FOOT = """
 ## Programs of your own
 
-`etude.extend` has what programs and extensions take beside these verbs: `from etude.extend import Kind`. Its names are promised as those of `etude` are. Everything below other paths is private by convention and may change with any release; `etude.surface` is the command line.
+`etude.extend` has what programs and extensions take besides these verbs: `from etude.extend import Kind`. Its names are promised as those of `etude` are. Everything below other paths is private by convention and may change with any release; `etude.surface` is the command line.
 
 """
 

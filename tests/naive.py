@@ -45,17 +45,6 @@ def topological_order(trace: Trace, which: str, block_missing: bool = False) -> 
     return order
 
 
-def reached(edges: list[list[int]], rows: list[int]) -> list[bool]:
-    seen = [False] * len(edges)
-    todo = list(rows)
-    while todo:
-        node = todo.pop()
-        if not seen[node]:
-            seen[node] = True
-            todo += [d for d in edges[node] if d >= 0]
-    return seen
-
-
 def finish(trace: Trace, cost: list[int], which: str) -> list[int]:
     deps = dependencies(trace, which)
     done = [0] * len(trace)

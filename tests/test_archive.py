@@ -16,7 +16,7 @@ import etude
 from etude.base.errors import FormatError, UsageError
 from etude.model.schema import Collective, Kind
 from etude.surface.cli import main
-from etude.tell.archive import TABLES, Entry, Lake, entry_of, fingerprint
+from etude.tell.archive import TABLES, Lake, LakeEntry, entry_of, fingerprint
 from timed_jobs import timed
 
 SAMPLE = Path(etude.__file__).parent / "capture" / "sample" / "gpt.rank0.kineto.json.gz"
@@ -95,13 +95,13 @@ def test_a_run_that_was_cut_off_is_not_listed_and_can_be_completed(tmp_path: Pat
     assert lake.query("select count(*) as n from steps").to_pylist() == [{"n": 4}]
 
 
-def tiny(number: int, value: float = 0.0) -> Entry:
+def tiny(number: int, value: float = 0.0) -> LakeEntry:
     """A run with a row in each table, and one more metric."""
     key = f"{number:032x}"
     tables = {n: pa.table([pa.array([key])] + [pa.nulls(1, f.type) for f in list(s)[1:]], schema=s)
               for n, s in TABLES.items()}  # fmt: skip
     one = pa.table([[key], ["speed"], [value], ["1"]], schema=TABLES["metrics"])
-    return Entry(key, tables | {"metrics": pa.concat_tables([tables["metrics"], one])})
+    return LakeEntry(key, tables | {"metrics": pa.concat_tables([tables["metrics"], one])})
 
 
 def speeds(lake: Lake) -> list[float]:
@@ -257,7 +257,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, capsys: pytest
     assert main(["archive", "list", "--in", str(tmp_path)]) == 2
     assert "is not an archive" in capsys.readouterr().err
     with pytest.raises(UsageError, match="not a fingerprint"):
-        Lake(tmp_path / "new").add(Entry("../x", {}))
+        Lake(tmp_path / "new").add(LakeEntry("../x", {}))
 
 
 def test_a_damaged_file_is_named(tmp_path: Path):

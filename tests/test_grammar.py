@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from etude.base.errors import ClusterError, UsageError
 from etude.base.figures import figure, key_of, plain
-from etude.base.grammar import Piece, fill, items, line, nearest, pairs, terms
+from etude.base.grammar import LinePiece, fill, items, line, nearest, pairs, terms
 
 EXAMPLE = "auto:p=0.5,every=11min"
 
@@ -38,7 +38,7 @@ def values(cls: type[Stage], text: str, where: str) -> Stage:
     return fill(cls, whole.split(",") if text else (), whole)
 
 
-def placed(*pieces: Piece | None) -> list[tuple[str, int]]:
+def placed(*pieces: LinePiece | None) -> list[tuple[str, int]]:
     return [(one.text, one.column) for one in pieces if one is not None]
 
 

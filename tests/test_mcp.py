@@ -16,7 +16,7 @@ from etude.base.errors import UsageError
 from etude.base.excerpts import BYTES, ROWS, bounded, rows_of
 from etude.surface.cli import main
 from etude.surface.cli.registry import all_verbs
-from etude.surface.mcp import Access, make_server
+from etude.surface.mcp import FolderAccess, make_server
 from later import later
 from score_files import OPERATORS
 from surface.stage_serve import FLOW
@@ -41,7 +41,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def asked(access: Access, *calls: tuple[str, dict[str, Any]]) -> list[tuple[bool, Any]]:
+def asked(access: FolderAccess, *calls: tuple[str, dict[str, Any]]) -> list[tuple[bool, Any]]:
     """(is it an error, the text or the record) of each call, in one session."""
 
     async def go() -> list[tuple[bool, Any]]:
@@ -52,19 +52,19 @@ def asked(access: Access, *calls: tuple[str, dict[str, Any]]) -> list[tuple[bool
     return asyncio.run(go())
 
 
-def one(access: Access, name: str, **given: Any) -> Any:
+def one(access: FolderAccess, name: str, **given: Any) -> Any:
     error, found = asked(access, (name, given))[0]
     assert not error, found
     return found
 
 
-def refusal(access: Access, name: str, **given: Any) -> str:
+def refusal(access: FolderAccess, name: str, **given: Any) -> str:
     error, found = asked(access, (name, given))[0]
     assert error, found
     return str(found)
 
 
-def listed(access: Access) -> dict[str, Any]:
+def listed(access: FolderAccess) -> dict[str, Any]:
     async def go() -> Any:
         async with mcp.Client(make_server(access, all_verbs())) as client:
             return (await client.list_tools()).tools
@@ -86,7 +86,7 @@ BEHIND = {
 
 
 def test_the_tools_are_verbs_and_say_what_they_take(root: Path):
-    tools = listed(Access.of(root))
+    tools = listed(FolderAccess.of(root))
     assert {"info", "query", "check", "diff", *ANALYSES} <= set(tools)
     assert {"predict", "edit", "search", "serve", "simulate", "score"} <= set(tools)
     assert set(tools) >= BEHIND
@@ -94,14 +94,14 @@ def test_the_tools_are_verbs_and_say_what_they_take(root: Path):
     assert "report" not in tools  # which writes
     assert set(tools["query"].input_schema["properties"]) >= {"path", "sql"}
     assert all(tool.description and tool.annotations.read_only_hint for tool in tools.values())
-    writing = listed(Access.of(root, root))
+    writing = listed(FolderAccess.of(root, root))
     assert {"edit", "report"} <= {name for name, tool in writing.items() if not tool.annotations.read_only_hint}
     assert writing["report"].input_schema["required"] == ["paths", "out"]
 
 
 def test_schemas_are_strict(root: Path):
     jsonschema = later("jsonschema")
-    tools = listed(Access.of(root))
+    tools = listed(FolderAccess.of(root))
     for tool in tools.values():
         jsonschema.Draft202012Validator.check_schema(tool.input_schema)
         assert tool.input_schema["additionalProperties"] is False
@@ -113,7 +113,7 @@ def test_schemas_are_strict(root: Path):
 
 
 def test_an_unknown_argument_is_refused_with_its_nearest(root: Path):
-    access = Access.of(root)
+    access = FolderAccess.of(root)
     assert "did you mean `system`?" in refusal(access, "breakdown", path="run", sistem="dgx-h100")
     assert "did you mean `gpus`?" in refusal(access, "predict", model="gpt2", system="dgx-h100", gpu=16)
     assert "unknown parameter `json`" in refusal(access, "info", path="job", json=True)
@@ -123,7 +123,7 @@ def test_an_unknown_argument_is_refused_with_its_nearest(root: Path):
 
 
 def test_every_tool_refuses_what_it_does_not_have(root: Path):
-    access = Access.of(root, root)
+    access = FolderAccess.of(root, root)
     names = sorted(listed(access))
     for name, (error, told) in zip(
         names, asked(access, *((name, {"no_such_thing": 1}) for name in names)), strict=True
@@ -132,7 +132,7 @@ def test_every_tool_refuses_what_it_does_not_have(root: Path):
 
 
 def test_verbs_behind_a_word_answer_too(root: Path):
-    access = Access.of(root)
+    access = FolderAccess.of(root)
     (root / "flow.yaml").write_text(FLOW)
     (root / "space.yaml").write_text(
         "search: commands\nrun: predict gpt2 --gpus 4 --system dgx-h100 --json {flags}\naxes: {tp: [1, 2]}\n"
@@ -148,7 +148,7 @@ def test_verbs_behind_a_word_answer_too(root: Path):
 
 
 def test_axes_of_a_plan_are_arguments_too(root: Path):
-    access = Access.of(root)
+    access = FolderAccess.of(root)
     flat = one(access, "predict", model="gpt2", system="dgx-h100", gpus=16, tp=2)
     assert flat["ranks"] == 16
     assert flat == one(access, "predict", model="gpt2", system="dgx-h100", plan={"gpus": 16, "tp": 2})
@@ -157,7 +157,7 @@ def test_axes_of_a_plan_are_arguments_too(root: Path):
 
 def test_what_is_run_is_asked_for_like_the_commands(root: Path, capsys: pytest.CaptureFixture[str]):
     """`simulate`, `search`, `serve` and `score`: an answer each, and refusals by name."""
-    access = Access.of(root)
+    access = FolderAccess.of(root)
     (root / "r.csv").write_text("arrival,prompt,output\n0,100,4\n0.1,500,6\n")
     (root / "ops.csv").write_text(OPERATORS)
     assert main(["simulate", str(root / "job"), "--system", "dgx-h100", "--json"]) == 0
@@ -174,7 +174,7 @@ def test_what_is_run_is_asked_for_like_the_commands(root: Path, capsys: pytest.C
 
 
 def test_the_answers_are_those_of_the_commands(root: Path, capsys: pytest.CaptureFixture[str]):
-    access = Access.of(root)
+    access = FolderAccess.of(root)
 
     def command(*words: str) -> Any:
         assert main([*words, "--json"]) == 0
@@ -195,7 +195,7 @@ def test_the_answers_are_those_of_the_commands(root: Path, capsys: pytest.Captur
 
 
 def test_a_query_selects(root: Path):
-    access = Access.of(root)
+    access = FolderAccess.of(root)
     sql = "SELECT rank, count(*) AS n FROM nodes GROUP BY ALL ORDER BY rank DESC;"
     found = one(access, "query", path="job", sql=sql)
     assert found["columns"] == ["rank", "n"]
@@ -223,7 +223,7 @@ def test_a_query_selects(root: Path):
 )
 def test_sql_opens_and_writes_nothing(root: Path, sql: str):
     secret = root.parent / "secret.csv"
-    told = refusal(Access.of(root), "query", path="job", sql=sql.format(secret=secret))
+    told = refusal(FolderAccess.of(root), "query", path="job", sql=sql.format(secret=secret))
     assert "hint:" in told
     assert secret.read_text() == "a\n1\n"
 
@@ -250,7 +250,7 @@ def test_a_query_that_takes_too_long_is_ended(root: Path):
     ],
 )
 def test_a_path_outside_the_root_is_refused(root: Path, path: str):
-    told = refusal(Access.of(root), "info", path=path)
+    told = refusal(FolderAccess.of(root), "info", path=path)
     assert "root" in told or "no such file" in told or "one job" in told
 
 
@@ -262,26 +262,26 @@ def test_a_link_out_of_the_root_is_refused(root: Path, tmp_path: Path):
     (inside / "folder").symlink_to(outside)
     (inside / "mixed").mkdir()
     (inside / "mixed" / "w.0.et").symlink_to(outside / "w.0.et")
-    access = Access.of(inside)
+    access = FolderAccess.of(inside)
     assert "is outside" in refusal(access, "info", path="folder")
     assert "is outside" in refusal(access, "info", path="mixed/w.0.et")
     for path in ("mixed", "mixed/w"):
         assert "the link `w.0.et` points outside" in refusal(access, "info", path=path)
     (inside / "here").symlink_to(root / "job")
-    assert not asked(Access.of(root), ("info", {"path": "job"}))[0][0]
+    assert not asked(FolderAccess.of(root), ("info", {"path": "job"}))[0][0]
 
 
 def test_a_root_that_is_a_link_is_what_it_leads_to(root: Path, tmp_path: Path):
     (tmp_path / "link").symlink_to(root)
-    assert one(Access.of(tmp_path / "link"), "info", path="job")["ranks"] == 2
+    assert one(FolderAccess.of(tmp_path / "link"), "info", path="job")["ranks"] == 2
 
 
 def test_edit_writes_below_its_folder_and_nowhere_else(root: Path, tmp_path: Path):
     edits = ["compress group=dp ratio=2"]
-    assert "does not write" in refusal(Access.of(root), "edit", path="job", edits=edits, out="copy")
-    asked_only = one(Access.of(root), "edit", path="job", edits=edits, system="dgx-h100", simulate=True)
+    assert "does not write" in refusal(FolderAccess.of(root), "edit", path="job", edits=edits, out="copy")
+    asked_only = one(FolderAccess.of(root), "edit", path="job", edits=edits, system="dgx-h100", simulate=True)
     assert asked_only["after_ns"] <= asked_only["before_ns"]
-    access = Access.of(root, tmp_path)
+    access = FolderAccess.of(root, tmp_path)
     for name in ("../copy", "/tmp/copy", ".hidden", "a/b", "", "x" * 200)[:4]:
         assert "is not the name" in refusal(access, "edit", path="job", edits=edits, out=name)
     assert one(access, "edit", path="job", edits=edits, out="copy")["written"] == "copy"
@@ -291,7 +291,7 @@ def test_edit_writes_below_its_folder_and_nowhere_else(root: Path, tmp_path: Pat
 
 
 def test_an_error_has_its_hint(root: Path):
-    access = Access.of(root)
+    access = FolderAccess.of(root)
     assert "hint: `system` dgx-h100 simulates it there" in refusal(access, "breakdown", path="job")
     assert str(root) not in refusal(access, "breakdown", path="job")
     assert "known: " in refusal(access, "breakdown", path="job", system="no-such-system")
@@ -305,7 +305,7 @@ def test_an_error_has_its_hint(root: Path):
     ["loads.csv", "/etc/passwd", "mine.py:plan", "..\\x", "@file", ["a.csv"], "GB/s", "1GB/secret", {"a": "b.csv"}],
 )
 def test_a_text_names_no_file(root: Path, value: Any):
-    access = Access.of(root)
+    access = FolderAccess.of(root)
     with pytest.raises(UsageError, match="names a file"):
         access.plain("moe_loads", value)
     for text in (
@@ -321,19 +321,19 @@ def test_a_text_names_no_file(root: Path, value: Any):
 @pytest.mark.parametrize("name", ["../m.yaml", "m.yaml", "config.json", "a/b/c", "/etc/passwd", "", "mine.py:x"])
 def test_a_name_is_no_file_outside(root: Path, name: str):
     with pytest.raises(UsageError, match="is no name|is outside"):
-        Access.of(root).noun(name)
+        FolderAccess.of(root).noun(name)
 
 
 def test_a_system_may_be_a_file_below_the_root(root: Path):
     (root / "mine.yaml").write_text("")
-    access = Access.of(root)
+    access = FolderAccess.of(root)
     assert access.noun("mine.yaml") == str(root / "mine.yaml")
     assert access.noun("dgx-h100") == "dgx-h100"
     assert access.noun("org/name-8B") == "org/name-8B"
 
 
 def test_a_report_is_written_below_the_folder(root: Path, tmp_path: Path):
-    access = Access.of(root, tmp_path)
+    access = FolderAccess.of(root, tmp_path)
     found = one(access, "report", paths=["run"], out="page.html")
     assert found["written"] == "page.html" and found["verdict"]
     assert "exists already" in refusal(access, "report", paths=["run"], out="page.html")

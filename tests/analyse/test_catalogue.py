@@ -6,13 +6,15 @@ from pathlib import Path
 import pytest
 import typer
 
-from etude.analyse.catalogue import ANALYSES, Analysis, command_lines, docs_rows, report_sections
+from etude.analyse.catalogue import ANALYSES, AnalysisEntry, command_lines, docs_rows, report_sections
 from etude.surface.cli import COMMANDS
 from etude.surface.cli.app import app
 from etude.surface.cli.commands import ANALYSE
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "analyse"
-NEW = Analysis(command="novel", title="Novel", does="What is new", question="what is new here", section="breakdown")
+NEW = AnalysisEntry(
+    command="novel", title="Novel", does="What is new", question="what is new here", section="breakdown"
+)
 
 
 def test_a_new_analysis_is_in_all_four() -> None:
@@ -27,7 +29,7 @@ def test_commands_of_the_panel_are_those_declared() -> None:
 
 
 @pytest.mark.parametrize("one", ANALYSES, ids=lambda one: one.command)
-def test_an_analysis_has_its_formats_its_page_and_its_section(one: Analysis) -> None:
+def test_an_analysis_has_its_formats_its_page_and_its_section(one: AnalysisEntry) -> None:
     root = typer.main.get_group(app)
     _, command, _ = root.resolve_command(typer.Context(root), [one.command])
     assert command is not None

@@ -6,7 +6,7 @@ import pytest
 
 from etude.base.errors import ClusterError, EtudeError
 from etude.run.astra import read_groups, read_network, read_remote_memory, read_system
-from etude.run.astra.config import Algorithm, parse_algorithm
+from etude.run.astra.config import Implementation, parse_algorithm
 
 NETWORK = "topology: [ Ring, Switch ]\nnpus_count: [ 4, 2 ]\nbandwidth: [ 50, 25.5 ]\nlatency: [ 500, 0 ]\n"
 
@@ -70,7 +70,9 @@ def test_system(write):
             }
         )
     )
-    assert sys_.algorithms == {"all-reduce": (Algorithm(name="ring"), Algorithm(name="direct", is_flat=True, window=3))}
+    assert sys_.algorithms == {
+        "all-reduce": (Implementation(name="ring"), Implementation(name="direct", is_flat=True, window=3))
+    }
     assert (sys_.splits, sys_.active_chunks, sys_.endpoint_delay_ns) == (4, 2, 7)
     assert sys_.has_roofline
     assert sys_.optimization == "baseline"

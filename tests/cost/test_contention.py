@@ -7,13 +7,13 @@ import pytest
 
 from etude.base.errors import UsageError
 from etude.cost.contention import Launch, beside, launch_of, predicted_rows
-from etude.cost.contention.launches import COPY, Room
+from etude.cost.contention.launches import COPY, BlockRoom
 from etude.cost.contention.meeting import held
 from etude.cost.ops import matmul
 from etude.machine import Device, open_device
 from etude.machine.sharing import HostLink, KernelSharing
 
-FULL = Room(1.0, 1.0, 1)
+FULL = BlockRoom(1.0, 1.0, 1)
 MEASURED = Path(__file__).resolve().parents[3] / "shared/measured/h200_extra/contention"
 
 
@@ -25,7 +25,7 @@ def device(**more: object) -> Device:
     return Device(name="four", **{**given, **more})
 
 
-def compute(blocks: int, each_ns: float, waves: int, room: Room = FULL) -> Launch:
+def compute(blocks: int, each_ns: float, waves: int, room: BlockRoom = FULL) -> Launch:
     return Launch(alone_ns=each_ns * waves, blocks=blocks, core_ns=each_ns, room=room)
 
 
@@ -80,16 +80,16 @@ def test_waves_count(cores_held: int, waves: int):
 
 
 def test_a_holder_takes_no_room_from_threads_alone():
-    light = compute(4, 1000.0, 1, Room(0.25, 0.0, 1))
+    light = compute(4, 1000.0, 1, BlockRoom(0.25, 0.0, 1))
     assert held(device(), light, 3) == pytest.approx(1000)
 
 
 def test_pairs_of_blocks_stay_in_their_cluster():
     # Two clusters of two cores, one core of each held: no cluster has room for a pair while the other core could.
     two = device(cores=8, sharing=KernelSharing(clusters=2, gap_ns=0.0))
-    pairs = compute(6, 1000.0, 1, Room(1.0, 1.0, 2))
+    pairs = compute(6, 1000.0, 1, BlockRoom(1.0, 1.0, 2))
     assert held(two, pairs, 2) == pytest.approx(2000)
-    singles = compute(6, 1000.0, 1, Room(1.0, 1.0, 1))
+    singles = compute(6, 1000.0, 1, BlockRoom(1.0, 1.0, 1))
     assert held(two, singles, 2) == pytest.approx(1000)
 
 

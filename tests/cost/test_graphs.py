@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from etude.base.errors import FormatError, UsageError
-from etude.cost.tiers.graph_parts import Edges, parted
+from etude.cost.tiers.graph_parts import GraphEdges, parted
 from etude.cost.tiers.graph_time import pass_time
-from etude.cost.tiers.graphs import Graph, out_of_core
+from etude.cost.tiers.graphs import FeatureGraph, out_of_core
 from etude.cost.tiers.streaming import staged_ns
 from etude.machine import open_device, open_system
 
-SMALL = Graph(nodes=60, edges=400, partitions=6, feature_bytes=100, locality=0.6, seed=3)
+SMALL = FeatureGraph(nodes=60, edges=400, partitions=6, feature_bytes=100, locality=0.6, seed=3)
 EVERYTHING = 10**9
 
 
-def needs(graph: Graph) -> list[set[int]]:
+def needs(graph: FeatureGraph) -> list[set[int]]:
     """Nodes whose features each part needs."""
     source, target = graph.drawn()
     size = graph.nodes // graph.partitions
@@ -107,7 +107,7 @@ def test_training_keeps_what_it_gathered_or_gathers_again(room: int, regather: b
         assert (read, spilled) == (12_000, 0)
 
 
-def spilled(graph: Graph, room: int) -> int:
+def spilled(graph: FeatureGraph, room: int) -> int:
     """Sums that leave before they are complete, message by message in the order of sources."""
     source, target = graph.drawn()
     items = target[np.argsort(source, kind="stable")].tolist()
@@ -166,7 +166,9 @@ def test_stages_by_hand():
 
 def test_degrees_by_a_power_law():
     """The k-th largest degree of weights k**(-1/(a - 1)) falls off with the same power."""
-    graph = Graph(nodes=20_000, edges=400_000, partitions=20, feature_bytes=4, exponent=2.5, locality=0.7, reach=2)
+    graph = FeatureGraph(
+        nodes=20_000, edges=400_000, partitions=20, feature_bytes=4, exponent=2.5, locality=0.7, reach=2
+    )
     source, target = graph.drawn()
     for ends in (source, target):
         degree = np.sort(np.bincount(ends, minlength=graph.nodes))[::-1]
@@ -184,7 +186,7 @@ def test_a_partitioner_finds_what_belongs_together():
     at = np.arange(200)
     ahead = at // 25 * 25 + (at + 1) % 25
     more = at // 25 * 25 + (at + 3) % 25
-    edges = Edges(names[np.append(at, at)], names[np.append(ahead, more)])
+    edges = GraphEdges(names[np.append(at, at)], names[np.append(ahead, more)])
     found = parted(edges, 200, 8, "greedy")
     assert np.bincount(np.unique(np.concatenate(found.edges)) // 25).tolist() == [25] * 8
     degrees = [np.sort(np.bincount(e.source, minlength=200)).tolist() for e in (edges, found.edges)]
@@ -198,7 +200,7 @@ def test_a_partitioner_finds_what_belongs_together():
 def test_a_graph_of_a_file(tmp_path):
     path = tmp_path / "edges.csv"
     path.write_text("source,target,weight\n0,1,5\n1,2,5\n4,0,5\n")
-    graph = Graph.read(path, partitions=3, feature_bytes=10)
+    graph = FeatureGraph.read(path, partitions=3, feature_bytes=10)
     assert (graph.nodes, graph.edges) == (6, 3)  # 5 in three parts, and one to fill up
     found = out_of_core(graph, layers=1, room_bytes=1000, read="partitions")
     assert found.read_bytes == 2 * 2 * 10  # parts 0 and 2; nothing needs part 1
@@ -210,9 +212,9 @@ def test_a_graph_of_a_file(tmp_path):
     ):
         path.write_text(text)
         with pytest.raises(FormatError, match=told):
-            Graph.read(path, partitions=1, feature_bytes=1)
+            FeatureGraph.read(path, partitions=1, feature_bytes=1)
     with pytest.raises(UsageError, match=r"none\.csv"):
-        Graph.read(tmp_path / "none.csv", partitions=1, feature_bytes=1)
+        FeatureGraph.read(tmp_path / "none.csv", partitions=1, feature_bytes=1)
 
 
 @pytest.mark.parametrize(
@@ -228,8 +230,8 @@ def test_bad_input_is_refused(given: dict, told: str):
     with pytest.raises(UsageError, match=told):
         out_of_core(SMALL, **{"layers": 1, "room_bytes": 10_000, **given})
     with pytest.raises(UsageError, match="exponent"):
-        Graph(nodes=10, edges=5, partitions=2, feature_bytes=1, exponent=1.5)
+        FeatureGraph(nodes=10, edges=5, partitions=2, feature_bytes=1, exponent=1.5)
     with pytest.raises(UsageError, match="unknown partitioner"):
-        parted(Edges(*SMALL.drawn()), 60, 6, "metis")
+        parted(GraphEdges(*SMALL.drawn()), 60, 6, "metis")
     with pytest.raises(UsageError, match="equal parts"):
-        Graph(nodes=10, edges=5, partitions=3, feature_bytes=1)
+        FeatureGraph(nodes=10, edges=5, partitions=3, feature_bytes=1)

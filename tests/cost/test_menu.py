@@ -3,7 +3,7 @@
 import pytest
 
 from etude.base.errors import UsageError
-from etude.cost.menu import array_iterations, fastest_kernel, kernel_figures, kernel_ns, sparse_bytes, units_ns
+from etude.cost.menu import fastest_kernel, kernel_figures, kernel_ns
 from etude.machine import Device, open_device
 
 # 1000 FLOP per ns in bf16, 4 times that in fp4, 62.5 in fp32 (rho 64, q 4), 1 byte per ns
@@ -11,16 +11,6 @@ SLOW_MEMORY = Device(name="d", peak_flop_per_s={"bf16": 1e12, "fp4": 4e12, "fp32
                      memory_bandwidth_bytes_per_s=1e9)  # fmt: skip
 FAST_MEMORY = Device(name="d", peak_flop_per_s={"bf16": 1e12, "fp4": 4e12, "fp32": 62.5e9},
                      memory_bandwidth_bytes_per_s=1e15)  # fmt: skip
-
-
-def test_units_split_what_is_bound_by_compute():
-    # 300 and 100 FLOP per ns: 4000 FLOPs take 10 ns together, 3/4 on the first
-    assert units_ns(4000, 1, (300e9, 100e9), 1e9) == (pytest.approx(10), [0.75, 0.25])
-    # 12 bytes at 1 per ns: 12 ns together, where the faster alone takes 13.3
-    assert units_ns(4000, 12, (300e9, 100e9), 1e9)[0] == pytest.approx(12)
-    # 20 bytes: the memory is the limit of the faster alone, and nothing is gained
-    assert units_ns(4000, 20, (300e9, 100e9), 1e9) == (pytest.approx(20), [1.0, 0.0])
-    assert units_ns(4000, 1, (300e9,), 1e9)[0] == pytest.approx(4000 / 300)
 
 
 def test_a_plain_product_is_its_roofline():
@@ -53,20 +43,8 @@ def test_a_level_of_strassen_pays_from_a_size_on():
 
 
 def test_tiles_of_an_array():
-    assert array_iterations((128, 64, 32), (64, 64, 32)) == 2
-    assert array_iterations((129, 64, 32), (64, 64, 32)) == 3
-    assert array_iterations((129, 65, 33), (64, 64, 32)) == 12
     once = kernel_ns(FAST_MEMORY, 64, 64, 64, "product:array:64,64,64")
     assert kernel_ns(FAST_MEMORY, 64, 64, 128, "product:array:64,64,64") == pytest.approx(2 * once)
-
-
-def test_bytes_of_sparse_attention():
-    dense = 1024 * 2 * 128 * 2
-    assert sparse_bytes(1024, 128, [(32, 1.0)], 0.0) == dense
-    # mixed and uniform blocks of one budget read the same keys and values
-    mixed, uniform = ([(16, 0.25), (64, 0.25)], [(32, 0.25), (32, 0.25)])
-    assert sparse_bytes(1024, 128, mixed, 0.0) == sparse_bytes(1024, 128, uniform, 0.0) == dense / 2
-    assert sparse_bytes(1024, 128, [(32, 0.25)], 1.0) - sparse_bytes(1024, 128, [(32, 0.25)], 0.0) == 32 * 128
 
 
 @pytest.mark.parametrize(("name", "group", "speed_up"), [
@@ -154,5 +132,3 @@ def test_a_missing_rate_is_named():
     with pytest.raises(UsageError, match="no rate for products of 4 bits"):
         kernel_ns(Device(name="d", peak_flop_per_s={"bf16": 1e12}, memory_bandwidth_bytes_per_s=1e9), 8, 8, 8,
                   "product:w4a4:g8")  # fmt: skip
-    with pytest.raises(UsageError, match="at least one unit"):
-        units_ns(1, 1, (), 1e9)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from etude.base.errors import EtudeError, FormatError, MismatchError, UsageError
-from etude.cost.opdb import OpDatabase, Origin, Shapes, add_rows, read_ops, read_points, worker
+from etude.cost.opdb import OpDatabase, Shapes, TimeOrigin, add_rows, read_ops, read_points, worker
 from etude.cost.opdb.curves import Curves
 from etude.cost.opdb.database import SCHEMA
 from etude.cost.opdb.keys import shape_of
@@ -48,9 +48,9 @@ def curves(*points: dict[str, Any], device: Device = BARE) -> Curves:
     return Curves(shapes, time_ns, device)
 
 
-def answer(found: Curves, shapes: Shapes) -> tuple[float, Origin]:
+def answer(found: Curves, shapes: Shapes) -> tuple[float, TimeOrigin]:
     time_ns, origin = found.time_ns(shapes)
-    return float(time_ns[0]), Origin(int(origin[0]))
+    return float(time_ns[0]), TimeOrigin(int(origin[0]))
 
 
 # -- curves ------------------------------------------------------------------------------------------------------------
@@ -60,13 +60,13 @@ def answer(found: Curves, shapes: Shapes) -> tuple[float, Origin]:
 def test_a_measured_point_is_the_mean_of_its_repeats(device: Device):
     found = curves(line(8, 10.0), line(8, 13.0, repeat=1), line(8, 16.0, source="another day"), device=device)
     time_ns, origin = answer(found, asked(n=64, k=32, tokens=8))
-    assert round(time_ns, 6) == 13_000 and origin == Origin.MEASURED
+    assert round(time_ns, 6) == 13_000 and origin == TimeOrigin.MEASURED
 
 
 def test_between_points_the_logarithm_is_linear_in_that_of_the_size():
     found = curves(line(3, 10.0), line(63, 1000.0))  # 1 + tokens: 4 and 64, and 16 is half-way
     time_ns, origin = answer(found, asked(n=64, k=32, tokens=15))
-    assert round(time_ns, 3) == 100_000 and origin == Origin.BETWEEN
+    assert round(time_ns, 3) == 100_000 and origin == TimeOrigin.BETWEEN
 
 
 def test_two_dimensions_are_taken_one_after_another():
@@ -79,7 +79,7 @@ def test_two_dimensions_are_taken_one_after_another():
     time_ns, _ = answer(found, asked("attention", batch=3, tokens=3, keys=3, **heads))
     assert round(time_ns, 3) == 4000
     time_ns, origin = answer(found, asked("attention", batch=1, tokens=15, keys=15, **heads))
-    assert origin == Origin.BETWEEN and round(time_ns, 3) == 10_000
+    assert origin == TimeOrigin.BETWEEN and round(time_ns, 3) == 10_000
 
 
 def test_outside_its_points_a_key_follows_the_roofline_from_the_edge():
@@ -88,8 +88,8 @@ def test_outside_its_points_a_key_follows_the_roofline_from_the_edge():
     sizes = (4096, 4097, 8192, 65536)
     times = [answer(found, asked(n=64, k=32, tokens=size)) for size in sizes]
     formula = [answer(plain, asked(n=64, k=32, tokens=size)) for size in sizes]
-    assert [o for _, o in formula] == [Origin.ROOFLINE] * 4
-    assert [o for _, o in times] == [Origin.MEASURED, *[Origin.OUTSIDE] * 3]
+    assert [o for _, o in formula] == [TimeOrigin.ROOFLINE] * 4
+    assert [o for _, o in times] == [TimeOrigin.MEASURED, *[TimeOrigin.OUTSIDE] * 3]
     assert times[0][0] == pytest.approx(20_000)
     ratio = [t / f for (t, _), (f, _) in zip(times, formula, strict=True)]
     assert ratio == pytest.approx([ratio[0]] * 4)
@@ -97,7 +97,7 @@ def test_outside_its_points_a_key_follows_the_roofline_from_the_edge():
 
 def test_without_a_roofline_nothing_is_said_outside():
     time_ns, origin = answer(curves(line(3), line(63)), asked(n=64, k=32, tokens=64))
-    assert math.isnan(time_ns) and origin == Origin.NONE
+    assert math.isnan(time_ns) and origin == TimeOrigin.NONE
 
 
 def test_a_key_without_points_learns_from_its_neighbours_and_less_from_far_ones():
@@ -106,7 +106,7 @@ def test_a_key_without_points_learns_from_its_neighbours_and_less_from_far_ones(
     near = curves(point(n=128, k=127, tokens=64, time_us=double), device=H100)
     far = curves(point(n=100_000, k=4, tokens=64, time_us=1e-3), device=H100)
     at_near, at_far = answer(near, asked(n=128, k=128, tokens=64)), answer(far, asked(n=128, k=128, tokens=64))
-    assert at_near[1] == at_far[1] == Origin.NEAR
+    assert at_near[1] == at_far[1] == TimeOrigin.NEAR
     assert 1.8 * plain < at_near[0] < 2.1 * plain
     assert at_far[0] == pytest.approx(plain, rel=0.5)
 
@@ -119,8 +119,8 @@ def test_both_types_of_16_bits_share_a_curve():
 
 def test_a_gradient_of_an_input_takes_the_curve_of_a_product_where_it_has_none():
     found = curves(line(8, 10.0))
-    assert answer(found, asked("linear_input", n=64, k=32, tokens=8)) == (pytest.approx(10_000), Origin.MEASURED)
-    assert answer(found, asked("linear_weight", n=64, k=32, tokens=8))[1] == Origin.NONE
+    assert answer(found, asked("linear_input", n=64, k=32, tokens=8)) == (pytest.approx(10_000), TimeOrigin.MEASURED)
+    assert answer(found, asked("linear_weight", n=64, k=32, tokens=8))[1] == TimeOrigin.NONE
 
 
 def test_many_rows_are_answered_as_one_by_one():
@@ -241,7 +241,7 @@ def test_another_device_is_refused_and_so_is_a_backend_that_is_not_there():
         database.on(H100)
     with pytest.raises(UsageError, match="no backend `tgi`"):
         database.on(H100, backend="tgi")
-    assert answer(database.on(H100, backend="vllm"), asked(n=64, k=32, tokens=8))[1] == Origin.MEASURED
+    assert answer(database.on(H100, backend="vllm"), asked(n=64, k=32, tokens=8))[1] == TimeOrigin.MEASURED
 
 
 # -- other tools -------------------------------------------------------------------------------------------------------

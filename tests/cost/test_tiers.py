@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from etude.base.errors import ClusterError, UsageError
 from etude.cost.tiers import POLICIES, copy_ns, file_ns, offload_rows, reside, resident_needed, streamed_ns
-from etude.cost.tiers.placing import Part, place
+from etude.cost.tiers.placing import StoredPart, place
 from etude.machine import open_device, open_system
 from etude.machine.system import System
 from etude.machine.tier import Tier
@@ -78,7 +78,7 @@ def test_what_does_not_fit_is_refused_with_the_numbers():
     with pytest.raises(ClusterError, match=r"room for 1,000,000 bytes, but 2,000,000"):
         file_ns(system({"name": "t", "capacity": "1MB", "read": "1GB/s", "write": "1GB/s"}), "t", 2e6, write=True)
     with pytest.raises(UsageError, match=r"2,000 bytes must be on the device, which has room for 1,000"):
-        place([Part(name="w", size_bytes=10.0)], 1000.0, 2000.0)
+        place([StoredPart(name="w", size_bytes=10.0)], 1000.0, 2000.0)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_bad_residency_is_refused(room: int, policy: str, message: str):
 
 
 def test_placing_is_never_slower_with_more_room():
-    parts = [Part(name="dense", size_bytes=4.0), Part(name="experts", size_bytes=16.0, use=0.125)]
+    parts = [StoredPart(name="dense", size_bytes=4.0), StoredPart(name="experts", size_bytes=16.0, use=0.125)]
     times = [place(parts, room).token_ns(1e9, (0.1e9,)) for room in range(25)]
     assert all(b <= a for a, b in itertools.pairwise(times))
     assert times[0] == pytest.approx(6 / 0.1)  # 4 + 2 bytes, all from below

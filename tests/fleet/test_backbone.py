@@ -10,8 +10,8 @@ from etude.machine import open_system
 from etude.surface.cli import main
 from etude.world.fleet.services.backbone import (
     Backbone,
+    BackboneTask,
     Hosted,
-    Task,
     backbone_record,
     backlogged,
     fitting_tasks,
@@ -30,7 +30,7 @@ def served(policy: str, weights: list[float], costs, rows, batch: int = 4, extra
         system="dgx-a100", backbone="b", tasks=None, load=1.0, batch=batch, policy=policy, extension_time_ns=extra
     )
     task, arrival = (np.array(column, np.int64) for column in zip(*rows, strict=True))
-    tasks = [Task(name=str(k), weight=w) for k, w in enumerate(weights)]
+    tasks = [BackboneTask(name=str(k), weight=w) for k, w in enumerate(weights)]
     by_share = {share: np.array(cost, np.int64) for share, cost in costs.items()}
     return run_backbone(spec, tasks, by_share, task, arrival)
 

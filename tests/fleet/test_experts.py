@@ -13,7 +13,7 @@ from etude.make.generate.model import open_model
 from etude.make.generate.passes import PassShape, pass_job
 from etude.surface.cli import main
 from etude.world.fleet import Recovery
-from etude.world.fleet.experts import Group, Prices, parse_failures, serve_group
+from etude.world.fleet.experts import ExpertGroup, ExpertPrices, parse_failures, serve_group
 from etude.world.fleet.experts.places import loads_of, needs, spread, without
 
 MODEL = open_model("deepseek-v3").replace(
@@ -28,8 +28,8 @@ TIMES = Recovery(detect_ns=1e9, regroup_ns=2e9, restart_ns=20e9)
 
 
 def served(recover: str = "shrink", **given):
-    group = Group(sequences=4, context=64, horizon_ns=60e9, **{"redundant": 4, "replace_ns": 5e9, **given})
-    return serve_group(Prices(MODEL, SYSTEM, 4, 64), group, ranks=4, recover=recover, recovery=TIMES)
+    group = ExpertGroup(sequences=4, context=64, horizon_ns=60e9, **{"redundant": 4, "replace_ns": 5e9, **given})
+    return serve_group(ExpertPrices(MODEL, SYSTEM, 4, 64), group, ranks=4, recover=recover, recovery=TIMES)
 
 
 def test_every_rank_has_as_much_and_copies_are_on_other_nodes():

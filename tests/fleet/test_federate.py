@@ -11,7 +11,7 @@ from etude.surface.cli import main
 from etude.world.fleet.federated import Swarm, federate, read_clients
 from etude.world.fleet.federated.clients import alike
 from etude.world.fleet.federated.links import finished
-from etude.world.fleet.federated.presence import Together, two_states
+from etude.world.fleet.federated.presence import GroupPresence, two_states
 from etude.world.fleet.federated.shares import trained
 from etude.world.fleet.federated.swarm import spread
 
@@ -164,7 +164,7 @@ def test_two_states_have_their_long_run_and_their_absences():
 def test_groups_go_away_together_and_every_way_to_sample_sees_it():
     n = 60
     who = alike(tuple(map(str, range(n))), np.ones(n), np.full(n, 1e9), np.full(n, 1e9)).in_groups(6, 10).with_labels(6)
-    together = Together(available=0.7, away=8.0)
+    together = GroupPresence(available=0.7, away=8.0)
     given = {"model_bytes": 1e6, "rounds": 400, "count": 8, "together": together, "deadline_s": 60.0}
     found = {way: federate(who, **given, sample=way) for way in ("psp", "awpsp")}
     assert found["psp"].there.tolist() == found["awpsp"].there.tolist()

@@ -8,18 +8,18 @@ import pytest
 
 from etude.base.errors import UsageError
 from etude.surface.cli import main
-from etude.world.fleet.functions.costs import Pieces, cut
-from etude.world.fleet.functions.loop import Calls, call_functions, run_calls, work
+from etude.world.fleet.functions.costs import ExpertPieces, cut
+from etude.world.fleet.functions.loop import FunctionRequests, call_functions, run_calls, work
 from etude.world.fleet.functions.results import functions_record
 from etude.world.fleet.functions.spec import Functions, read_functions
 
 S = 1_000_000_000
 
 
-def pieces(layers: int = 1, experts: int = 4, top_k: int = 1) -> Pieces:
+def pieces(layers: int = 1, experts: int = 4, top_k: int = 1) -> ExpertPieces:
     """A layer takes 1 ns beside its experts, an expert 10 ns whatever its tokens."""
     numbers = np.array([1, experts])
-    return Pieces(
+    return ExpertPieces(
         np.ones((4, layers + 1), np.int64), numbers, np.array([1]), 10.0 * numbers[:, None], 1000, 7, experts, top_k
     )
 
@@ -29,7 +29,7 @@ def spec(**more: object) -> Functions:
     return Functions(**(usual | {"prompt": 1, "cold_ns": 100, "keep": "50ns", "invoke_ns": 0} | more))  # type: ignore[arg-type]
 
 
-def called(rows: list[tuple[int, list[int]]], **more: object) -> Calls:
+def called(rows: list[tuple[int, list[int]]], **more: object) -> FunctionRequests:
     """One layer of two functions: (arrival, ns of each function)."""
     arrival = np.array([at for at, _ in rows], np.int64)
     groups = [np.array([[took]], np.int64) for _, took in rows]

@@ -5,9 +5,9 @@ import pytest
 
 from etude.base.errors import UsageError
 from etude.world.fleet.checkpoint import SaveTier
-from etude.world.fleet.costs import Config, Costs, Rounds
-from etude.world.fleet.events import EFFECTS, SCOPES, Events
-from etude.world.fleet.loop import Ran, run_job
+from etude.world.fleet.costs import Config, Costs, StepRounds
+from etude.world.fleet.events import EFFECTS, SCOPES, FleetEvents
+from etude.world.fleet.loop import TrainingRun, run_job
 from etude.world.fleet.recovery import Recovery, policy_of
 from naive_fleet import fleet as naive
 
@@ -26,12 +26,12 @@ def tier(name: str = "remote", steps: int = 5, survives: str = "all", **given) -
     return SaveTier(name=name, steps=steps, rate_bytes_per_s=1.0, survives=survives, **given)
 
 
-def events(*rows: tuple[float, str, str, int, int, float], factor: float = 1.0, notice: float = 0.0) -> Events:
+def events(*rows: tuple[float, str, str, int, int, float], factor: float = 1.0, notice: float = 0.0) -> FleetEvents:
     """(time, effect, scope, node, nodes, duration) in seconds."""
     columns = list(zip(*rows, strict=True)) if rows else [[]] * 6
     ns = [np.round(np.array(columns[k], float) * S).astype(np.int64) for k in (0, 5)]
     n = len(rows)
-    return Events(
+    return FleetEvents(
         ns[0], np.zeros(n, np.int64), np.array([EFFECTS.index(e) for e in columns[1]], np.int64),
         np.array([SCOPES.index(s) for s in columns[2]], np.int64), np.array(columns[3], np.int64),
         np.array(columns[4], np.int64), ns[1], np.full(n, factor), np.full(n, round(notice * S), np.int64),
@@ -42,13 +42,15 @@ def events(*rows: tuple[float, str, str, int, int, float], factor: float = 1.0, 
 TIMES = Recovery(detect_ns=60 * S, restart_ns=100 * S, regroup_ns=20 * S)
 
 
-def ran(happens: Events, *tiers: SaveTier, seconds: float = 1000, policy: str = "restart", spares: int | None = None,
-        of: Costs | None = None, times: Recovery = TIMES) -> Ran:  # fmt: skip
+def ran(
+    happens: FleetEvents, *tiers: SaveTier, seconds: float = 1000, policy: str = "restart", spares: int | None = None,
+    of: Costs | None = None, times: Recovery = TIMES,
+) -> TrainingRun:  # fmt: skip
     return run_job(of or costs(), happens, tiers=tiers, policy=policy_of(policy), recovery=times, spares=spares,
                    horizon_ns=round(seconds * S))  # fmt: skip
 
 
-def parts(found: Ran) -> dict[str, float]:
+def parts(found: TrainingRun) -> dict[str, float]:
     """Seconds, those that are not 0; they add up to the whole."""
     account = found.account
     assert account.useful_ns + sum(account.lost_ns.values()) == found.horizon_ns
@@ -231,10 +233,10 @@ def test_nodes_that_are_not_used_feel_nothing():
 
 def test_replan_deals_micro_batches_by_speed():
     """4 nodes with 6 micro-batches of 1 s each, and 4 s of sums; one node becomes slower by 2."""
-    whole = Config(4, 10 * S, 24, rounds=Rounds(6, S, S, 9 * S))
+    whole = Config(4, 10 * S, 24, rounds=StepRounds(6, S, S, 9 * S))
 
     def dealt(most: int) -> Config:
-        return Config(4, (most + 4) * S, 24, name=str(most), rounds=Rounds(most, S, S, (most + 3) * S))
+        return Config(4, (most + 4) * S, 24, name=str(most), rounds=StepRounds(most, S, S, (most + 3) * S))
 
     of = costs(healthy=whole, dealt=dealt, predicted=fewer, replicated=True)
     found = of.slowed(2.0)

@@ -10,8 +10,8 @@ from etude.machine import open_system
 from etude.make.generate import Plan
 from etude.make.generate.model import open_model
 from etude.world.fleet import Recovery, predicted_costs
-from etude.world.fleet.costs import Config, Costs, Rounds
-from etude.world.fleet.events import EFFECTS, SCOPES, Events
+from etude.world.fleet.costs import Config, Costs, StepRounds
+from etude.world.fleet.events import EFFECTS, SCOPES, FleetEvents
 from etude.world.fleet.loop import run_job
 from etude.world.fleet.middle import fault_in_step
 from etude.world.fleet.recovery import policy_of
@@ -24,9 +24,9 @@ PLAN = Plan(gpus=8, tp=2, zero=0, micro_batch=1, global_batch=4 * 6, seq=512)
 DEEP = Plan(gpus=8, tp=1, pp=2, zero=0, micro_batch=1, global_batch=4 * 6, seq=512)
 
 
-def stop(at_ns: int, nodes: list[int]) -> Events:
+def stop(at_ns: int, nodes: list[int]) -> FleetEvents:
     n = len(nodes)
-    return Events(
+    return FleetEvents(
         np.full(n, at_ns), np.zeros(n, np.int64), np.full(n, EFFECTS.index("stop")), np.full(n, SCOPES.index("node")),
         np.array(nodes), np.ones(n, np.int64), np.full(n, 10**18), np.ones(n), np.zeros(n, np.int64),
         np.full(n, -1, np.int64), ("fault",),
@@ -81,8 +81,8 @@ def test_a_fault_after_the_sums_costs_the_others_nothing_of_the_step(known: Cost
 
 def test_kept_micro_batches_worked_by_hand():
     """Steps of 8 micro-batches of 10 s and 20 s of sums; one of 4 replicas is lost: 11 micro-batches each."""
-    whole = Config(4, 100, 32, rounds=Rounds(8, 10, 10, 90))
-    fewer = Config(3, 130, 32, rounds=Rounds(11, 10, 10, 120))
+    whole = Config(4, 100, 32, rounds=StepRounds(8, 10, 10, 90))
+    fewer = Config(3, 130, 32, rounds=StepRounds(11, 10, 10, 120))
     costs = Costs(whole, 1, 1, 8.0, 0.0, 1.0, replicated=True, predicted=lambda shape, gpus: fewer)
     times = Recovery(detect_ns=15, regroup_ns=5)
 

@@ -9,7 +9,7 @@ import pytest
 
 from etude.base.errors import UsageError
 from etude.surface.cli import main
-from etude.world.fleet.sharing import Times, is_pool, read_pool, share, shared_record
+from etude.world.fleet.sharing import SharingTimes, is_pool, read_pool, share, shared_record
 from etude.world.fleet.sharing.fluid import shares
 from etude.world.fleet.sharing.gangs import Shared
 from etude.world.fleet.sharing.levels import max_min
@@ -191,7 +191,7 @@ jobs:
     assert given.jobs is not None
     speed = dict(part.split(":") for part in given.jobs.speed[0].split(";"))
     assert {"2", "4", "8"} <= set(speed) and float(speed["8"]) == 1 and 0.2 < float(speed["2"]) < float(speed["4"]) < 1
-    found = share(given.cluster, given.jobs, "elastic", times=Times())
+    found = share(given.cluster, given.jobs, "elastic", times=SharingTimes())
     assert ends(found)["gpt"] == pytest.approx(given.jobs.work_ns[0] / 1e9 / float(speed["4"]), rel=1e-6)
 
 

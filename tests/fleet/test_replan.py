@@ -8,7 +8,7 @@ from etude.make.generate import Plan
 from etude.make.generate.model import open_model
 from etude.world.fleet.costs import REPLAN, predicted_costs
 from etude.world.fleet.replan import (
-    Part,
+    StatePart,
     Weights,
     coordinates,
     layers_of,
@@ -27,7 +27,7 @@ def plan(**given):
     return Plan.from_dict({"micro_batch": 1, "seq": 512, "zero": 0, **given}, "plan")
 
 
-def cells(part: Part, tp: int = 24) -> set[tuple[str, int]]:
+def cells(part: StatePart, tp: int = 24) -> set[tuple[str, int]]:
     """A part of the state as a set of (layer, slice), with 24 slices for each."""
     rows = [f"layer {k}" for k in range(part.first, part.end)]
     rows += ["embedding"] * part.embedding + ["head"] * part.head
@@ -39,7 +39,7 @@ def test_ranks_are_numbered_by_the_order_of_axes():
     assert coordinates(wide, 5) == {"tp": 1, "cp": 0, "dp": 2, "pp": 0}
     assert coordinates(wide, 9) == {"tp": 1, "cp": 0, "dp": 0, "pp": 1}
     assert layers_of(wide, 12) == (6, 6) and layers_of(wide.replace(stages=(8, 4)), 12) == (8, 4)
-    assert part_of(wide, 9, 12) == Part(6, 12, 0.5, 1.0, False, True)
+    assert part_of(wide, 9, 12) == StatePart(6, 12, 0.5, 1.0, False, True)
 
 
 def test_what_is_missing_is_counted_slice_by_slice():

@@ -15,18 +15,18 @@ from etude.make.generate.model import open_model
 from etude.steps import predict
 from etude.surface.cli import main
 from etude.world.fleet.federated.cuts import least
-from etude.world.fleet.federated.split import Work, run_split
-from etude.world.fleet.federated.split_costs import Asked, held_by_cut, sides
+from etude.world.fleet.federated.split import ClientWork, run_split
+from etude.world.fleet.federated.split_costs import SplitModel, held_by_cut, sides
 
 MODEL = "llama3.2-1b"
 
 
-def work(forward, backward, server, sent, adapters, local, up, down) -> Work:
+def work(forward, backward, server, sent, adapters, local, up, down) -> ClientWork:
     columns = (np.array(one, np.float64) for one in (forward, backward, server, sent, adapters))
-    return Work(*columns, np.array(local), np.array(up, np.float64), np.array(down, np.float64))
+    return ClientWork(*columns, np.array(local), np.array(up, np.float64), np.array(down, np.float64))
 
 
-def naive(given: Work, devices: int) -> tuple[list[float], float, float]:
+def naive(given: ClientWork, devices: int) -> tuple[list[float], float, float]:
     """Ends, time of devices in use, time that clients waited: one event after the other."""
     events, queue, free, busy, waited = [], [], devices, 0.0, 0.0
     ends = [0.0] * len(given.up)
@@ -111,16 +111,16 @@ def test_sides_add_up_to_the_predicted_step():
     model, system = open_model(MODEL), open_system("rtx4090")
     plan = Plan.from_dict({"gpus": 1, "seq": 256, "micro_batch": 1, "global_batch": 1, "train": "lora:16"}, "plan")
     whole = predict(model, plan, system, stack=open_stack("default")).step_time_ns / 1e9
-    found = sides(Asked(model, 16, 16, 1), system, 256)
+    found = sides(SplitModel(model, 16, 16, 1), system, 256)
     assert found.forward_s + found.backward_s + found.server_s == pytest.approx(np.full(17, whole))
     assert found.server_s[0] == pytest.approx(whole) and found.forward_s[0] == found.backward_s[0] == 0
     assert found.server_s[16] == 0 and (np.diff(found.server_s) < 0).all() and (np.diff(found.forward_s) > 0).all()
-    less = sides(Asked(model, 16, 4, 1), system, 256)
+    less = sides(SplitModel(model, 16, 4, 1), system, 256)
     assert less.forward_s[8] < found.forward_s[8] and less.server_s.tolist() == found.server_s.tolist()
     assert less.forward_s[16] == found.forward_s[16]
     # a layer: products 2048 x 3072, 2048 x 2048, 2048 x 16384 and 8192 x 2048
     layer = 16 * (2048 + 3072 + 2048 + 2048 + 2048 + 16384 + 8192 + 2048)
-    assert held_by_cut(Asked(model, 16, 4, 1), 256).adapters[[0, 1, 8, 16]].tolist() == [
+    assert held_by_cut(SplitModel(model, 16, 4, 1), 256).adapters[[0, 1, 8, 16]].tolist() == [
         0, layer / 4, 7.25 * layer, 16 * layer
     ]  # fmt: skip
 

@@ -13,7 +13,7 @@ from etude.cost.stacks import open_stack
 from etude.machine import open_system
 from etude.make.generate.model.open import open_model
 from etude.make.generate.plan import Plan
-from etude.make.generate.ranks import Grid
+from etude.make.generate.ranks import RankGrid
 from etude.make.generate.sections.job import Sectioned, generate_sections
 from etude.make.generate.sections.spec import sections_of
 from etude.make.generate.serving import Serving, serve
@@ -122,7 +122,7 @@ NUMBERS: dict[str, int] = {}
 def weights_of(plan: Plan, rank: int, *, tied: bool, experts: bool, sharded: bool) -> NDArray[np.int64]:
     """Elements that a rank has, each a number of its own, by cutting lists: matrices in tensor-parallel parts, norms
     whole, experts by numbers; of sharded ones each copy has a part."""
-    at = {axis: int(place[rank]) for axis, place in Grid.of(plan).at.items()}
+    at = {axis: int(place[rank]) for axis, place in RankGrid.of(plan).at.items()}
     found: list[NDArray[np.int64]] = []
 
     def has(name: str, count: int, part: int, parts: int, shard: int, shards: int) -> None:

@@ -12,7 +12,7 @@ from etude.base.errors import UsageError
 from etude.machine import open_system
 from etude.make.generate.model.shape import Model
 from etude.make.generate.plan import Plan
-from etude.make.generate.schedules.round_robin import Cut, Options, Rounds, cut
+from etude.make.generate.schedules.round_robin import DispatchRounds, RoundRobinOptions, StageCut, cut
 from etude.make.generate.train.job import generate
 from etude.model.schema import Collective, Kind
 from etude.steps.step import predict
@@ -21,30 +21,30 @@ from toy_systems import one_level
 TINY = Model(name="tiny", layers=8, hidden=64, heads=4, kv_heads=2, head_size=16, ffn=128, vocab=512, gated=True)
 
 
-def ranges(cuts: tuple[Cut, ...], *, back: bool) -> list[tuple[int, int]]:
+def ranges(cuts: tuple[StageCut, ...], *, back: bool) -> list[tuple[int, int]]:
     return [(c.first, c.last) for c in cuts if c.back == back]
 
 
 def test_cuts_by_hand():
     """Six equal layers, 1 forward and 3 back: three of them forward are one back. A head of 2 makes room for 6: two
     layers back (and the embedding), all of the model forward."""
-    even = cut([1] * 6, [3] * 6, Options())
+    even = cut([1] * 6, [3] * 6, RoundRobinOptions())
     assert ranges(even, back=False) == [(0, 3), (3, 6)]
     assert ranges(even, back=True) == [(5, 6), (4, 5), (3, 4), (2, 3), (1, 2), (0, 1)]
     uneven = [0.1, 1, 1, 1, 1, 2], [0.1, 3, 3, 3, 3, 6]
-    assert ranges(cut(*uneven, Options()), back=False) == [(0, 6)]
-    assert ranges(cut(*uneven, Options()), back=True) == [(5, 6), (3, 5), (0, 3)]
-    fused = cut(*uneven, Options(1, True))
+    assert ranges(cut(*uneven, RoundRobinOptions()), back=False) == [(0, 6)]
+    assert ranges(cut(*uneven, RoundRobinOptions()), back=True) == [(5, 6), (3, 5), (0, 3)]
+    fused = cut(*uneven, RoundRobinOptions(1, True))
     assert ranges(fused, back=False) == [(0, 5)]
     assert [c.fused for c in fused] == [False, True, False, False]
-    assert ranges(cut([1] * 6, [3] * 6, Options(2)), back=True) == [(4, 6), (2, 4), (0, 2)]
+    assert ranges(cut([1] * 6, [3] * 6, RoundRobinOptions(2)), back=True) == [(4, 6), (2, 4), (0, 2)]
 
 
 def test_a_small_block_goes_with_a_large_one():
-    assert ranges(cut([0.1, 1, 1], [0.2, 3, 3], Options()), back=True) == [(2, 3), (0, 2)]
+    assert ranges(cut([0.1, 1, 1], [0.2, 3, 3], RoundRobinOptions()), back=True) == [(2, 3), (0, 2)]
 
 
-def naive_ends(r: Rounds, cost: list[float]) -> dict[tuple[int, int, int], float]:
+def naive_ends(r: DispatchRounds, cost: list[float]) -> dict[tuple[int, int, int], float]:
     """End of each (step, cut, micro-batch), one after another."""
     ends: dict[tuple[int, int, int], float] = {}
     free = [0.0] * r.ranks
@@ -59,7 +59,7 @@ def naive_ends(r: Rounds, cost: list[float]) -> dict[tuple[int, int, int], float
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 7), st.lists(st.integers(1, 9), min_size=1, max_size=9))
 def test_times_loads_and_visits(n: int, m: int, steps: int, cost: list[int]):
-    r = Rounds(tuple(Cut(i > 0, i, i + 1) for i in range(len(cost))), n, m, steps)
+    r = DispatchRounds(tuple(StageCut(i > 0, i, i + 1) for i in range(len(cost))), n, m, steps)
     begin, end = r.times([float(c) for c in cost])
     ends = naive_ends(r, [float(c) for c in cost])
     each = len(cost)
@@ -75,10 +75,10 @@ def test_times_loads_and_visits(n: int, m: int, steps: int, cost: list[int]):
 
 
 def test_ranks_fill_one_stage_time_after_another():
-    r = Rounds(tuple(Cut(i > 2, i, i + 1) for i in range(9)), 4, 6, 1)
+    r = DispatchRounds(tuple(StageCut(i > 2, i, i + 1) for i in range(9)), 4, 6, 1)
     begin, _ = r.times([2.0] * 9)
     assert begin[:4, 0].tolist() == [0.0, 2.0, 4.0, 6.0]
-    assert Rounds(r.cuts, 1, 6, 2).times([2.0] * 9)[1].max() == 9 * 6 * 2 * 2  # one rank: never idle
+    assert DispatchRounds(r.cuts, 1, 6, 2).times([2.0] * 9)[1].max() == 9 * 6 * 2 * 2  # one rank: never idle
 
 
 def moved(job: etude.Job, part: str) -> int:

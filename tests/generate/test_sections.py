@@ -13,7 +13,7 @@ from etude.base.errors import EtudeError, UsageError
 from etude.machine import open_system
 from etude.make.generate.model.open import open_model
 from etude.make.generate.plan import Plan
-from etude.make.generate.ranks import Grid
+from etude.make.generate.ranks import RankGrid
 from etude.make.generate.sections.job import Sectioned, generate_sections
 from etude.make.generate.sections.spec import open_sections, sections_of
 from etude.make.generate.train.job import generate
@@ -137,7 +137,7 @@ def test_random_sections_are_sound_and_run(seed: int, tmp_path: Path):
 
 def held(plan: Plan, rank: int, batch: int, tokens: int, values: int, *, logits: bool, causal: bool) -> set[Any]:
     """(sample, token, value) that a rank has of a border, by cutting lists."""
-    at = {axis: int(place[rank]) for axis, place in Grid.of(plan).at.items()}
+    at = {axis: int(place[rank]) for axis, place in RankGrid.of(plan).at.items()}
     rounds = range(0, batch, plan.dp * plan.micro_batch)
     samples = [
         start + at["dp"] * plan.micro_batch + i for start in rounds for i in range(plan.micro_batch)

@@ -14,23 +14,23 @@ from etude.cost.stacks.stack import KNOBS
 from etude.machine import open_system
 from etude.make.generate import Plan
 from etude.make.generate.model import open_model
-from etude.steps.measured.outcomes import CENTRE, Outcome
+from etude.steps.measured.outcomes import CENTRE, StepOutcome
 from etude.steps.measured.rows import Case
-from etude.steps.measured.stack_fit import Sample, efficiency_under, fit_effects, held_out, of_stack, stack_groups
+from etude.steps.measured.stack_fit import FitSample, efficiency_under, fit_effects, held_out, of_stack, stack_groups
 from etude.surface.cli import main
 
 H100 = open_system("dgx-h100")
 SHARED = Path(os.environ.get("ETUDE_SHARED", Path(__file__).resolve().parents[3] / "shared"))
 
 
-def sample(stack: Stack, shares: tuple[float, ...], factor: float, source: str = "") -> Sample:
+def sample(stack: Stack, shares: tuple[float, ...], factor: float, source: str = "") -> FitSample:
     """A step of 1 s at the centre, of which each knob has a share; products take `factor` of what they do there."""
     slope = tuple(share / centre for share, centre in zip(shares, CENTRE.values(), strict=True))
     measured = 1 + shares[0] * (factor - 1)
     case = Case(
         row=1, model=open_model("llama3-8b"), plan=Plan(), system=H100, stack=stack, step_s=measured, assumed=()
     )
-    return Sample(case, Outcome(1.0, slope), source)
+    return FitSample(case, StepOutcome(1.0, slope), source)
 
 
 def stack(name: str, family: str = "megatron") -> Stack:

@@ -21,14 +21,14 @@ from etude.make.generate.serving import Serving, serve
 from etude.model.schema import Kind
 from etude.run.simulate import simulate
 from etude.steps import predict, predict_serving
-from etude.steps.operators import Workload, needs_of, open_ops
+from etude.steps.operators import ModelWorkload, needs_of, open_ops
 from etude.steps.operators.needs import use_in
 from etude.surface.cli import main
 
 H200 = open_system("dgx-h200")
 SHAPE = {"layers": 2, "hidden": 64, "heads": 4, "ffn": 128, "vocab": 256, "seq": 32, "gated": True, "norm": "rms"}
 SMALL = Model.from_dict({"name": "small", **SHAPE})
-WORK = Workload(tokens=(16, 32), batch=(1, 4), keys=(8,))
+WORK = ModelWorkload(tokens=(16, 32), batch=(1, 4), keys=(8,))
 
 
 def database_of(points: Shapes, time_us: Any, device: str = "h200") -> OpDatabase:

@@ -12,7 +12,7 @@ from etude.cost.stacks import Efficiency, Stack, band_of, generation_of, open_st
 from etude.cost.stacks.stack import tuned
 from etude.machine import open_device, open_system
 from etude.make.generate.model import open_model
-from etude.steps.measured.recipes import Said, completed
+from etude.steps.measured.recipes import RunFacts, completed
 
 
 def test_every_stack_of_the_catalogue_can_be_written_and_read_again():
@@ -102,12 +102,12 @@ def test_products_in_8_bits_have_their_own_factor():
 def test_a_recipe_fills_in_and_flags_stand():
     model, system = open_model("llama3-70b"), open_system("dgx-h100")
     given = {"gpus": 512, "tp": 4, "pp": 4, "cp": 2, "global_batch": 1024}
-    plan, said = completed(Said(model=model, given=given, system=system), open_stack("nemo"))
+    plan, said = completed(RunFacts(model=model, given=given, system=system), open_stack("nemo"))
     assert (plan.zero, plan.grad_dtype, plan.tp_chunks, plan.micro_batch, plan.dp) == (1, "bf16", 4, 1, 16)
     assert plan.schedule == "interleaved:2"  # the most up to 3 that divide 80 layers on 4 ranks
     assert any("nemo" in text for text in said)
     own = {**given, "zero": 0, "tp_chunks": 1, "schedule": "1f1b"}
-    plan, _ = completed(Said(model=model, given=own, system=system), open_stack("nemo"))
+    plan, _ = completed(RunFacts(model=model, given=own, system=system), open_stack("nemo"))
     assert (plan.zero, plan.tp_chunks, plan.schedule) == (0, 1, "1f1b")
 
 
@@ -115,7 +115,7 @@ def test_stacks_mean_different_things_by_recomputation():
     model, system = open_model("llama3-8b"), open_system("dgx-h100")
 
     def kind(stack: str, **given: object) -> str:
-        run = Said(model=model, given={"gpus": 8, "global_batch": 16, "micro_batch": 2, **given}, system=system)
+        run = RunFacts(model=model, given={"gpus": 8, "global_batch": 16, "micro_batch": 2, **given}, system=system)
         return completed(run, open_stack(stack))[0].recompute
 
     assert kind("torchtitan", recompute="selective") == "full:qkv,core,gate"
@@ -129,7 +129,7 @@ def test_stacks_mean_different_things_by_recomputation():
 def test_without_a_pipeline_the_micro_batch_is_the_most_that_fits():
     model, system = open_model("llama2-7b"), open_system("dgx-h100")
     given = {"gpus": 64, "zero": 3, "global_batch": 4096, "recompute": "full"}
-    plan, _ = completed(Said(model=model, given=given, system=system), open_stack("torchtitan"))
+    plan, _ = completed(RunFacts(model=model, given=given, system=system), open_stack("torchtitan"))
     assert plan.micro_batch > 1
     assert 64 % plan.micro_batch == 0
 
@@ -137,7 +137,7 @@ def test_without_a_pipeline_the_micro_batch_is_the_most_that_fits():
 def test_an_unknown_condition_of_a_recipe_is_refused():
     stack = Stack.from_dict({"name": "odd", "recipe": [{"when": {"moon": "full"}, "plan": {"zero": 1}}]})
     with pytest.raises(EtudeError, match="unknown condition `moon`"):
-        completed(Said(model=open_model("llama3-8b"), given={}, system=open_system("dgx-h100")), stack)
+        completed(RunFacts(model=open_model("llama3-8b"), given={}, system=open_system("dgx-h100")), stack)
 
 
 def test_bands_are_of_the_kind_or_of_all():

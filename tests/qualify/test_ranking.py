@@ -6,21 +6,21 @@ from dataclasses import replace
 import pytest
 
 from etude.base.errors import FormatError, UsageError
-from etude.run.qualify import Figure, Node, qualify, read_node, write_node
+from etude.run.qualify import NodeFigure, QualifiedNode, qualify, read_node, write_node
 from etude.surface.cli import main
 
 GPUS = [f"cuda:{n}" for n in range(4)]
 
 
-def gpu_node(name: str, slow: dict[tuple[str, str], float] | None = None, spread: float = 0.004) -> Node:
+def gpu_node(name: str, slow: dict[tuple[str, str], float] | None = None, spread: float = 0.004) -> QualifiedNode:
     """Four GPUs; `slow`: (part or figure, device) -> how much slower it is."""
     wiggle = 1 + 0.002 * (sum(name.encode()) % 5 - 2)  # nodes are never quite alike
 
-    def made(what: str, part: str, unit: str, value: float, device: str = "") -> Figure:
+    def made(what: str, part: str, unit: str, value: float, device: str = "") -> NodeFigure:
         for (of, where), factor in (slow or {}).items():
             if of in (part, what) and where == device:
                 value /= factor
-        return Figure(what, part, unit, value * wiggle, spread, device)
+        return NodeFigure(what, part, unit, value * wiggle, spread, device)
 
     figures = [made("python loop", "host", "iterations/s", 2e7), made("dispatch", "host", "operators/s", 8e5)]
     figures.append(made("all_reduce 4 KB", "link", "calls/s", 3e4))
@@ -29,13 +29,13 @@ def gpu_node(name: str, slow: dict[tuple[str, str], float] | None = None, spread
         figures.append(made("gemm bfloat16", "device", "FLOP/s", 7e14, gpu))
         figures.append(made("memory", "device", "B/s", 4e12, gpu))
         figures.append(made("host to device", "link", "B/s", 5e10, gpu))
-    return Node(name, tuple(figures))
+    return QualifiedNode(name, tuple(figures))
 
 
 PEERS = [gpu_node(name) for name in ("a", "b", "c")]
 
 
-def named(node: Node, **more) -> list[tuple[str, str, str]]:
+def named(node: QualifiedNode, **more) -> list[tuple[str, str, str]]:
     found = qualify(node, PEERS, **more).findings
     return [(f["node"], f["part"], f["device"]) for f in found]
 
@@ -89,12 +89,12 @@ def test_the_neighbours_of_a_gpu_are_its_peers_where_there_is_no_other_node():
     assert [(f["part"], f["device"]) for f in found] == [("device", "cuda:3")]
 
 
-def cpu_node(name: str, factor: float = 1.0, host: float = 1.0) -> Node:
-    figures = [Figure("python loop", "host", "iterations/s", 1e7 / host, 0.01),
-               Figure("gemm float32", "device", "FLOP/s", 5e10 / factor, 0.01, "cpu"),
-               Figure("all_reduce 64 MiB", "link", "B/s", 1e9 / factor, 0.01),
-               Figure("communication of ddp", "replay", "steps/s", 100 / factor, 0.01)]  # fmt: skip
-    return Node(name, tuple(figures))
+def cpu_node(name: str, factor: float = 1.0, host: float = 1.0) -> QualifiedNode:
+    figures = [NodeFigure("python loop", "host", "iterations/s", 1e7 / host, 0.01),
+               NodeFigure("gemm float32", "device", "FLOP/s", 5e10 / factor, 0.01, "cpu"),
+               NodeFigure("all_reduce 64 MiB", "link", "B/s", 1e9 / factor, 0.01),
+               NodeFigure("communication of ddp", "replay", "steps/s", 100 / factor, 0.01)]  # fmt: skip
+    return QualifiedNode(name, tuple(figures))
 
 
 def test_on_a_cpu_node_a_busy_host_is_the_one_cause():
@@ -102,12 +102,12 @@ def test_on_a_cpu_node_a_busy_host_is_the_one_cause():
     assert [(f["part"], round(f["slow_down"], 2)) for f in found] == [("host", 0.5)]
 
 
-def busy_node(name: str, share: float, factor: float = 1.0) -> Node:
+def busy_node(name: str, share: float, factor: float = 1.0) -> QualifiedNode:
     """A CPU node whose threads get a CPU for a part of the time; its repetitions vary wildly."""
-    figures = [Figure("interpreter", "host", "iterations/s of CPU time", 1e7, 0.02),
-               Figure("share of a CPU", "host", "", share, 0.3),
-               Figure("gemm float32", "device", "FLOP/s", 5e10 / factor, 0.01, "cpu")]  # fmt: skip
-    return Node(name, tuple(figures))
+    figures = [NodeFigure("interpreter", "host", "iterations/s of CPU time", 1e7, 0.02),
+               NodeFigure("share of a CPU", "host", "", share, 0.3),
+               NodeFigure("gemm float32", "device", "FLOP/s", 5e10 / factor, 0.01, "cpu")]  # fmt: skip
+    return QualifiedNode(name, tuple(figures))
 
 
 def test_other_work_on_the_cpus_is_a_slow_host_however_much_figures_vary():

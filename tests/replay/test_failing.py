@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from etude.run.replay import PlayerOptions, play, play_together
-from etude.run.replay.arguments import Tensor
+from etude.run.replay.arguments import RecordedTensor
 from etude.run.replay.builder import ProgramBuilder
-from etude.run.replay.memory import Memory
-from etude.run.replay.operands import Content, Need, needs
-from etude.run.replay.program import NOTHING, CommKind, Fill, Origin, Program
+from etude.run.replay.memory import AddressMap
+from etude.run.replay.operands import Content, OperandNeed, needs
+from etude.run.replay.program import NOTHING, CommKind, Fill, Program, StorageOrigin
 from later import TORCH, later
 
 torch = later("torch", TORCH)
@@ -73,7 +73,7 @@ CONTENTS = [(content, bound, low) for content, bound, low in (
 
 @pytest.mark.parametrize(("content", "bound", "low"), CONTENTS)
 def test_prepared_values_are_valid(content: Content, bound: int, low: int):
-    need = Need(0, NOTHING, content, bound, low)
+    need = OperandNeed(0, NOTHING, content, bound, low)
     real = content in (Content.CHANCES, Content.SHARE)
     bad = torch.full(
         (8,), -3.0 if real else -3 if content != Content.ONES else 0, dtype=torch.float32 if real else torch.int64
@@ -85,7 +85,7 @@ def test_prepared_values_are_valid(content: Content, bound: int, low: int):
 
 def test_a_repeated_operand_stays_repeated():
     wide = torch.tensor([[1], [9]]).expand(2, 4)
-    need = Need(2, NOTHING, Content.INDEX, 3)
+    need = OperandNeed(2, NOTHING, Content.INDEX, 3)
     for made in (values.prepared(wide, need, None), values.copied(wide)):
         assert made.shape == (2, 4) and made.stride()[1] == 0 and made.untyped_storage().nbytes() == 16
     assert not values.is_valid(wide, need)
@@ -94,7 +94,7 @@ def test_a_repeated_operand_stays_repeated():
 def drifting() -> tuple[Program, int]:
     """An index that grows in every iteration picks rows of a table of three."""
     b = ProgramBuilder(source="recorded")
-    table, index = b.storage(24, origin=Origin.OUTSIDE), b.storage(8, origin=Origin.OUTSIDE)
+    table, index = b.storage(24, origin=StorageOrigin.OUTSIDE), b.storage(8, origin=StorageOrigin.OUTSIDE)
     b.fill(index, Fill.INTEGERS, 0, 1)
     rows, at = b.slot(table, "float32", [3, 2]), b.slot(index, "int64", [1])
     picked = b.slot(b.storage(8), "float32", [1, 2])
@@ -115,7 +115,7 @@ def test_an_index_that_grows_stays_in_range():
 
 def test_indices_out_of_range_are_never_passed():
     b = ProgramBuilder()
-    x = b.slot(b.storage(16, origin=Origin.OUTSIDE), "float32", [4])
+    x = b.slot(b.storage(16, origin=StorageOrigin.OUTSIDE), "float32", [4])
     at, out = b.slot(b.storage(16), "int64", [2]), b.slot(b.storage(8), "float32", [2])
     b.call("aten::full", [[2], 99, 4, None, "cpu", False], [], [at])
     b.call("aten::index_select", [{"t": 0}, 0, {"t": 1}], [x, at], [out])
@@ -128,7 +128,7 @@ def test_indices_out_of_range_are_never_passed():
 def failing_later() -> Program:
     """A product whose second factor is made by a call that fails from its second time on."""
     b = ProgramBuilder(source="recorded")
-    x = b.slot(b.storage(16, origin=Origin.OUTSIDE), "float32", [2, 2])
+    x = b.slot(b.storage(16, origin=StorageOrigin.OUTSIDE), "float32", [2, 2])
     y, z = (b.slot(b.storage(16), "float32", [2, 2]) for _ in range(2))
     b.mark(0)
     b.call("aten::neg", [{"t": 0}], [x], [y], work_ns=10)
@@ -155,7 +155,7 @@ def flaky(monkeypatch: pytest.MonkeyPatch, name: str, good: int, problem: Except
     from etude.run.replay import operators
 
     bound = operators.remapped(name, "cpu")
-    broken = operators.Bound(Flaky(good, bound.call, problem), bound.single, bound.flat)
+    broken = operators.BoundOperator(Flaky(good, bound.call, problem), bound.single, bound.flat)
     plain = operators.remapped
 
     def remapped(which: str, device: str) -> Any:
@@ -178,7 +178,7 @@ def test_a_call_that_fails_in_an_iteration_is_a_stand_in_and_the_rest_is_played(
 def test_memory_of_any_type_is_filled(dtype: str):
     for fill in (Fill.NORMAL, Fill.POSITIVE, Fill.SQUARES, Fill.ONES, Fill.NONE):
         b = ProgramBuilder()
-        storage = b.storage(64, origin=Origin.OUTSIDE)
+        storage = b.storage(64, origin=StorageOrigin.OUTSIDE)
         b.fill(storage, fill)
         x = b.slot(storage, dtype, [4])
         player = players.Player(b.build(), "cpu")
@@ -216,8 +216,8 @@ def test_communication_that_fails_is_no_stand_in():
 
 def test_memory_of_two_devices_with_one_number_is_two_storages():
     b = ProgramBuilder()
-    memory = Memory(b)
-    here = Tensor(0, 0, "float32", (0,), (1,), 4, "cpu")
+    memory = AddressMap(b)
+    here = RecordedTensor(0, 0, "float32", (0,), (1,), 4, "cpu")
     there = here._replace(device="cuda:0", shape=(2,))
     slots = [memory.made(here, set()), memory.read(there), memory.read(here)]
     assert slots[0] == slots[2] and b.slots[slots[0]][0] != b.slots[slots[1]][0]
@@ -226,9 +226,9 @@ def test_memory_of_two_devices_with_one_number_is_two_storages():
 def test_a_result_on_another_device_is_replaced_by_one_on_the_recorded_device():
     # `meta` stands for a device: a call that ignores the recorded device gives host memory, and `cat` refuses the two.
     b = ProgramBuilder()
-    cache = b.storage(16, "cuda:0", Origin.OUTSIDE)
+    cache = b.storage(16, "cuda:0", StorageOrigin.OUTSIDE)
     b.fill(cache, Fill.NONE)
-    host = b.storage(4, "cpu", Origin.OUTSIDE)
+    host = b.storage(4, "cpu", StorageOrigin.OUTSIDE)
     b.fill(host, Fill.NONE)
     old, step = b.slot(cache, "float32", [4]), b.slot(b.storage(4, "cuda:0"), "float32", [1])
     b.slot(host, "float32", [1])

@@ -1,11 +1,11 @@
 """Which operators are called: worked by hand."""
 
-from etude.run.replay.arguments import Arguments, Tensor
-from etude.run.replay.levels import Op, chosen
+from etude.run.replay.arguments import Arguments, RecordedTensor
+from etude.run.replay.levels import RecordedOp, chosen
 
 
-def tensor(storage: int) -> Tensor:
-    return Tensor(storage, 0, "float32", (4,), (1,), 4, "cpu")
+def tensor(storage: int) -> RecordedTensor:
+    return RecordedTensor(storage, 0, "float32", (4,), (1,), 4, "cpu")
 
 
 def side(*storages: int) -> Arguments:
@@ -16,12 +16,12 @@ class Recording:
     """Operators as (name, begin, end, given, gave), callers before what they call."""
 
     def __init__(self) -> None:
-        self.ops: list[Op] = []
+        self.ops: list[RecordedOp] = []
 
     def op(
         self, name: str, begin: int, end: int, given: tuple[int, ...], gave: tuple[int, ...], outer: int = -1
     ) -> int:
-        self.ops.append(Op(len(self.ops), name, name, side(*given), side(*gave), begin, end, [], outer))
+        self.ops.append(RecordedOp(len(self.ops), name, name, side(*given), side(*gave), begin, end, [], outer))
         if outer >= 0:
             self.ops[outer].calls.append(len(self.ops) - 1)
         return len(self.ops) - 1

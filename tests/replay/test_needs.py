@@ -5,7 +5,7 @@ import pytest
 from etude.run.replay.buffers import Buffers
 from etude.run.replay.builder import ProgramBuilder
 from etude.run.replay.needs import OutOfMemoryError, check_memory, needed_bytes
-from etude.run.replay.program import CommKind, Origin, StandInKind
+from etude.run.replay.program import CommKind, StandInKind, StorageOrigin
 from etude.run.replay.stand_in_sizes import multiplied, product_dims
 
 
@@ -37,7 +37,7 @@ def test_calls_share_memory_where_one_is_over_before_the_other_begins():
 
 def test_a_program_needs_its_inputs_its_buffers_and_the_largest_of_its_stand_ins():
     b = ProgramBuilder(rank=0, world_size=2)
-    b.storage(1000, origin=Origin.OUTSIDE)
+    b.storage(1000, origin=StorageOrigin.OUTSIDE)
     b.storage(5000)  # made on the way
     b.stand_in(StandInKind.GEMM, "small", flops=2 * 8 * 4 * 2, dtype="float32", dims=[8, 4, 2, 1])
     # The product reads 16 numbers and writes 32; the stream reads 500 and writes 500.

@@ -20,7 +20,7 @@ from etude.run.replay.between import Busy, pauses_before, pauses_ns, python_ns, 
 from etude.run.replay.compiled import compiled_sources
 from etude.run.replay.host_time import counted, host_intervals, plain_ns
 from etude.run.replay.light import light_clocks, light_events
-from etude.run.replay.program import CommKind, Fill, Origin, Program, StepKind
+from etude.run.replay.program import CommKind, Fill, Program, StepKind, StorageOrigin
 from etude.surface.cli import main
 from recorded import device_json, event, host_json, kernel, launch, node, op
 
@@ -268,7 +268,7 @@ def test_indices_are_below_the_rows_of_their_table():
     program = plan(etude.open(SAMPLE))[0]
     found = program.storages
     whole = np.flatnonzero(found.fill == Fill.INTEGERS)
-    assert len(whole) and (found.origin[whole] == Origin.OUTSIDE).all()
+    assert len(whole) and (found.origin[whole] == StorageOrigin.OUTSIDE).all()
     tables = [
         program.layouts.shape[int(program.slots.layout[program.calls.inputs[row][0]])][0]
         for row in range(len(program.calls.op))
@@ -279,7 +279,7 @@ def test_indices_are_below_the_rows_of_their_table():
 
 def test_every_slot_is_there_before_it_is_read():
     program = plan(etude.open(SAMPLE))[0]
-    there = set(np.flatnonzero(program.storages.origin[program.slots.storage] == Origin.OUTSIDE).tolist())
+    there = set(np.flatnonzero(program.storages.origin[program.slots.storage] == StorageOrigin.OUTSIDE).tolist())
     for kind, row in zip(program.steps.kind.tolist(), program.steps.row.tolist(), strict=True):
         if kind == StepKind.CALL:
             assert set(program.calls.inputs[row]) <= there

@@ -16,7 +16,7 @@ from etude.base.pages import page_faults
 from etude.capture.collect import torch as collect
 from etude.run.replay import PlayerOptions, plan, play, play_together
 from etude.run.replay.builder import ProgramBuilder
-from etude.run.replay.program import CommKind, Fill, Origin, Program, StandInKind, StepKind
+from etude.run.replay.program import CommKind, Fill, Program, StandInKind, StepKind, StorageOrigin
 from etude.surface.cli import main
 from later import TORCH, later
 
@@ -33,7 +33,7 @@ def one_thread() -> None:
 def chain() -> tuple[Program, dict[str, int]]:
     """ones -> add -> a view of the sum -> multiply by itself."""
     b = ProgramBuilder()
-    ones = b.storage(16, origin=Origin.OUTSIDE)
+    ones = b.storage(16, origin=StorageOrigin.OUTSIDE)
     b.fill(ones, Fill.ONES)
     x = b.slot(ones, "float32", [2, 2], [2, 1])
     made = b.storage(16)
@@ -73,7 +73,7 @@ def test_compiled_code_runs_on_arguments_of_its_own():
 
 def test_an_unknown_operator_is_a_counted_stand_in():
     b = ProgramBuilder(source="recorded")
-    x = b.slot(b.storage(16, origin=Origin.OUTSIDE), "float32", [4])
+    x = b.slot(b.storage(16, origin=StorageOrigin.OUTSIDE), "float32", [4])
     y, z = b.slot(b.storage(16), "float32", [4]), b.slot(b.storage(16), "float32", [4])
     b.call("aten::no_such_operator", [{"t": 0}], [x], [y], work_ns=30)
     b.call("aten::neg", [{"t": 0}], [y], [z], work_ns=10)
@@ -85,7 +85,7 @@ def test_an_unknown_operator_is_a_counted_stand_in():
 
 def test_a_result_whose_shape_depends_on_values_has_the_recorded_one():
     b = ProgramBuilder()
-    x = b.slot(b.storage(16, origin=Origin.OUTSIDE), "float32", [4])
+    x = b.slot(b.storage(16, origin=StorageOrigin.OUTSIDE), "float32", [4])
     at = b.slot(b.storage(16), "int64", [2, 1])
     back = b.slot(b.storage(16), "int64", [1, 2])
     different = b.slot(b.storage(12), "float32", [3])
@@ -177,7 +177,7 @@ def test_a_step_without_the_profiler_is_known(tmp_path: Path, capsys: pytest.Cap
 
 def test_calls_are_made_when_the_host_made_them(monkeypatch: pytest.MonkeyPatch):
     b = ProgramBuilder(host={"events": 4, "calls": 2, "recorded_ns": 5000})
-    x = b.slot(b.storage(16, origin=Origin.OUTSIDE), "float32", [4])
+    x = b.slot(b.storage(16, origin=StorageOrigin.OUTSIDE), "float32", [4])
     b.mark(0)
     for _ in range(2):
         b.call("aten::neg_", [{"t": 0}], [x], [], work_ns=1)
@@ -195,7 +195,7 @@ def test_calls_are_made_when_the_host_made_them(monkeypatch: pytest.MonkeyPatch)
 
 def test_time_between_operators_of_a_cpu_is_played_by_default(monkeypatch: pytest.MonkeyPatch):
     b = ProgramBuilder(host={"free_ns": 600, "events": 4, "unit_ns": 5.0})
-    x = b.slot(b.storage(16, origin=Origin.OUTSIDE), "float32", [4])
+    x = b.slot(b.storage(16, origin=StorageOrigin.OUTSIDE), "float32", [4])
     b.mark(0)
     for _ in range(2):
         b.call("aten::neg_", [{"t": 0}], [x], [], work_ns=1)
@@ -217,7 +217,7 @@ def test_what_a_call_costs_the_player_is_no_pause(monkeypatch: pytest.MonkeyPatc
     b = ProgramBuilder(
         host={"free_ns": 600 * us, "light_steps": 2, "event_ns": 900.0, "pass_ns": 2000.0, "page_faults": 0}
     )
-    x = b.slot(b.storage(16, origin=Origin.OUTSIDE), "float32", [4])
+    x = b.slot(b.storage(16, origin=StorageOrigin.OUTSIDE), "float32", [4])
     b.mark(0)
     for _ in range(2):
         b.call("aten::neg_", [{"t": 0}], [x], [], work_ns=1)
@@ -244,7 +244,7 @@ def test_what_a_call_costs_the_player_is_no_pause(monkeypatch: pytest.MonkeyPatc
 def test_gaps_that_are_not_played_are_said(monkeypatch: pytest.MonkeyPatch):
     about = {"free_ns": 300, "light_steps": 2, "event_ns": 900.0, "pass_ns": 2000.0, "page_faults": 0}
     b = ProgramBuilder(host=about, rank=0)
-    x = b.slot(b.storage(16, origin=Origin.OUTSIDE), "float32", [4])
+    x = b.slot(b.storage(16, origin=StorageOrigin.OUTSIDE), "float32", [4])
     b.mark(0)
     b.call("aten::neg_", [{"t": 0}], [x], [], work_ns=1)
     b.step(StepKind.END, 0)
@@ -289,7 +289,7 @@ def test_a_wait_for_communication_is_no_cost_of_the_player():
 
 def test_a_step_touches_as_many_new_pages_as_the_program_did():
     b = ProgramBuilder(host={"free_ns": 0, "light_steps": 1, "event_ns": 900.0, "pass_ns": 2000.0, "page_faults": 300})
-    x = b.slot(b.storage(16, origin=Origin.OUTSIDE), "float32", [4])
+    x = b.slot(b.storage(16, origin=StorageOrigin.OUTSIDE), "float32", [4])
     b.mark(0)
     b.call("aten::neg_", [{"t": 0}], [x], [], work_ns=1)
     player = players.Player(b.build(), "cpu", host="fast")
@@ -301,7 +301,7 @@ def test_a_step_touches_as_many_new_pages_as_the_program_did():
 
 def test_second_moments_are_0_where_gradients_are():
     b = ProgramBuilder(host={"free_ns": 0, "light_steps": 1, "event_ns": 900.0, "pass_ns": 2000.0, "page_faults": 0})
-    gradient, average, square = (b.storage(16, origin=Origin.OUTSIDE) for _ in range(3))
+    gradient, average, square = (b.storage(16, origin=StorageOrigin.OUTSIDE) for _ in range(3))
     for storage, fill in ((gradient, Fill.ONES), (average, Fill.AVERAGES), (square, Fill.SQUARES)):
         b.fill(storage, fill)
     g, m, v = (b.slot(storage, "float32", [4]) for storage in (gradient, average, square))
@@ -318,7 +318,7 @@ def test_second_moments_are_0_where_gradients_are():
 
 def test_functions_of_python_are_called_where_they_take_the_arguments():
     b = ProgramBuilder()
-    x = b.slot(b.storage(16, origin=Origin.OUTSIDE), "float32", [4])
+    x = b.slot(b.storage(16, origin=StorageOrigin.OUTSIDE), "float32", [4])
     b.call("aten::fill_.Scalar", [{"t": 0}, 3], [x], [])
     b.call("aten::add_.Tensor", [{"t": 0}, {"t": 1}, 2], [x, x], [])  # alpha must have its name
     b.call("aten::ones_like", [{"t": 0}, 6, 0, "cpu", False, None], [x], [])  # a data type as a number: the operator
@@ -331,7 +331,7 @@ def test_functions_of_python_are_called_where_they_take_the_arguments():
 
 def test_streams_and_events_of_a_device_are_none_on_a_cpu():
     b = ProgramBuilder()
-    x = b.slot(b.storage(16, origin=Origin.OUTSIDE), "float32", [4])
+    x = b.slot(b.storage(16, origin=StorageOrigin.OUTSIDE), "float32", [4])
     b.call("aten::fill_.Scalar", [{"t": 0}, 3], [x], [])
     b.step(StepKind.EVENT, 0)
     b.step(StepKind.AWAIT, 0, stream=13)
@@ -344,8 +344,8 @@ def test_streams_and_events_of_a_device_are_none_on_a_cpu():
 
 def test_what_cannot_be_a_cuda_graph():
     b = ProgramBuilder()
-    there = b.slot(b.storage(4, "cuda:0", Origin.OUTSIDE), "float32", [1])
-    here = b.slot(b.storage(4, "cpu", Origin.OUTSIDE), "float32", [1])
+    there = b.slot(b.storage(4, "cuda:0", StorageOrigin.OUTSIDE), "float32", [1])
+    here = b.slot(b.storage(4, "cpu", StorageOrigin.OUTSIDE), "float32", [1])
     b.call("aten::item", [{"t": 0}], [here], [])
     b.call("aten::copy_", [{"t": 0}, {"t": 1}, False], [there, there], [])
     b.comm(CommKind.ALL_REDUCE, in_bytes=4, out_bytes=4)

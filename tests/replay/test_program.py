@@ -8,12 +8,12 @@ import pytest
 
 from etude.base.errors import EtudeError, FormatError, TraceError
 from etude.run.replay.builder import ProgramBuilder
-from etude.run.replay.program import CommKind, Origin, Program, StandInKind, StepKind, load, save
+from etude.run.replay.program import CommKind, Program, StandInKind, StepKind, StorageOrigin, load, save
 
 
 def small() -> Program:
     b = ProgramBuilder(rank=1, world_size=2)
-    weights = b.storage(64, origin=Origin.OUTSIDE)
+    weights = b.storage(64, origin=StorageOrigin.OUTSIDE)
     w = b.slot(weights, "float32", [4, 4])
     t = b.slot(weights, "float32", [4, 4], [1, 4])
     out = b.slot(b.storage(64), "float32", [4, 4], [4, 1])

@@ -11,7 +11,7 @@ import pytest
 from etude.decide.search import search
 from etude.decide.search.cuts import Chain, Cut, best_cut, chain_of
 from etude.decide.search.layers import Layers, given_layers, model_layers
-from etude.decide.search.links import NEVER, Link
+from etude.decide.search.links import NEVER, VaryingLink
 from etude.machine import open_device
 from etude.machine.system import Device
 from etude.surface.cli import main
@@ -71,7 +71,9 @@ def random_chain(rng: np.random.Generator, devices: int) -> Chain:
                memory_bandwidth_bytes_per_s=1e12, power_w=float(rng.integers(10, 300)), idle_power_w=5.0)
         for d in range(devices)
     ]  # fmt: skip
-    links = [Link((0,), (int(rng.integers(10**5, 10**8)),), int(rng.integers(0, 10**7))) for _ in range(devices - 1)]
+    links = [
+        VaryingLink((0,), (int(rng.integers(10**5, 10**8)),), int(rng.integers(0, 10**7))) for _ in range(devices - 1)
+    ]
     room = [int(rng.integers(2 * 10**6, 2 * 10**6 + 300)) if rng.random() < 0.5 else 0 for _ in range(devices)]
     return chain_of(layers, kinds, links, room)
 
@@ -127,7 +129,7 @@ def test_the_program_is_the_best_of_all_owners(devices: int):
 def test_the_program_is_all_cuts_of_networks(model: str):
     kinds = [open_device(name) for name in ("raspberry-pi5", "jetson-orin", "desktop")]
     for rate in (10**6, 10**7, 10**8):
-        chain = chain_of(model_layers(model), kinds, [Link((0,), (rate,), 10**6)] * 2, [0] * 3)
+        chain = chain_of(model_layers(model), kinds, [VaryingLink((0,), (rate,), 10**6)] * 2, [0] * 3)
         count = len(chain.layers)
         cuts: list[Cut] = [(a, b) for a in range(count + 1) for b in range(a, count + 1)]
         assert len(cuts) == chain.space == chain.fitting()
@@ -164,7 +166,7 @@ def test_a_message_is_the_integral_of_the_rate():
     for _ in range(50):
         starts = [0, *np.cumsum(rng.integers(1, 20, 4)).tolist()]
         rates = [int(r) * 10**9 for r in rng.integers(0, 4, 5)]  # bytes a ns, times 10^9
-        link = Link(tuple(starts), tuple(rates), 7)
+        link = VaryingLink(tuple(starts), tuple(rates), 7)
         size, now = int(rng.integers(1, 60)), int(rng.integers(0, 50))
         t, left = now, size
         while left > 0 and t < 1000:

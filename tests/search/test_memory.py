@@ -10,7 +10,7 @@ import pytest
 
 from etude.decide.search import search
 from etude.decide.search.memory import PHASES, Problem, pass_ms, placed_by
-from etude.decide.search.pieces import Client, Piece, Work, client_of
+from etude.decide.search.pieces import Client, PieceWork, TensorPiece, client_of
 from etude.machine import open_device
 from etude.surface.cli import main
 
@@ -19,13 +19,17 @@ CLIENT = Client(near_bytes_per_ms=100.0, link_bytes_per_ms=10.0, far_bytes_per_m
                 host_flop_per_ms=10.0, hop_ms=0.5)  # fmt: skip
 
 
-def piece(name: str, count: int, size: float, *, tokens: float = 10.0, use: float = 1.0, ahead: bool = True) -> Piece:
-    work = Work(read_bytes=size, flops=2.0 * size * tokens)
-    return Piece(name=name, count=count, size_bytes=size, prompt=work,
-                 token=Work(read_bytes=size * use, flops=2.0 * size * use, ahead=ahead))  # fmt: skip
+def piece(
+    name: str, count: int, size: float, *, tokens: float = 10.0, use: float = 1.0, ahead: bool = True
+) -> TensorPiece:
+    work = PieceWork(read_bytes=size, flops=2.0 * size * tokens)
+    return TensorPiece(name=name, count=count, size_bytes=size, prompt=work,
+                       token=PieceWork(read_bytes=size * use, flops=2.0 * size * use, ahead=ahead))  # fmt: skip
 
 
-def problem(*pieces: Piece, ways: tuple[str, ...] = ("copy", "cpu"), overlap: bool = True, **weights: float) -> Problem:
+def problem(
+    *pieces: TensorPiece, ways: tuple[str, ...] = ("copy", "cpu"), overlap: bool = True, **weights: float
+) -> Problem:
     return Problem(pieces, CLIENT, ways, overlap, {"prompt": 0.0, "token": 0.0} | weights)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from etude.decide.search import search
-from etude.decide.search.kinds import Kind, Offer, Strategy, Wanted, highest, kept_rate
+from etude.decide.search.kinds import DeviceOffer, Offer, Strategy, WantedModel, highest, kept_rate
 from etude.decide.search.mix import Hour, choose, undominated
 from etude.surface.cli import main
 
@@ -45,9 +45,11 @@ def test_a_mix_by_hand(tmp_path: Path):
     # chat wants 9: two of a (5 each, 1 $) are 2 $; large wants 4: one pair of b (4, 6 $). b alone serves chat by one
     # pair more: 12 $; a alone never serves large.
     path = space(
-        tmp_path, kinds=KINDS + "a,t4,1,1,\nb,h100,3,2,\n", demand="hour,model,rate\n0,chat,9\n0,large,4\n",
+        tmp_path,
+        kinds=KINDS + "a,t4,1,1,\nb,h100,3,2,\n",
+        demand="hour,model,rate\n0,chat,9\n0,large,4\n",
         throughput=RATES + "chat,a,,1,5\nchat,b,,2,20\nlarge,b,,2,4\n",
-    )  # fmt: skip
+    )
     found = search(path)
     assert found.best["held"] == {"chat a": 2, "large b": 1}
     assert (found.best["cost"], found.best["single_cost"], found.best["single"]) == (8, 12, "b")
@@ -81,8 +83,10 @@ def test_programs_against_brute_force(seed: int):
     draw = random.Random(seed)
     offers = [
         Offer(model=m, kind=k, plan=f"p{p}", devices=draw.choice([1, 2, 2, 3]), rate=draw.randint(1, 30) / 2)
-        for m in "xy" for k in "abc" for p in range(3)
-    ]  # fmt: skip
+        for m in "xy"
+        for k in "abc"
+        for p in range(3)
+    ]
     about: dict[str, Any] = {
         "models": ("x", "y"), "demand": (draw.randint(3, 20) + 0.25, draw.randint(3, 20) + 0.25), "weight": (1.0, 1.0),
         "prices": {k: float(draw.randint(1, 5)) for k in "abc"}, "available": {k: draw.randint(2, 3) for k in "abc"},
@@ -103,9 +107,11 @@ def test_more_supply_never_costs_more(tmp_path: Path):
     costs, goods = [], []
     for supply in range(4, 12):
         path = space(
-            tmp_path, kinds=KINDS + f"a,t4,1,4,{supply}\nb,h100,3,2,{supply - 2}\n", throughput=text,
+            tmp_path,
+            kinds=KINDS + f"a,t4,1,4,{supply}\nb,h100,3,2,{supply - 2}\n",
+            throughput=text,
             demand="hour,model,rate\n0,chat,11\n0,large,3\n",
-        )  # fmt: skip
+        )
         goods.append(search(path, changed={"score": "goodput"}).best["goodput"])
         if goods[-1] > 14 - 1e-6:
             costs.append(search(path).best["cost"])
@@ -157,12 +163,12 @@ def test_the_highest_rate_that_holds(limit: float):
 
 
 def test_a_rate_is_what_serving_holds():
-    wanted = Wanted(model="llama3.2-1b", prompt=256, output=16, ttft_ns=2e8)
-    kind = Kind(kind="x", device="h100", price=1.0, node=2)
+    wanted = WantedModel(model="llama3.2-1b", prompt=256, output=16, ttft_ns=2e8)
+    kind = DeviceOffer(kind="x", device="h100", price=1.0, node=2)
     found = kept_rate(wanted, kind, Strategy(), 1.0, 0.99, 0)
     assert found["why"] == "" and found["rate"] > 10
     assert kept_rate(wanted, kind, Strategy(tp=4), 1.0, 0.99, 0) == {"rate": 0.0, "why": "plan"}
-    large = Wanted(model="llama3-70b")
+    large = WantedModel(model="llama3-70b")
     assert kept_rate(large, kind, Strategy(), 1.0, 0.99, 0) == {"rate": 0.0, "why": "memory"}
 
 
@@ -171,8 +177,14 @@ def test_rates_are_served_once_and_kept(tmp_path: Path, monkeypatch: pytest.Monk
     path = space(tmp_path, kinds=KINDS + "a,h100,2,2,\n", demand="hour,model,rate\n0,chat,900\n", models=models,
                  plans=[1, 4], seconds=1)  # fmt: skip
     found = search(path, out=tmp_path / "rates")
-    rate = kept_rate(Wanted(model="llama3.2-1b", prompt=256, output=16, ttft_ns=2e8),
-                     Kind(kind="a", device="h100", price=2.0, node=2), Strategy(), 1.0, 0.99, 0)["rate"]  # fmt: skip
+    rate = kept_rate(
+        WantedModel(model="llama3.2-1b", prompt=256, output=16, ttft_ns=2e8),
+        DeviceOffer(kind="a", device="h100", price=2.0, node=2),
+        Strategy(),
+        1.0,
+        0.99,
+        0,
+    )["rate"]
     assert [(o["plan"], o["rate"]) for o in found.more["offers"]] == [("tp1", rate)]
     assert dict(found.pruned) == {"plan": 1} and found.space == 2
     assert found.best["devices"] == ceil(900 / rate)

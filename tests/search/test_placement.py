@@ -10,7 +10,7 @@ import pytest
 
 from etude.decide.search.placement import best_placement
 from etude.decide.search.placement_best import BOUND, LEFT, SAME
-from etude.decide.search.placement_bound import Bound
+from etude.decide.search.placement_bound import TimeBound
 from etude.decide.search.placement_methods import classes_of
 from etude.decide.search.placement_orders import device_orders
 from etude.decide.search.placement_symmetry import Symmetry
@@ -64,7 +64,7 @@ def test_all_is_the_best_of_every_permutation(made: Generated, system: System, n
 def test_no_simulation_beats_its_bound():
     for system in (grid("ring", 4), grid("mesh", 2, 2), two_levels(2, 2)):
         for made in (MIXED, job_of(gpus=4, zero=3), job_of(gpus=4, cp=4)):
-            bound = Bound(made.job, system)
+            bound = TimeBound(made.job, system)
             for placement in ((0, 1, 2, 3), (2, 0, 3, 1)):
                 assert bound.least_ns(placement) <= took(made, system, placement)
 
@@ -73,14 +73,14 @@ def test_a_bound_by_hand():
     """An all-reduce of 1,000 bytes over a line of 2 x 2 devices with 0.5 bytes/ns a link: 1,000 bytes come in to a
     corner over two links, and to half of the devices over two links."""
     made, system = job_of(gpus=4, tp=4), grid("mesh", 2, 2)
-    bound = Bound(made.job, system)
+    bound = TimeBound(made.job, system)
     bound = _with(bound, size=[[0.0, 1000.0, 0.0, 0.0]])
     assert bound.least_ns((0, 1, 2, 3)) == 1000
     assert _with(bound, size=[[1000.0, 0.0, 0.0, 0.0]]).least_ns((0, 1, 2, 3)) == 3000
     assert _with(bound, size=[[0.0, 0.0, 1000.0, 0.0]]).least_ns((0, 1, 2, 3)) == 500
 
 
-def _with(bound: Bound, size: list[list[float]]) -> Bound:
+def _with(bound: TimeBound, size: list[list[float]]) -> TimeBound:
     bound.needs = bound.needs._replace(member=np.ones((1, 4)), size=np.array(size), sent=np.zeros((4, 4)))
     return bound
 

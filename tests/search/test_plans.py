@@ -11,7 +11,7 @@ import pytest
 from etude.base.errors import EtudeError
 from etude.cost.stacks import open_stack
 from etude.decide.search.found import frontier
-from etude.decide.search.given import Asked
+from etude.decide.search.given import SearchRequest
 from etude.decide.search.plans import parse_over, solved, space_of
 from etude.decide.search.plans.candidates import _fills
 from etude.machine import open_system
@@ -47,7 +47,7 @@ def every() -> list[dict[str, Any]]:
 
 
 def searched(axes: Any = AXES, **more: Any) -> Any:
-    asked = Asked(**{k: more.pop(k) for k in ("workers", "out", "method", "seed") if k in more})
+    asked = SearchRequest(**{k: more.pop(k) for k in ("workers", "out", "method", "seed") if k in more})
     return solved(space_of(model="gpt2", system="dgx-h100", fixed=FIXED, over=axes, **more), asked)
 
 
@@ -211,7 +211,7 @@ def test_what_was_answered_is_not_asked_again(tmp_path: Path):
     point = {"what": "bound", "system": "dgx-h100", "plan": json.dumps(FIXED)}
     ran = []
     for _ in range(2):
-        with crew(task, shared_of(space), Asked(out=tmp_path)) as workers:
+        with crew(task, shared_of(space), SearchRequest(out=tmp_path)) as workers:
             workers.ask([point])
             ran.append(workers.ran)
     assert ran == [1, 0]

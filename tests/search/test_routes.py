@@ -12,7 +12,7 @@ from etude.decide.search import search
 from etude.decide.search.constellation import Constellation, Sky, generated, positions, read_sky, sky_of
 from etude.decide.search.links import NEVER
 from etude.decide.search.routes import delays
-from etude.decide.search.travel_kernels import DELAY, HOME, LEAST, LOCAL, NEAREST, SHARE, Requests, travelled
+from etude.decide.search.travel_kernels import DELAY, HOME, LEAST, LOCAL, NEAREST, SHARE, TravelRequests, travelled
 from etude.surface.cli import main
 
 SPACE = """
@@ -37,7 +37,9 @@ def paths(sky: Sky, graph: int, node: int, end: int, seen: tuple[int, ...] = ())
                 yield [e, *rest]
 
 
-def naive(sky: Sky, load: Requests, small: list[int], large: dict[int, int], policy: int) -> list[tuple[int, int]]:
+def naive(
+    sky: Sky, load: TravelRequests, small: list[int], large: dict[int, int], policy: int
+) -> list[tuple[int, int]]:
     """(server, delay) of each request."""
     free: dict[int, int] = {}
     small_at, large_at = dict.fromkeys(range(len(small)), 0), dict.fromkeys(large, 0)
@@ -78,7 +80,7 @@ def naive(sky: Sky, load: Requests, small: list[int], large: dict[int, int], pol
     return found
 
 
-def random_case(rng: np.random.Generator) -> tuple[Sky, Requests, list[int], dict[int, int]]:
+def random_case(rng: np.random.Generator) -> tuple[Sky, TravelRequests, list[int], dict[int, int]]:
     nodes = int(rng.integers(2, 6))
     graphs = []
     for s in range(2):
@@ -89,7 +91,9 @@ def random_case(rng: np.random.Generator) -> tuple[Sky, Requests, list[int], dic
         graphs.append((s * 5 * 10**6, edges))
     sky = sky_of(graphs, nodes)
     at = np.sort(rng.integers(0, 10**7, 30))
-    load = Requests(at, rng.integers(0, nodes, 30), rng.integers(1000, 10**5, 30), (at >= 5 * 10**6).astype(np.int64))
+    load = TravelRequests(
+        at, rng.integers(0, nodes, 30), rng.integers(1000, 10**5, 30), (at >= 5 * 10**6).astype(np.int64)
+    )
     small = rng.integers(10**5, 10**6, nodes).tolist()
     large = {int(c): int(rng.integers(10**5, 10**6)) for c in rng.choice(nodes, int(rng.integers(1, 3)), replace=False)}
     return sky, load, small, large
@@ -114,7 +118,7 @@ def line(rate: int, latency_ns: int) -> Sky:
 def test_a_path_by_hand():
     # 1,000 bytes at 1 MB/s are 1 ms a link, then 2 ms on the way; the second request waits 1 ms for the first link,
     # arrives at the second link when that is free again, and waits for the large model: 6 + 5, 7 + 4 + 5.
-    load = Requests(*(np.array(c) for c in ([0, 0], [0, 0], [1000, 1000], [0, 0])))
+    load = TravelRequests(*(np.array(c) for c in ([0, 0], [0, 0], [1000, 1000], [0, 0])))
     large = np.array([NEVER, NEVER, 5 * 10**6])
     done = travelled(line(10**6, 2 * 10**6), load, np.full(3, 10**9), large, DELAY, np.zeros(3))
     assert done.server.tolist() == [2, 2]
@@ -128,7 +132,7 @@ def test_a_path_by_hand():
 def test_no_links_are_local_and_endless_ones_the_least_loaded():
     rng = np.random.default_rng(1)
     at = np.sort(rng.integers(0, 10**9, 300))
-    load = Requests(at, rng.integers(0, 2, 300), np.full(300, 10**5), np.zeros(300, np.int64))
+    load = TravelRequests(at, rng.integers(0, 2, 300), np.full(300, 10**5), np.zeros(300, np.int64))
     small, large = np.array([7_000_003, 7_000_003, 7_000_003]), np.array([NEVER, NEVER, 4_000_001])
     none = [travelled(line(0, 5), load, small, large, policy, np.full(3, 0.5)) for policy in range(5)]
     assert all((one.server == HOME).all() and (delays(one) == delays(none[LOCAL])).all() for one in none)
@@ -147,7 +151,7 @@ def test_no_links_are_local_and_endless_ones_the_least_loaded():
 
 
 def test_shares_are_kept():
-    load = Requests(np.arange(100) * 10**9, np.zeros(100, np.int64), np.full(100, 1000), np.zeros(100, np.int64))
+    load = TravelRequests(np.arange(100) * 10**9, np.zeros(100, np.int64), np.full(100, 1000), np.zeros(100, np.int64))
     for share in (0.0, 0.25, 0.5, 1.0):
         done = travelled(line(10**9, 0), load, np.full(3, 5), np.array([NEVER, NEVER, 5]), SHARE, np.full(3, share))
         assert (done.server == 2).sum() == 100 * share

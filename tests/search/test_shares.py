@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from etude.decide.search.given import Asked
+from etude.decide.search.given import SearchRequest
 from etude.decide.search.run import read_space, solve
 from etude.decide.search.shares import BOUND, LEFT, MEMORY, read_shares
 from etude.decide.search.shares_space import Whole
@@ -39,7 +39,7 @@ def space(folder: Path, *, memory: str = "80GB", system: str = MIX, text: str = 
 
 
 def found(file: Path, method: str = "all", **changed: object):
-    return solve(read_space(file, changed), Asked(method=method))
+    return solve(read_space(file, changed), SearchRequest(method=method))
 
 
 def test_all_is_the_best_of_every_cut_by_hand(tmp_path: Path):

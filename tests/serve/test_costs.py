@@ -21,14 +21,14 @@ from etude.world.serve.network import all_reduce_ns
 from etude.world.serve.pass_time import times_ns
 from etude.world.serve.profiles import graphs_of, profile_cost, profile_tables
 from etude.world.serve.stacks import ServingStack, serving_stack
-from etude.world.serve.steps import Shape, step_cost
+from etude.world.serve.steps import PassContent, step_cost
 
 AXES = ((0, 10), (0, 100), (0, 4), (0, 50))
 
 
 def one(cost, **given) -> float:
     shape = {"prompt_tokens": 0, "pairs": 0.0, "decode": 0, "decode_keys": 0, "outputs": 0, "most_keys": 0} | given
-    return float(times_ns(cost, [Shape(**shape)])[0])
+    return float(times_ns(cost, [PassContent(**shape)])[0])
 
 
 def test_layers_and_logits_are_linear_between_points_and_beyond():
@@ -96,7 +96,7 @@ def test_passes_cost_what_the_node_level_says():
     ]
     cost = pass_tables(model, plan, system, keep=False).step_cost(ServingStack())
     asked = [
-        Shape(s.chunk, s.chunk * s.past + s.chunk * (s.chunk + 1) / 2, s.decode, s.decode * s.keys,
+        PassContent(s.chunk, s.chunk * s.past + s.chunk * (s.chunk + 1) / 2, s.decode, s.decode * s.keys,
               s.decode + bool(s.chunk), s.keys)
         for s in shapes
     ]  # fmt: skip
@@ -208,7 +208,7 @@ def test_a_profile_whose_chunks_have_places_of_their_own(tmp_path):
 def test_the_host_schedules_beside_the_device_and_before_its_launches_in_one_process():
     """Of 10 sequences that decode, 20 are counted (each is run and comes out). Tokens take 1 ns each, gaps 5."""
     given = {"tokens": [0, 100], "layers_ns": [0, 100], "gaps_ns": 5.0, "floor_ns": (0, 70, 90), "pass_ns": (1, 1)}
-    ten = [Shape(0, 0.0, 10, 10, 10, 1)]
+    ten = [PassContent(0, 0.0, 10, 10, 10, 1)]
     assert times_ns(step_cost(**given, graphs=[16], schedule_ns=0.5), ten) == 16 + 5 + 1  # the device is slower
     assert times_ns(step_cost(**given, graphs=[16], schedule_ns=2.0), ten) == 2 * 20 + 1
     assert times_ns(step_cost(**given, schedule_ns=2.0), ten) == 70 + 1  # launched, while 40 ns of others go on

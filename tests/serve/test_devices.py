@@ -14,7 +14,7 @@ from etude.surface.cli import main
 from etude.world.serve import Engine
 from etude.world.serve.devices import run_placed, sessions_of
 from etude.world.serve.devices.costs import OnKind
-from etude.world.serve.devices.graph import NEVER, Sessions
+from etude.world.serve.devices.graph import NEVER, NumberedCalls
 from etude.world.serve.devices.spec import devices_of
 from etude.world.serve.energy import UNKNOWN
 from etude.world.serve.steps import step_cost
@@ -62,7 +62,7 @@ MIXED = {
 FREE = {"devices": [{"name": "a", "system": "x", "count": 2}, {"name": "b", "system": "x"}]}
 
 
-def made(seed: int, devices: dict[str, Any], *, shards: int = 1, **more: Any) -> tuple[Sessions, list[Workflow]]:
+def made(seed: int, devices: dict[str, Any], *, shards: int = 1, **more: Any) -> tuple[NumberedCalls, list[Workflow]]:
     given = {"tasks": tasks_of(seed, shards), "sessions": 4, "rate": 3e5, "vary": 0.4, "models": {"m": "m", "n": "n"}}
     flows = [workflow_of(given | more, "f")]
     on = devices_of(devices, "d")
@@ -72,7 +72,7 @@ def made(seed: int, devices: dict[str, Any], *, shards: int = 1, **more: Any) ->
 class Naive:
     """Devices as dicts, texts as tuples; written without the arrays."""
 
-    def __init__(self, sessions: Sessions, given: dict[str, Any]) -> None:
+    def __init__(self, sessions: NumberedCalls, given: dict[str, Any]) -> None:
         self.calls = sessions.calls
         self.begin = [sessions.begin_ns[s] for s in sessions.session_of]
         self.link = 1 if "link" in given else 0

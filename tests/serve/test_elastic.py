@@ -13,10 +13,10 @@ from etude.world.serve import state as of
 from etude.world.serve.elastic import change_ns, moved_bytes, pays
 from etude.world.serve.elastic.moves import part_of
 from etude.world.serve.elastic.reconfigure import (
-    Change,
-    How,
+    PlanChange,
+    PlanShape,
     Reconfigure,
-    Shape,
+    SwitchMethod,
     Timetable,
     read_timetable,
     reconfigured,
@@ -30,13 +30,17 @@ from etude.world.serve.wire import wire_of
 SLOW = step_cost(tokens=[1], layers_ns=[1000.0])
 QUICK = step_cost(tokens=[1], layers_ns=[400.0])
 PLAIN = Engine(async_scheduling=False)
-DRAINED, LIVE, AGAIN = How(), How(live=True), How(live=True, move=False)
-ONE, TWO, APART = Shape(1), Shape(2), Shape(1, "1:1")
+DRAINED, LIVE, AGAIN = SwitchMethod(), SwitchMethod(live=True), SwitchMethod(live=True, move=False)
+ONE, TWO, APART = PlanShape(1), PlanShape(2), PlanShape(1, "1:1")
 GROUPS = {ONE: [Group(SLOW, 2)], TWO: [Group(QUICK, 1)], APART: [Group(SLOW, 1, of.PREFILL), Group(SLOW, 1, of.DECODE)]}
 
 
 def changing(
-    *changes: Change, plans: tuple[Shape, ...] = (ONE, TWO), hook=None, every_ns: int = 1000, how: How = DRAINED
+    *changes: PlanChange,
+    plans: tuple[PlanShape, ...] = (ONE, TWO),
+    hook=None,
+    every_ns: int = 1000,
+    how: SwitchMethod = DRAINED,
 ) -> Reconfigure:
     """Two ranks; 100 bytes of weights, which load at a byte a ns, and 100 ns of set-up."""
     counts = [sum(group.count for group in GROUPS[plan]) for plan in plans]
@@ -45,7 +49,7 @@ def changing(
     return reconfigured(table, counts, weights, 2, set_up_ns=100, load_bytes_per_s=1e9)
 
 
-def groups_of(*plans: Shape) -> list[Group]:
+def groups_of(*plans: PlanShape) -> list[Group]:
     return [group for plan in plans for group in GROUPS[plan]]
 
 
@@ -99,7 +103,7 @@ def test_there_and_back_by_hand():
     # The first is answered where it is, by 3,000. The second waits for that and for 100 of set-up: halves are there.
     # Back, each rank loads the other half: 50. The third finds the plan as it was.
     requests = requests_of([0, 1600, 6000], [4, 4, 4], [3, 2, 2])
-    control = changing(Change(1500, 1), Change(5000, 0))
+    control = changing(PlanChange(1500, 1), PlanChange(5000, 0))
     found = serve(requests, PLAIN, groups_of(ONE, TWO), control=control)
     assert found.column("REPLICA").tolist() == [0, 2, 0]
     assert found.column("FIRST").tolist() == [1000, 3500, 7000]
@@ -115,7 +119,7 @@ def test_there_and_back_by_hand():
 def test_who_has_not_begun_goes_along():
     requests = requests_of([0, 0, 0], [4, 4, 4], [3, 1, 1])
     engine = Engine(async_scheduling=False, max_num_seqs=1)
-    control = changing(Change(500, 1), plans=(TWO, ONE))
+    control = changing(PlanChange(500, 1), plans=(TWO, ONE))
     found = serve(requests, engine, groups_of(TWO, ONE), control=control)
     # 3 passes of 400; then 100 and half of the weights, and both at a time.
     assert found.column("REPLICA").tolist() == [0, 1, 2]
@@ -123,7 +127,7 @@ def test_who_has_not_begun_goes_along():
 
 
 def test_the_same_plan_costs_nothing():
-    control = changing(Change(2000, 0), Change(9000, 0))
+    control = changing(PlanChange(2000, 0), PlanChange(9000, 0))
     assert control.cost(0, 0) == (0, 0)
     found = serve(drawn(), PLAIN, groups_of(ONE, TWO), router="least", control=control)
     static = serve(drawn(), PLAIN, groups_of(ONE), router="least")
@@ -162,7 +166,7 @@ def test_a_live_change_moves_what_ranks_lack_by_hand():
     requests = requests_of([0, 0, 1700], [4, 4, 4], [4, 3, 1])
     wire = wire_of(8.0, 1e9, 7)
     found = serve(
-        requests, PLAIN, groups_of(ONE, TWO), router="least", control=changing(Change(1500, 1, LIVE)), wire=wire
+        requests, PLAIN, groups_of(ONE, TWO), router="least", control=changing(PlanChange(1500, 1, LIVE)), wire=wire
     )
     (change,) = found.changes
     assert (change["copied_s"], change["halted_s"], change["ready_s"]) == (1600 / 1e9, 2000 / 1e9, 2027 / 1e9)
@@ -174,7 +178,7 @@ def test_a_live_change_moves_what_ranks_lack_by_hand():
 
 def test_a_live_change_may_read_again():
     requests = requests_of([0], [4], [4])
-    found = serve(requests, PLAIN, groups_of(ONE, TWO), control=changing(Change(1500, 1, AGAIN)), wire=wire_of(8.0))
+    found = serve(requests, PLAIN, groups_of(ONE, TWO), control=changing(PlanChange(1500, 1, AGAIN)), wire=wire_of(8.0))
     (change,) = found.changes
     assert (change["kv_bytes"], change["moved"], change["read_again"]) == (0, 0, 1)
     # Two tokens are out by 2,000; the next pass reads 6 tokens again, and a nanosecond passes between.
@@ -184,7 +188,7 @@ def test_a_live_change_may_read_again():
 def test_requests_are_shared_out_among_smaller_replicas():
     # One replica of two ranks becomes two of one: a rank lacks half of the keys and values of each request it gets.
     requests = requests_of([0, 0], [4, 4], [9, 9])
-    control = changing(Change(500, 1, LIVE), plans=(TWO, ONE))
+    control = changing(PlanChange(500, 1, LIVE), plans=(TWO, ONE))
     found = serve(requests, PLAIN, groups_of(TWO, ONE), control=control, wire=wire_of(8.0, 1e9, 0))
     # Copied at 500 + 100 + 50, where the second pass runs until 800: 5 tokens of each are held.
     (change,) = found.changes
@@ -195,14 +199,14 @@ def test_requests_are_shared_out_among_smaller_replicas():
 def test_copies_of_weights_take_room_from_keys_and_values():
     # Halves to wholes: 50 bytes for each rank, in blocks of 16 tokens of 1 byte: 4 of 10. The second pass, at 400,
     # needs two blocks for each of four requests.
-    control = changing(Change(350, 1, LIVE), plans=(TWO, ONE))
+    control = changing(PlanChange(350, 1, LIVE), plans=(TWO, ONE))
     engine = Engine(async_scheduling=False, num_gpu_blocks=10)
     many = requests_of([0] * 4, [16] * 4, [12] * 4)
     found = serve(many, engine, groups_of(TWO, ONE), control=control, wire=wire_of(2.0, 1e9, 0))
     assert found.count("PREEMPTED").tolist() == [1, 0, 0] and found.count("ROOM").tolist() == [10, 10, 10]
     large = requests_of([0], [100], [20])
     with pytest.raises(UsageError, match="weights of both plans leave 6 blocks"):
-        control = changing(Change(500, 1, LIVE), plans=(TWO, ONE))
+        control = changing(PlanChange(500, 1, LIVE), plans=(TWO, ONE))
         serve(large, engine, groups_of(TWO, ONE), control=control, wire=wire_of(2.0, 1e9, 0))
 
 
@@ -217,7 +221,7 @@ def test_copies_of_weights_take_room_from_keys_and_values():
         Engine(max_num_seqs=2),
     ],
 )
-def test_nothing_is_lost_while_plans_change_live(engine: Engine, how: How):
+def test_nothing_is_lost_while_plans_change_live(engine: Engine, how: SwitchMethod):
     control = changing(
         plans=(ONE, TWO, APART), hook=lambda now, plans, now_s: (now["plan"] + 1) % 3, every_ns=5000, how=how
     )

@@ -3,7 +3,7 @@
 import pytest
 
 from etude.world.serve import Engine, serve, summary
-from etude.world.serve.energy import Energy
+from etude.world.serve.energy import ReplicaPower
 from etude.world.serve.requests import requests_of
 from etude.world.serve.steps import step_cost
 
@@ -22,7 +22,7 @@ WORK = step_cost(tokens=[0, 10], layers_ns=[0.0, 1000e9])  # 100 J a token
     ],
 )
 def test_energy_of_two_passes(most_w: float, joules: float):
-    energy = Energy(WORK, 50.0, most_w, 100.0, 1.0, 2)
+    energy = ReplicaPower(WORK, 50.0, most_w, 100.0, 1.0, 2)
     found = serve(requests_of([0], [4], [2]), Engine(), SECOND, replicas=2, energy=energy, keep_passes=True)
     record = summary(found)
     assert record["energy_j"] == pytest.approx(joules)

@@ -12,7 +12,7 @@ from etude.world.serve.deployment import replica_plan
 from etude.world.serve.offload.experts import MOST, _Ways, expert_rules, far_experts, tables_of
 from etude.world.serve.pass_time import times_ns
 from etude.world.serve.stacks import ServingStack
-from etude.world.serve.steps import Shape, step_cost
+from etude.world.serve.steps import PassContent, step_cost
 
 
 def ways(*, device_ns: float = 0.0, load: float = 0.0, host_ns: float = 0.0, moe: int = 4, first: bool = False,
@@ -24,7 +24,7 @@ def ways(*, device_ns: float = 0.0, load: float = 0.0, host_ns: float = 0.0, moe
 
 def pass_of(curves: np.ndarray, tokens: int) -> float:
     cost = step_cost(tokens=[tokens, tokens + 1], layers_ns=curves[0], beside=curves[1:])
-    return float(times_ns(cost, [Shape(tokens, tokens, 0, 0, 0, 0)])[0])
+    return float(times_ns(cost, [PassContent(tokens, tokens, 0, 0, 0, 0)])[0])
 
 
 @pytest.mark.parametrize("load", [10.0, 60.0, 400.0])

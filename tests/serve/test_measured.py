@@ -15,7 +15,7 @@ from etude.world.serve.measured.reference import met
 from etude.world.serve.measured.rows import middle, steady, steady_figures
 from etude.world.serve.pass_time import times_ns
 from etude.world.serve.stacks import serving_stack
-from etude.world.serve.steps import Shape, step_cost
+from etude.world.serve.steps import PassContent, step_cost
 
 
 @pytest.mark.parametrize("config", ["llama8b-chat-light-prefill_first", "llama8b-chat-medium-chunked"])
@@ -60,7 +60,7 @@ def test_a_grid_is_met_at_its_own_steps_and_changes_nothing_far_away():
     table[:, :, 1:] += np.array([[1.0, 100.0, 1e6], [4.0, 400.0, 4e6]])
     axes = [0, 16], [0], [0, 1, 4], [1, 64, 1_000_000]
     cost = step_cost(tokens=[1, 8], layers_ns=[1000.0, 1000.0], attention=(*axes, table))
-    shapes = [Shape(0, 0.0, 4, 4 * keys, 0, keys) for keys in (64, 1_000_000)]
+    shapes = [PassContent(0, 0.0, 4, 4 * keys, 0, keys) for keys in (64, 1_000_000)]
     found = times_ns(met(cost, shapes[:1], np.array([1800.0])), shapes)
     assert found[0] == 1800
     assert 4_001_000 < found[1] < 4_001_000 * 1.05

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from etude.base.errors import UsageError
-from etude.world.serve.elastic.reconfigure import Shape, read_timetable
+from etude.world.serve.elastic.reconfigure import PlanShape, read_timetable
 from etude.world.serve.elastic.rehearse import Rehearsal
 from etude.world.serve.engine import Engine
 from etude.world.serve.requests import requests_of
@@ -45,11 +45,11 @@ def test_nobody_came() -> None:
 
 
 def test_words() -> None:
-    found = read_timetable("goodput,every=5s,ahead=2,how=live", "tp=1;tp=4", Shape(4), 8, lambda text: print)
+    found = read_timetable("goodput,every=5s,ahead=2,how=live", "tp=1;tp=4", PlanShape(4), 8, lambda text: print)
     assert (found.ahead, found.every_ns, found.how.live, len(found.plans)) == (2, 5_000_000_000, True, 2)
     for wrong in ("goodput,ahead=0", "goodput,ahead=x", "mine.py:plan,ahead=2", "goodput,tp=4"):
         with pytest.raises(UsageError):
-            read_timetable(wrong, "tp=1", Shape(4), 8, lambda text: print)
+            read_timetable(wrong, "tp=1", PlanShape(4), 8, lambda text: print)
     with pytest.raises(UsageError, match="limits"):
         assert found.hook is not None
         found.hook({}, [], 0.0)

@@ -17,7 +17,7 @@ from etude.world.serve.energy import UNKNOWN
 from etude.world.serve.steps import step_cost
 from etude.world.serve.workflow import open_workflow, run_workflow, session_table, task_table, workflow_summary
 from etude.world.serve.workflow.pools import Deployed
-from etude.world.serve.workflow.run import Ran
+from etude.world.serve.workflow.run import WorkflowRun
 from etude.world.serve.workflow.sessions import unrolled
 from etude.world.serve.workflow.spec import workflow_of
 
@@ -37,7 +37,7 @@ def on(words: str = "none", replicas: int = 1, **more: Any) -> Deployed:
     return Deployed(cost=BY_TOKENS, engine=engine, replicas=replicas, energy=UNKNOWN, caching=engine.caching)
 
 
-def latency(ran: Ran) -> list[float]:
+def latency(ran: WorkflowRun) -> list[float]:
     return session_table(ran)["latency_s"].to_pylist()
 
 

@@ -9,7 +9,7 @@ import pytest
 from etude.decide.study import entries
 from etude.decide.study import study as opened
 from etude.decide.study.library import GALLERY
-from etude.decide.study.tasks import Said
+from etude.decide.study.tasks import TaskAnswers
 from etude.surface.cli import main
 from etude.surface.cli.executing import executed
 
@@ -19,7 +19,7 @@ ENTRIES = {entry["name"]: entry for entry in entries()}
 @pytest.mark.parametrize("name", list(ENTRIES))
 def test_an_entry_holds_and_its_mechanism_is_why(name: str, tmp_path: Path) -> None:
     """In one folder, so that points of both run once, and so do commands that points have in common."""
-    said = Said()
+    said = TaskAnswers()
     found = opened(name, quick=True).outcome(execute=executed, out=tmp_path / "a", said=said)
     assert [check for check in found.checks if not check["ok"]] == []
     assert not any(row["error"] for row in found.points)

@@ -12,7 +12,7 @@ import pytest
 import etude
 from etude.base.cluster import connected
 from etude.base.errors import UsageError
-from etude.decide.study.on_ray import Machine, on_ray
+from etude.decide.study.on_ray import RayMachine, on_ray
 from etude.decide.study.points import points_of
 from etude.decide.study.spec import spec_of
 from etude.extend import Space, evaluate
@@ -104,7 +104,7 @@ def test_a_search_is_the_same_there_and_connects_once(
 def test_a_machine_that_is_lost_is_replaced_and_its_task_tried_again(cluster: Any, tmp_path: Path) -> None:
     marker = str(tmp_path / "died")
 
-    class Fragile(Machine):
+    class Fragile(RayMachine):
         def carry_out(self, task: dict[str, Any], packed: Any) -> Any:
             if "dgx-a100" in task["commands"][0] and not os.path.exists(marker):
                 open(marker, "w").close()

@@ -17,7 +17,7 @@ from etude.base.trust import limited
 from etude.decide.search import search
 from etude.decide.study import trust
 from etude.decide.study.library import GALLERY
-from etude.decide.study.points import Task
+from etude.decide.study.points import StudyTask
 from etude.decide.study.tasks import answer
 from etude.surface.cli import main
 from etude.surface.cli.app import _loaded
@@ -47,7 +47,7 @@ def refused(task: dict[str, Any]) -> str:
     """Why a task is refused; empty if it is not."""
     whole = {"key": "", "files": {}, "inputs": {}, **task}
     try:
-        trust.check(Task(**whole), [f"c{i}" for i in range(len(whole["commands"]))], "s.yaml")
+        trust.check(StudyTask(**whole), [f"c{i}" for i in range(len(whole["commands"]))], "s.yaml")
     except UsageError as problem:
         return f"{problem.where}: {problem.problem}"
     return ""

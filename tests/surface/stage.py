@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from etude.base.parameters import Parameter
+from etude.base.parameters import VerbParameter
 from etude.surface.cli.build import by_name, command_of
 from etude.surface.cli.registry import all_verbs
 from etude.surface.verb import Verb
@@ -38,7 +38,7 @@ def bases(verb: Verb[Any, Any, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def alternatives(p: Parameter) -> Iterator[Any]:
+def alternatives(p: VerbParameter) -> Iterator[Any]:
     """Valid values of a parameter that differ from its default."""
     if "like" in p.about:
         likes = p.about["like"]

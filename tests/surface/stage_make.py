@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from etude.decide.study import template
-from etude.run.qualify import Figure, Node, write_node
+from etude.run.qualify import NodeFigure, QualifiedNode, write_node
 
 CONFIG = {
     "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4,
@@ -33,7 +33,7 @@ def make(folder: Path) -> None:
         (folder / f"{name}.yaml").write_text(template())
     figure = {"name": "gemm", "part": "link", "unit": "FLOP/s", "value": 1e12, "spread": 0.01, "device": "0"}
     for number in (1, 2, 3, 7):
-        node = Node(f"node{number}", (Figure(**figure),), {"devices": ["cpu"]})
+        node = QualifiedNode(f"node{number}", (NodeFigure(**figure),), {"devices": ["cpu"]})
         write_node(node, folder / f"node{number}.json")
     for name in ("run", "job", "proxy", "shared"):
         (folder / name).mkdir(exist_ok=True)

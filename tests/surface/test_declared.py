@@ -4,14 +4,14 @@ from collections import defaultdict
 
 import pytest
 
-from etude.base.parameters import Parameter, parameters_of
+from etude.base.parameters import VerbParameter, parameters_of
 from surface.stage import VERBS
 
 THEIRS = "chakra"
 """The official tools' commands, which have the official tools' flags: they replace what is there, as these do."""
 
 
-def own(name: str) -> dict[str, Parameter]:
+def own(name: str) -> dict[str, VerbParameter]:
     return dict(parameters_of(VERBS[name].asks))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from etude.base.errors import UsageError
-from etude.base.parameters import FLAGS, MCP, PYTHON, YAML, Parameter, Spelling, parameters_of
+from etude.base.parameters import FLAGS, MCP, PYTHON, YAML, Spelling, VerbParameter, parameters_of
 from etude.surface.cli.registry import readers_of
 from etude.surface.verb import Verb, resolve
 from surface.stage import VERBS, alternatives, bases, canonical, make_stage
@@ -31,7 +31,7 @@ def read(verb: Verb[Any, Any, Any], given: dict[str, Any], spelling: Spelling) -
     return canonical((found.inputs, found.output))
 
 
-def with_needs(verb: Verb[Any, Any, Any], p: Parameter, base: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def with_needs(verb: Verb[Any, Any, Any], p: VerbParameter, base: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The request as it is, and with each of the parameters that this one needs."""
     yield base
     for need in filter(None, p.about.get("needs", "").split("|")):
@@ -62,7 +62,7 @@ def test_each_parameter_is_read_or_refused(name: str, stage: Path) -> None:
     assert never == [], "parameters that no example, nor one with what they need, can use"
 
 
-def tried(verb: Verb[Any, Any, Any], base: dict[str, Any], p: Parameter, value: Any, surfaces: Surfaces) -> str:
+def tried(verb: Verb[Any, Any, Any], base: dict[str, Any], p: VerbParameter, value: Any, surfaces: Surfaces) -> str:
     """`read`, `refused`, or `ignored`: the same for every surface."""
     before = asked_before(verb, base)
     if before is None:

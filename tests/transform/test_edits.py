@@ -143,10 +143,10 @@ def untouched_nodes_are_kept(job: Job, changed: Job, text: str) -> int:
 def selected_rows(job: Job, rank: int, one: Edit) -> np.ndarray:
     from etude.make.transform.edits.applying import _names
     from etude.make.transform.edits.table import TABLE
-    from etude.make.transform.rewrite import View
+    from etude.make.transform.rewrite import ProgramView
 
     trace = job.trace(rank)
-    view = View(trace=trace, group_names=_names(job, rank, trace), ranks=np.array([rank], np.int32))
+    view = ProgramView(trace=trace, group_names=_names(job, rank, trace), ranks=np.array([rank], np.int32))
     return one.select.rows(view, TABLE[one.name].selects)
 
 

@@ -85,10 +85,10 @@ def of_trace(trace: Trace) -> Total:
 def selected(job: Job, rank: int, text: str) -> list[int]:
     from etude.make.transform.edits.applying import _names
     from etude.make.transform.edits.table import TABLE
-    from etude.make.transform.rewrite import View
+    from etude.make.transform.rewrite import ProgramView
 
     one, trace = Edit.parse(text), job.trace(rank)
-    view = View(trace=trace, group_names=_names(job, rank, trace), ranks=job.ranks[[job.index(rank)]])
+    view = ProgramView(trace=trace, group_names=_names(job, rank, trace), ranks=job.ranks[[job.index(rank)]])
     return one.select.rows(view, TABLE[one.name].selects).tolist()
 
 

@@ -15,11 +15,11 @@ import browser
 from etude.base.notebook import card, note, records, shares
 from etude.surface.cli import main
 from etude.tell.report.fleet.training import hours_section
-from etude.tell.view.charts import Bar, Heading, Piece, bars, legend, table
+from etude.tell.view.charts import Bar, BarPiece, Heading, bars, legend, table
 from etude.tell.view.lengths import in_notebook, sized, sizes
 from etude.tell.view.markup import Markup, escaped, heading, joined, paragraph
-from etude.tell.view.page import Figure, Page, Section, Told, render
-from etude.tell.view.plots import Axis, Mark, Stretch, heat, plot, strip
+from etude.tell.view.page import Figure, Page, PageSection, Told, render
+from etude.tell.view.plots import Axis, PlotPoint, StripInterval, heat, plot, strip
 
 HOSTILE = (
     "<script>document.title='PWNED'</script>",
@@ -163,18 +163,18 @@ def test_the_device_of_a_trace_is_text(tmp_path: Path):
 @pytest.mark.parametrize("bad", HOSTILE)
 def test_every_part_of_a_page_takes_text(bad: str):
     x = Axis(bad, lambda v: bad, False, 0.0, 1.0)
-    shown = [Bar(bad, (Piece(bad, bad, 0.5), Piece(bad, bad, 0.25, True)), bad)]
+    shown = [Bar(bad, (BarPiece(bad, bad, 0.5), BarPiece(bad, bad, 0.25, True)), bad)]
     rows = [{"a": bad, "b": 1.0}]
     columns = [Heading("a", bad, number=False), Heading("a", bad, number=False, code=True),
                Heading("b", bad, lambda v: bad, meter=2.0)]  # fmt: skip
     body = legend([(bad, bad)]) + bars(shown, lambda v: bad) + table(bad, rows * 30, columns) + heading(bad)
-    body += plot(bad, x, x, [Mark(0.5, 0.5, bad, bad)], [(bad, bad, [(0.0, 0.0), (1.0, 1.0)])])
+    body += plot(bad, x, x, [PlotPoint(0.5, 0.5, bad, bad)], [(bad, bad, [(0.0, 0.0), (1.0, 1.0)])])
     body += heat(bad, [[1.0, 2.0], [3.0, 4.0]], [bad, bad], lambda v: bad) + paragraph(bad) + bad
-    body += strip(bad, [Stretch(0.0, 0.5, bad, bad)], 0.0, 1.0, lambda v: bad)
+    body += strip(bad, [StripInterval(0.0, 0.5, bad, bad)], 0.0, 1.0, lambda v: bad)
     page = Page(
         title=bad, subtitle=bad, verdict=bad, cards=(Figure(bad, bad, bad, bad),),
         told=(Told("bad", bad, bad, bad, 1, bad),),
-        sections=(Section(bad, bad, bad, body), Section("e", bad, bad, empty=bad)),
+        sections=(PageSection(bad, bad, bad, body), PageSection("e", bad, bad, empty=bad)),
         facts=((bad, bad),), notes=(bad,), made_by=bad,
     )  # fmt: skip
     policed(render(page))
@@ -187,7 +187,7 @@ def test_every_part_of_a_page_takes_text(bad: str):
 def test_a_body_that_is_not_markup_is_text():
     hostile: Any = HOSTILE[0]
     assert "&lt;script&gt;" in render(
-        Page(title="", subtitle="", verdict="", sections=(Section("a", "", "", hostile),))
+        Page(title="", subtitle="", verdict="", sections=(PageSection("a", "", "", hostile),))
     )
 
 

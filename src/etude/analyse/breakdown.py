@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from etude.analyse.counting import OURS, Counting
 from etude.analyse.device_work import on_device, uses_as
 from etude.analyse.grouping import by_rank, pattern_of
 from etude.analyse.measures import CLASSES, COLUMNS, measures, time_by_bits, time_by_class
 from etude.base.errors import UsageError
+from etude.kernels.arrays import U8, Bool
 from etude.model.run import Run, RunPart
 from etude.model.schema import Collective, Kind
 from etude.model.use import Use
 
 __all__ = ["breakdown", "kernel_types", "overlap"]
-
-U8 = NDArray[np.uint8]
-Bool = NDArray[np.bool_]
 
 
 def breakdown(run: Run, counting: Counting = OURS) -> pa.Table:

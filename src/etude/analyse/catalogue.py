@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["ANALYSES", "Analysis", "command_lines", "docs_rows", "report_sections"]
+__all__ = ["ANALYSES", "AnalysisEntry", "command_lines", "docs_rows", "report_sections"]
 
 TABLES = ("json", "csv", "md")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Analysis:
+class AnalysisEntry:
     """What users see of one analysis."""
 
     command: str
@@ -33,66 +33,66 @@ class Analysis:
         return f"{self.command}.md"
 
 
-ANALYSES: tuple[Analysis, ...] = (
-    Analysis(
+ANALYSES: tuple[AnalysisEntry, ...] = (
+    AnalysisEntry(
         command="breakdown", title="Breakdown", section="breakdown",
         does="Where each device's time goes: compute, exposed communication, exposed memory, idle",
         question="how much of the time is compute, exposed communication, exposed memory, idle",
     ),
-    Analysis(
+    AnalysisEntry(
         command="idle", title="Idle",
         does="Why devices are idle: the host, synchronisation, launches, communication; launches and queues",
         question="why a device is idle; launches and queues",
     ),
-    Analysis(
+    AnalysisEntry(
         command="kernels", title="Kernels and operators", section="kernels",
         does="Kernels by time, or operators by their own time and that of their kernels",
         question="what takes the time, alone and with everything it calls",
     ),
-    Analysis(
+    AnalysisEntry(
         command="collectives", title="Collectives", section="collectives",
         does="Collectives matched across ranks: transfer time, waiting time, algorithm and bus bandwidth",
         question="transfer time, waiting time of members, resulting bandwidth",
     ),
-    Analysis(
+    AnalysisEntry(
         command="critical-path", title="Critical path", section="critical_path",
         does="The chain of work that set the length of the run, over hosts, kernels, ranks and collectives",
         question="what would have to be shorter for the run to be shorter",
     ),
-    Analysis(
+    AnalysisEntry(
         command="stragglers", title="Stragglers", section="stragglers",
         does="Stragglers: slow ranks and links, late hosts, ranks that are missing or disagree; with confidence",
         question="which rank is slow, since when, with what confidence; clocks",
     ),
-    Analysis(
+    AnalysisEntry(
         command="trend", title="Trend", formats=("json",),
         does="Step time over a run or many recordings: trend, cycle, changes of ranks relative to their own history, "
              "forecast",
         question="how step time develops over a run or many recordings; which ranks changed, since when; forecast",
     ),
-    Analysis(
+    AnalysisEntry(
         command="compare", title="Compare",
         does="Two runs side by side: why one takes longer, operation by operation, and whether it became worse",
         question="two runs side by side, why they differ, a gate for continuous integration; steps; patterns",
     ),
-    Analysis(
+    AnalysisEntry(
         command="metrics", title="Metrics",
         does="Metrics that benchmarks publish: step time, MFU, communication, overlap, bandwidth, balance, TTFT and "
              "TPOT",
         question="one number each: step time, MFU, overlap, bandwidth utilisation, balance, TTFT, TPOT",
     ),
-    Analysis(
+    AnalysisEntry(
         command="requests", title="Requests",
         does="TTFT, TPOT, time between tokens and throughput of requests that vLLM or SGLang measured, or that were "
         "predicted",
         question="TTFT, TPOT, ITL, throughput of requests that an engine or its client measured",
     ),
-    Analysis(
+    AnalysisEntry(
         command="roofline", title="Roofline", section="roofline",
         does="FLOP/s and bytes/s of operators, and how much of the device's roofline they reach",
         question="how far operators are from the limits of the device; MFU, HFU",
     ),
-    Analysis(
+    AnalysisEntry(
         command="memory", title="Memory", section="memory",
         does="Memory in use over time and its peaks; bandwidth of copies",
         question="memory in use, bandwidth of copies",
@@ -100,16 +100,16 @@ ANALYSES: tuple[Analysis, ...] = (
 )  # fmt: skip
 
 
-def command_lines(analyses: Iterable[Analysis] = ANALYSES) -> dict[str, str]:
+def command_lines(analyses: Iterable[AnalysisEntry] = ANALYSES) -> dict[str, str]:
     """Command -> its line in `etude --help`."""
     return {one.command: one.does for one in analyses}
 
 
-def docs_rows(analyses: Iterable[Analysis] = ANALYSES) -> list[tuple[str, str]]:
+def docs_rows(analyses: Iterable[AnalysisEntry] = ANALYSES) -> list[tuple[str, str]]:
     """Rows of docs/analyse/index.md: page, question."""
     return [(f"[{one.title}]({one.page})", one.question) for one in analyses]
 
 
-def report_sections(analyses: Iterable[Analysis] = ANALYSES) -> list[str]:
+def report_sections(analyses: Iterable[AnalysisEntry] = ANALYSES) -> list[str]:
     """Files of report/ that show an analysis."""
     return [one.section for one in analyses if one.section]

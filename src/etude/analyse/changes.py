@@ -14,12 +14,11 @@ from typing import Final
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-from numpy.typing import NDArray
+
+from etude.kernels.arrays import F64, I64
 
 __all__ = ["HOLD", "LEAST", "Change", "change_points", "levels", "noise"]
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 HOLD: Final = 3
 """Shortest level, in samples."""

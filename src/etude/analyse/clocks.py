@@ -7,24 +7,22 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from etude.analyse.operations import Calls, calls
+from etude.analyse.operations import CollectiveCalls, calls
 from etude.analyse.outliers import grouped_median
+from etude.kernels.arrays import F64, I64
 from etude.model.match import Matching
 from etude.model.run import Run
 from etude.model.schema import UNKNOWN
 
 __all__ = ["alignment", "can_align", "offsets"]
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 ROUNDS = 8
 """Iterations of the refinement; after the first pass along the groups little changes."""
 
 
-def offsets(run: Run, found: Calls | None = None, matching: Matching | None = None) -> I64:
+def offsets(run: Run, found: CollectiveCalls | None = None, matching: Matching | None = None) -> I64:
     """ns to add to each rank's times to bring them onto the first rank's clock.
 
     The timing's own offsets if it is aligned. Otherwise from the ends of collectives: first along a tree of ranks that

@@ -20,7 +20,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.analyse.clocks import offsets
-from etude.analyse.operations import Calls, calls, group_name, group_size
+from etude.analyse.operations import CollectiveCalls, calls, group_name, group_size
+from etude.kernels.arrays import F64, I64
 from etude.model.job import Job
 from etude.model.match import match
 from etude.model.run import Run
@@ -28,8 +29,6 @@ from etude.model.schema import UNKNOWN, Collective
 
 __all__ = ["collectives", "summarised"]
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 _GATHERS = (Collective.ALL_GATHER, Collective.GATHER)
 _TWICE = (Collective.ALL_REDUCE,)
@@ -71,7 +70,7 @@ def collectives(run: Run) -> pa.Table:
     return _table(run.job, found, offset)
 
 
-def _table(job: Job, found: Calls, offset: I64) -> pa.Table:
+def _table(job: Job, found: CollectiveCalls, offset: I64) -> pa.Table:
     call, at = found.of, found.at.astype(np.int64)
     seen = (found.start_ns != UNKNOWN) & (found.end_ns != UNKNOWN)
     counted = np.bincount(call[seen], minlength=len(found))
@@ -119,7 +118,7 @@ def _table(job: Job, found: Calls, offset: I64) -> pa.Table:
     )
 
 
-def _algorithm_bandwidth(found: Calls, members: I64, transfer_ns: I64) -> F64:
+def _algorithm_bandwidth(found: CollectiveCalls, members: I64, transfer_ns: I64) -> F64:
     """Payload over transfer, bytes per second; NaN where one of them is not known."""
     with np.errstate(invalid="ignore", divide="ignore"):
         rate = payload_bytes(found.collective, found.size_bytes, members) / transfer_ns * 1e9
@@ -127,7 +126,7 @@ def _algorithm_bandwidth(found: Calls, members: I64, transfer_ns: I64) -> F64:
     return rate
 
 
-def _who(at: I64, value: I64, wanted: I64, found: Calls) -> I64:
+def _who(at: I64, value: I64, wanted: I64, found: CollectiveCalls) -> I64:
     """Position of the first member of each call that has the wanted value."""
     hit = np.flatnonzero(value == wanted[found.of])
     _, first = np.unique(found.of[hit], return_index=True)

@@ -11,22 +11,19 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from etude.analyse.breakdown import breakdown
 from etude.analyse.device_work import on_device
 from etude.analyse.grouping import Tally, table
 from etude.analyse.measures import MEASURES
 from etude.analyse.variants import forms, one_form
+from etude.kernels.arrays import F64, I64, U8
 from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN
 from etude.model.use import Use, segments, uses
 
 __all__ = ["breakdowns", "compare", "per_step", "similarity"]
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
-U8 = NDArray[np.uint8]
 
 BY = ("kind", "name", "shapes")
 Counted = dict[tuple[Any, ...], tuple[float, float]]

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64, I64
 from etude.model.job import Job
 from etude.model.schema import COUNTED_KERNEL, COUNTER, UNKNOWN, ValueKind
 from etude.model.text import string
@@ -17,8 +17,6 @@ from etude.model.trace import Trace
 
 __all__ = ["BY", "counters"]
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 BY: Final = ("kernel", "operator", "module", "phase", "step", "rank")
 """What counters can be summed by. `operator` is the outermost around a launch."""

@@ -22,7 +22,7 @@ from etude.analyse.grouping import table
 from etude.analyse.launches import launched
 from etude.analyse.operations import messages
 from etude.base.errors import UsageError
-from etude.kernels.arrays import as_read
+from etude.kernels.arrays import I32, I64, U8, as_read
 from etude.model.frames import SEGMENT, frames
 from etude.model.graph import dependencies, topological_order
 from etude.model.match import match
@@ -34,9 +34,6 @@ from etude.model.use import Use, uses
 
 __all__ = ["by_kind", "by_name", "critical_path", "length_ns"]
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-U8 = NDArray[np.uint8]
 
 SYNC_CALLS: Final = re.compile(r"^(cuda|hip)(Device|Stream|Event)Synchronize|^(cuda|hip)Memcpy$|^cuStreamSynchronize")
 """Host calls that return when the device is done, known by name where a profiler recorded no synchronisation events."""
@@ -128,7 +125,7 @@ class _Columns:
         """Segments of the path from its end to its beginning: at, row, what, from, until."""
         assert self.last is not None
         at, row = self.last
-        others = k.Others(len(self.job.ranks), self._meetings(), *self._partners())
+        others = k.JointWork(len(self.job.ranks), self._meetings(), *self._partners())
         place = np.zeros(k.ARRIVED + 1, np.int64)
         place[[k.AT, k.ROW, k.CURSOR]] = at, row, self.columns[self.run_of[at]].end[row] + self.shift[at]
         walk = k.PathWalk(place, np.empty((1024, 5), np.int64), np.empty((1024, 2), np.int64))

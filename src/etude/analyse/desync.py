@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from etude.analyse.operations import group_name
-from etude.analyse.recorded_calls import Members, Place, Seen, Stands, numbered_calls
+from etude.analyse.recorded_calls import Members, Place, SeenCall, Stands, numbered_calls
 from etude.model.job import Job, ranges
 from etude.model.match import WORLD
 from etude.model.run import Run
@@ -71,7 +71,7 @@ def _disagreements(job: Job, group: int, members: Members) -> Iterator[Desync]:
             return
 
 
-def _other_operation(members: Members, here: dict[int, Seen], place: Place, where: str) -> Iterator[Desync]:
+def _other_operation(members: Members, here: dict[int, SeenCall], place: Place, where: str) -> Iterator[Desync]:
     called = Counter(seen.what for seen in here.values())
     if len(called) < 2:
         return
@@ -89,7 +89,7 @@ def _other_operation(members: Members, here: dict[int, Seen], place: Place, wher
         yield Desync(blamed[0], "desync", EVEN if most == second else SURE, evidence, tuple(blamed))
 
 
-def _how(mine: dict[Place, Seen], theirs: dict[Place, Seen], place: Place) -> str:
+def _how(mine: dict[Place, SeenCall], theirs: dict[Place, SeenCall], place: Place) -> str:
     """How the calls of one rank diverge from those of another, as far as both were recorded."""
     a = [mine[p] for p in sorted(mine) if p >= place][: REACH + 1]
     b = [theirs[p] for p in sorted(theirs) if p >= place][: REACH + 1]
@@ -104,7 +104,7 @@ def _how(mine: dict[Place, Seen], theirs: dict[Place, Seen], place: Place) -> st
     return ""
 
 
-def _run(a: list[Seen], b: list[Seen]) -> int:
+def _run(a: list[SeenCall], b: list[SeenCall]) -> int:
     """Number of calls that agree in order, if all calls that both have agree."""
     pairs = list(zip(a, b, strict=False))
     return len(pairs) if all(x.sign == y.sign for x, y in pairs) else 0
@@ -132,7 +132,7 @@ def _other_size(job: Job, group: int, members: Members, place: Place, where: str
     yield from _other_splits(job, group, here, where)
 
 
-def _compared(seen: Seen, side: str) -> Any:
+def _compared(seen: SeenCall, side: str) -> Any:
     """What must be the same on all members; None where it may differ or is not recorded."""
     if side == "dtype":
         return seen.dtype or None
@@ -143,7 +143,7 @@ def _compared(seen: Seen, side: str) -> Any:
     return sum(sizes)
 
 
-def _explained(job: Job, group: int, here: dict[int, Seen], side: str, what: str) -> bool:
+def _explained(job: Job, group: int, here: dict[int, SeenCall], side: str, what: str) -> bool:
     """Uneven shares of a whole: each member contributes a different share, and all list the same shares."""
     lists = {"all_gather": ("in_sizes", "out_sizes"), "reduce_scatter": ("out_sizes", "in_sizes")}.get(what)
     members = _members(job, group)
@@ -154,7 +154,7 @@ def _explained(job: Job, group: int, here: dict[int, Seen], side: str, what: str
     return None not in shares and wholes == {tuple(sum(share) for share in shares)}
 
 
-def _other_splits(job: Job, group: int, here: dict[int, Seen], where: str) -> Iterator[Desync]:
+def _other_splits(job: Job, group: int, here: dict[int, SeenCall], where: str) -> Iterator[Desync]:
     """All-to-all: what a rank sends to another must be what that rank receives from it; the totals must agree."""
     members = _members(job, group)
     if members is None or set(members) != set(here) or {s.what for s in here.values()} != {"all_to_all"}:

@@ -6,16 +6,13 @@ import re
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.analyse.counting import OURS, Counting
+from etude.kernels.arrays import U8, Bool
 from etude.model.run import RunPart
 from etude.model.schema import UNKNOWN, Why
 from etude.model.trace import Trace
 from etude.model.use import Use, uses
-
-U8 = NDArray[np.uint8]
-Bool = NDArray[np.bool_]
 
 _FILL: Final = re.compile(r"^(hip)?Memset|^__amd_rocclr_fill|^FillBuffer")
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.analyse.device_work import on_device
 from etude.base.errors import UsageError
@@ -19,13 +18,11 @@ from etude.cost.choice import Menu, chosen
 from etude.cost.energy import assumed, at_work_w, costs_of, idle_w, limit_w
 from etude.cost.ops import OpClass
 from etude.cost.traces import ops_of
+from etude.kernels.arrays import F64, I64
 from etude.machine.system import Device
 from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN
 from etude.model.use import Use, uses
-
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 REGULATED_NS: Final = 10_000_000
 """Window over which the regulator of a board averages its power; assumed."""

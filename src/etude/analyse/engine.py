@@ -18,17 +18,17 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.analyse.device_work import on_device
+from etude.kernels.arrays import I64
 from etude.model.run import Run, RunPart
 from etude.model.schema import PASS, UNKNOWN
+from etude.model.totals import known
 from etude.model.trace import Trace
 from etude.model.use import uses
 
-__all__ = ["EnginePasses", "engine_metrics", "engine_passes", "of_engine"]
+__all__ = ["RunPasses", "engine_metrics", "engine_passes", "of_engine"]
 
-I64 = NDArray[np.int64]
 Row = tuple[str, float, str]
 
 PHASES: Final = ("prefill", "decode", "mixed", "draft", "verify")
@@ -37,7 +37,7 @@ _SEVERAL: Final = ("draft", "verify")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class EnginePasses:
+class RunPasses:
     """The passes of a part of a run, in order; UNKNOWN where not recorded."""
 
     phase: tuple[str, ...]
@@ -59,7 +59,7 @@ def of_engine(trace: Trace) -> bool:
     return any(attr.name.startswith(PASS) for layout in trace.layouts for attr in layout)
 
 
-def engine_passes(part: RunPart) -> EnginePasses:
+def engine_passes(part: RunPart) -> RunPasses:
     """The passes that ran on the device; `step` numbers them."""
     trace = part.trace
     rows = np.flatnonzero(on_device(part, uses(trace)) & (trace.step != UNKNOWN))
@@ -79,7 +79,7 @@ def engine_passes(part: RunPart) -> EnginePasses:
         there = np.append(steps, UNKNOWN)[place] == trace.step[nodes]
         said[name][place[there]] = values[there]
     named = tuple(words[code] if code >= 0 and words[code] in PHASES else "" for code in phase.tolist())
-    return EnginePasses(named, start, end, **said)
+    return RunPasses(named, start, end, **said)
 
 
 def engine_metrics(run: Run) -> Iterator[Row]:
@@ -103,14 +103,14 @@ def _numbered(trace: Trace) -> bool:
     return len(steps) > 0 and len(np.unique(steps)) == len(steps)
 
 
-def _metrics(found: EnginePasses) -> Iterator[Row]:
+def _metrics(found: RunPasses) -> Iterator[Row]:
     phase = np.array(found.phase)
     for name in PHASES:
         mine = phase == name
         if mine.any():
             yield f"{name}_passes", float(mine.sum()), ""
             yield f"{name}_pass_time", float((found.end_ns - found.start_ns)[mine].mean()) / 1e9, "s"
-    batch = _known(found.context_requests) + _known(found.generation_requests)
+    batch = known(found.context_requests) + known(found.generation_requests)
     if batch.any():
         yield "max_batch", float(batch.max()), ""
     span_s = (found.end_ns.max() - found.start_ns.min()) / 1e9
@@ -123,7 +123,7 @@ def _metrics(found: EnginePasses) -> Iterator[Row]:
         yield "tpot", pace / 1e9, "s"
 
 
-def decode_interval_ns(found: EnginePasses) -> float | None:
+def decode_interval_ns(found: RunPasses) -> float | None:
     """Mean time between the ends of two consecutive passes that make tokens; None if fewer than two do, or if some
     passes are of unknown kind. Each pass counts once, whatever its number of requests and tokens."""
     if not all(found.phase):
@@ -132,11 +132,7 @@ def decode_interval_ns(found: EnginePasses) -> float | None:
     return float(np.diff(ends).mean()) if len(ends) > 1 else None
 
 
-def _known(values: I64) -> I64:
-    return np.where(values == UNKNOWN, 0, values)
-
-
-def tpot_ns(found: EnginePasses) -> float | None:
+def tpot_ns(found: RunPasses) -> float | None:
     """Mean time between tokens of a request; None if fewer than two passes make tokens, if a pass may make several for
     one request, or if some passes are of unknown kind."""
     makes = found.generation_requests

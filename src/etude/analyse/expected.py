@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+
+from etude.kernels.arrays import F64
 
 __all__ = ["expected"]
 
-F64 = NDArray[np.float64]
 
 BINS: Final = 32
 VARIES: Final = 0.005

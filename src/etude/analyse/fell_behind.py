@@ -16,17 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.analyse.device_work import on_device
-from etude.analyse.operations import Calls, group_name
+from etude.analyse.operations import CollectiveCalls, group_name
+from etude.kernels.arrays import I64, Bool
 from etude.model.job import Job
 from etude.model.match import WORLD
 from etude.model.run import Run
 from etude.model.schema import UNKNOWN
 from etude.model.use import Use, uses
 
-__all__ = ["Missing", "fell_behind", "members_of"]
+__all__ = ["MissingRank", "fell_behind", "members_of"]
 
-Bool = NDArray[np.bool_]
-I64 = NDArray[np.int64]
 
 CUT: Final = 0.6
 """Confidence if it lacks one node, which the end of the recording may have cut off."""
@@ -37,7 +36,7 @@ LEAST: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingRank:
     rank: int
     confidence: float
     evidence: str
@@ -53,7 +52,7 @@ class _Behind:
     others: int
 
 
-def fell_behind(run: Run, found: Calls, waits: Bool) -> Iterator[Missing]:
+def fell_behind(run: Run, found: CollectiveCalls, waits: Bool) -> Iterator[MissingRank]:
     """Groups whose members did the same until their last call, and of which all but one did the same since then."""
     job = run.job
     groups = {group: members_of(job, found, group) for group in np.unique(found.group).tolist()}
@@ -71,10 +70,12 @@ def fell_behind(run: Run, found: Calls, waits: Bool) -> Iterator[Missing]:
             f"has run {one.ran} kernels since the last collective of group `{group_name(job, one.group)}` of "
             f"{len(groups[one.group])} ranks, and all others {one.others}: it never reached the next"
         )
-        yield Missing(one.rank, BEHIND if one.others - one.ran > 1 else CUT, evidence)
+        yield MissingRank(one.rank, BEHIND if one.others - one.ran > 1 else CUT, evidence)
 
 
-def _behind(job: Job, found: Calls, group: tuple[int, NDArray[np.signedinteger]], starts: list[I64]) -> _Behind | None:
+def _behind(
+    job: Job, found: CollectiveCalls, group: tuple[int, NDArray[np.signedinteger]], starts: list[I64]
+) -> _Behind | None:
     """The member that has run fewer kernels than all others since the last call, if the others have run equally
     many."""
     at = np.flatnonzero(np.isin(job.ranks, group[1]))
@@ -103,7 +104,7 @@ def _computed(run: Run) -> list[I64]:
     return found
 
 
-def members_of(job: Job, found: Calls, group: int) -> NDArray[np.signedinteger]:
+def members_of(job: Job, found: CollectiveCalls, group: int) -> NDArray[np.signedinteger]:
     """Members of a group: as the job says, otherwise those seen in its calls."""
     if group == WORLD:
         return np.arange(job.world_size)

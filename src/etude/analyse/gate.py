@@ -9,16 +9,15 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from etude.analyse.gate_samples import MEASURES, Sampled, samples
 from etude.analyse.noise import Shift, shift
 from etude.base.errors import EtudeError, UsageError
 from etude.base.units import format_bytes, format_time, parse_bytes, parse_time
+from etude.kernels.arrays import F64
 
-__all__ = ["Limit", "gate", "parse_limit", "shown", "table"]
+__all__ = ["GateLimit", "gate", "parse_limit", "shown", "table"]
 
-F64 = NDArray[np.float64]
 
 _ALSO: Final = {
     "step_time": "step", "time": "step", "comm": "communication", "exposed_comm": "exposed",
@@ -31,7 +30,7 @@ EXAMPLES: Final = '"step > +3%", "mfu < -2%", "memory > 70 GB", "exposed > +1 ms
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class GateLimit:
     """`step > +3%`: where a measure fails."""
 
     text: str
@@ -49,7 +48,7 @@ class Limit:
         return self.of != "value" and (self.value >= 0 if self.above else self.value <= 0)
 
 
-def parse_limit(text: str) -> Limit:
+def parse_limit(text: str) -> GateLimit:
     """`MEASURE > LIMIT` or `MEASURE < LIMIT`. A limit in % is a change; in a unit (ms, GB) it is a change if it has a
     sign, otherwise a value of the new run."""
     form = _FORM.fullmatch(text)
@@ -64,7 +63,7 @@ def parse_limit(text: str) -> Limit:
         value, of = size / 100, "ratio"
     else:
         value, of = _in_unit(number, measure, text), "change" if number["sign"] else "value"
-    return Limit(text, measure, form["than"] == ">", -value if number["sign"] == "-" else value, of)
+    return GateLimit(text, measure, form["than"] == ">", -value if number["sign"] == "-" else value, of)
 
 
 def _measure(name: str, text: str) -> str:
@@ -95,7 +94,7 @@ def _unclear(problem: str, text: str) -> UsageError:
     return UsageError(problem, where=f"--fail-if `{text}`", hint=f"for example {EXAMPLES}")
 
 
-def gate(base: Sequence[Sampled], new: Sequence[Sampled], limits: Sequence[Limit]) -> list[dict[str, Any]]:
+def gate(base: Sequence[Sampled], new: Sequence[Sampled], limits: Sequence[GateLimit]) -> list[dict[str, Any]]:
     """A record for each limit: check, measure, unit, base and new (means), ratio, interval (of the ratio, 95%), failed,
     samples (of each side), method, note.
 
@@ -106,7 +105,7 @@ def gate(base: Sequence[Sampled], new: Sequence[Sampled], limits: Sequence[Limit
     return [_check(base, new, limit) for limit in limits]
 
 
-def _check(base: Sequence[Sampled], new: Sequence[Sampled], limit: Limit) -> dict[str, Any]:
+def _check(base: Sequence[Sampled], new: Sequence[Sampled], limit: GateLimit) -> dict[str, Any]:
     of_runs = samples([*base, *new], limit.measure)
     several = len(base) > 1 or len(new) > 1
     sides = [_units(of_runs[: len(base)], several), _units(of_runs[len(base) :], several)]
@@ -136,7 +135,7 @@ def _units(runs: Sequence[F64], several: bool) -> F64:
     return np.array([float(one.mean()) for one in runs]) if several else runs[0]
 
 
-def _beyond(limit: Limit, found: Shift) -> bool:
+def _beyond(limit: GateLimit, found: Shift) -> bool:
     if limit.of == "value":
         value = found.new
     elif limit.of == "change":
@@ -148,7 +147,7 @@ def _beyond(limit: Limit, found: Shift) -> bool:
     return bool(value > limit.value if limit.above else value < limit.value)
 
 
-def _note(limit: Limit, found: Shift, *, several: bool, beyond: bool, sure: bool) -> str:
+def _note(limit: GateLimit, found: Shift, *, several: bool, beyond: bool, sure: bool) -> str:
     told = []
     if found.method == "single":
         told.append("one sample on each side: the noise is not known, and the ratio alone decides")
@@ -170,13 +169,15 @@ def shown(value: float, unit: str) -> str:
 
 def table(checks: Sequence[dict[str, Any]]) -> pa.Table:
     """What `gate` found, for readers: one row per check, values with their units."""
-    return pa.table({
-        "check": [c["check"] for c in checks],
-        "base": [shown(c["base"], c["unit"]) for c in checks],
-        "new": [shown(c["new"], c["unit"]) for c in checks],
-        "ratio": pa.array([c["ratio"] for c in checks], pa.float64()),
-        "low": pa.array([c["interval"][0] if c["interval"] else None for c in checks], pa.float64()),
-        "high": pa.array([c["interval"][1] if c["interval"] else None for c in checks], pa.float64()),
-        "samples": ["{} and {} {}".format(*c["samples"], c["of"]) for c in checks],
-        "verdict": ["failed" if c["failed"] else "passed" for c in checks],
-    })  # fmt: skip
+    return pa.table(
+        {
+            "check": [c["check"] for c in checks],
+            "base": [shown(c["base"], c["unit"]) for c in checks],
+            "new": [shown(c["new"], c["unit"]) for c in checks],
+            "ratio": pa.array([c["ratio"] for c in checks], pa.float64()),
+            "low": pa.array([c["interval"][0] if c["interval"] else None for c in checks], pa.float64()),
+            "high": pa.array([c["interval"][1] if c["interval"] else None for c in checks], pa.float64()),
+            "samples": ["{} and {} {}".format(*c["samples"], c["of"]) for c in checks],
+            "verdict": ["failed" if c["failed"] else "passed" for c in checks],
+        }
+    )

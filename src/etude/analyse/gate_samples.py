@@ -18,6 +18,7 @@ from etude.analyse.launches import launched
 from etude.analyse.reasons import host_times
 from etude.analyse.steps import steps
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64, I64
 from etude.machine.system import Device
 from etude.model.memory import memory_peaks
 from etude.model.run import Run, RunPart
@@ -27,8 +28,6 @@ from etude.model.use import uses
 
 __all__ = ["MEASURES", "Sampled", "samples"]
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 MEASURES: Final = {
     "step": "ns", "compute": "ns", "communication": "ns", "exposed": "ns", "idle": "ns", "host": "ns",
@@ -170,6 +169,5 @@ def _mfu(one: Sampled) -> float:
                          hint="`etude card RUN --write` writes a card; fill in plan.model_flops_per_step")  # fmt: skip
     peak = device.peak(card.plan.precision or "bf16") if device else None
     if not peak:
-        raise UsageError("`mfu` needs the device, which is not known", where=one.run.job.name,
-                         hint="--ran-on h100")  # fmt: skip
+        raise UsageError("`mfu` needs the device, which is not known", where=one.run.job.name, hint="--ran-on h100")
     return card.plan.model_flops_per_step * 1e9 / (peak * (card.plan.ranks or one.run.job.world_size))

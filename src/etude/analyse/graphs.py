@@ -6,7 +6,6 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from etude.analyse.grouping import table
 from etude.analyse.launches import launched
@@ -15,7 +14,6 @@ from etude.model.run import Run, RunPart
 
 __all__ = ["graph_replays"]
 
-I64 = NDArray[np.int64]
 
 CALLS: Final = "GraphLaunch"
 

@@ -12,14 +12,12 @@ from numpy.typing import NDArray
 
 from etude.analyse.stacks import stacks
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.model.distinct import distinct
 from etude.model.job import Job
 from etude.model.run import RunPart
 from etude.model.schema import UNKNOWN
 from etude.model.use import Use
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 TEXTS: Final = {"name": "name", "module": "module", "phase": "phase", "shapes": "in_shapes", "types": "in_types"}
 NUMBERS: Final = ("step", "micro_batch", "stream", "thread")

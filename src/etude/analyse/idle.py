@@ -13,6 +13,7 @@ from etude.analyse.counting import OURS, Counting
 from etude.analyse.device_work import on_device
 from etude.analyse.grouping import table
 from etude.analyse.launches import launched
+from etude.kernels.arrays import I64
 from etude.kernels.intervals import merged
 from etude.model.graph import dependencies
 from etude.model.run import Run, RunPart
@@ -21,7 +22,6 @@ from etude.model.use import Use, uses
 
 __all__ = ["gaps", "idle", "stream_gaps"]
 
-I64 = NDArray[np.int64]
 
 CAUSES: Final = ("host", "synchronisation", "launch", "communication", "dependency", "other")
 """host: the launch came only after the gap had begun, and waiting for that was the longer part of it; where the host is

@@ -13,18 +13,16 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from etude.analyse.grouping import table
 from etude.analyse.roofline import roofline
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64, I64
 from etude.machine.system import Device
 from etude.model.run import Run
 
 __all__ = ["match_kernels"]
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 MOST: Final = 2_000
 """Most kernels of a run that can be matched: the assignment takes cubic time."""
 

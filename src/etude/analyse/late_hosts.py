@@ -13,17 +13,15 @@ from numpy.typing import NDArray
 
 from etude.analyse.clocks import offsets
 from etude.analyse.device_work import on_device
-from etude.analyse.operations import Calls, messages, times_of
+from etude.analyse.operations import CollectiveCalls, messages, times_of
 from etude.analyse.outliers import PEERS, Profile, families, grouped_median
 from etude.analyse.segments import Segments
 from etude.analyse.stretches import Slow, slow_units
+from etude.kernels.arrays import F64, I64
 from etude.kernels.intervals import merged
 from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.use import Use, uses
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 SHARE = 0.75
 """A host is named if this fraction of the slow-down threshold is spent idle."""
@@ -31,7 +29,7 @@ LEAST_ERROR = 0.002
 """Idle times that differ by less than this fraction of a step are equal."""
 
 
-def late_hosts(run: Run, found: Calls, stretches: Segments, least: float) -> list[Slow]:
+def late_hosts(run: Run, found: CollectiveCalls, stretches: Segments, least: float) -> list[Slow]:
     """Late ranks by position; the factor is 1 + the additional idle time of the device, compared with its peers, as a
     fraction of a step."""
     count = stretches.count if stretches.by_step else 1  # equal parts of ranks' nodes are not the same parts
@@ -117,7 +115,7 @@ def stages(run: Run) -> I64:
     return np.where(above >= 0, 0, stage)  # in a ring no rank is first
 
 
-def _begins(run: Run, found: Calls) -> F64 | None:
+def _begins(run: Run, found: CollectiveCalls) -> F64 | None:
     """How long after the first rank with a comparable clock each rank begins: the only sign of a late start if there is
     a single step. With several steps the first may be cut anywhere, and the others suffice."""
     ended = found.end_ns != UNKNOWN
@@ -135,7 +133,7 @@ def _begins(run: Run, found: Calls) -> F64 | None:
     return begun - first[label]
 
 
-def waits_inside(found: Calls) -> bool:
+def waits_inside(found: CollectiveCalls) -> bool:
     """Whether members of a collective start when they arrive, or when all are there. In the latter case the wait is
     before their starts."""
     seen = (found.start_ns != UNKNOWN) & (found.end_ns != UNKNOWN)

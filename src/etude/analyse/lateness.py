@@ -11,20 +11,16 @@ from math import comb
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.analyse.clocks import offsets
 from etude.analyse.late_hosts import waits_inside
-from etude.analyse.operations import Calls
+from etude.analyse.operations import CollectiveCalls
 from etude.analyse.outliers import grouped_median
 from etude.analyse.segments import Segments
 from etude.analyse.stretches import Slow
+from etude.kernels.arrays import F64, I64, Bool
 from etude.model.run import Run
 from etude.model.schema import UNKNOWN
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
-Bool = NDArray[np.bool_]
 
 MOST: Final = 2 / 3
 """Fraction of the steps, or of the calls if there are few steps, in which a rank that delays others comes after
@@ -57,7 +53,7 @@ class Shows(Enum):
 class Lateness:
     """When members arrive at their calls."""
 
-    def __init__(self, run: Run, found: Calls, stretches: Segments) -> None:
+    def __init__(self, run: Run, found: CollectiveCalls, stretches: Segments) -> None:
         ranks = len(run.job.ranks)
         known = (found.start_ns != UNKNOWN) & (np.diff(found.first) > 1)[found.of]
         offset = offsets(run, found)

@@ -7,17 +7,16 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from etude.analyse.device_work import on_device
 from etude.analyse.grouping import by_rank, pattern_of, table
+from etude.kernels.arrays import I64
 from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN, Why
 from etude.model.use import uses
 
 __all__ = ["launches", "queue_depth", "untied"]
 
-I64 = NDArray[np.int64]
 
 SLOW_CALL_NS: Final = 50_000
 LONG_DELAY_NS: Final = 100_000

@@ -16,22 +16,19 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.base.errors import TraceError
+from etude.kernels.arrays import I64, U8
 from etude.kernels.intervals import time_by_mask
 from etude.model.run import RunPart
 from etude.model.use import Use
 
 __all__ = ["MEASURES"]
 
-U8 = NDArray[np.uint8]
-I64 = NDArray[np.int64]
 
 CLASSES: Final = (Use.COMPUTE, Use.COMMUNICATION, Use.MEMORY)
 """What a device does; class i is bit i of a mask."""
 _BIT = np.zeros(len(Use), np.uint8)
 _BIT[list(CLASSES)] = 1 << np.arange(len(CLASSES))
-MEASURES: Final = (
-    "span_ns", "compute_ns", "comm_ns", "exposed_comm_ns", "memory_ns", "exposed_memory_ns", "idle_ns"
-)  # fmt: skip
+MEASURES: Final = ("span_ns", "compute_ns", "comm_ns", "exposed_comm_ns", "memory_ns", "exposed_memory_ns", "idle_ns")
 COLUMNS: Final = {**dict.fromkeys(MEASURES, pa.int64()), "overlap_pct": pa.float64()}
 """Measures and their types, as in tables."""
 

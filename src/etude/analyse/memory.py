@@ -6,20 +6,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from etude.analyse.counting import OURS, Counting
 from etude.analyse.device_work import on_device
 from etude.analyse.grouping import table
+from etude.kernels.arrays import F64, I64
 from etude.model.memory import memory_levels
 from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN, ValueKind
 from etude.model.use import Use, uses
 
 __all__ = ["copies", "level_peaks", "levels", "memory", "peaks"]
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 
 def copies(run: Run, counting: Counting = OURS) -> pa.Table:

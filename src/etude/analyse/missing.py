@@ -12,19 +12,16 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from etude.analyse.fell_behind import Missing, fell_behind, members_of
+from etude.analyse.fell_behind import MissingRank, fell_behind, members_of
 from etude.analyse.launches import launched
-from etude.analyse.operations import Calls, group_name
+from etude.analyse.operations import CollectiveCalls, group_name
 from etude.analyse.recorded_calls import recorded_number
+from etude.kernels.arrays import I64, Bool
 from etude.model.job import Job, ranges
 from etude.model.match import Matching, match
 from etude.model.run import Run
 from etude.model.schema import UNKNOWN, Collective, Kind
-
-Bool = NDArray[np.bool_]
-I64 = NDArray[np.int64]
 
 STOPPED: Final = 0.95
 """Confidence if a rank stopped well before the others, or others hang."""
@@ -41,7 +38,7 @@ LACKS: Final = 0.02
 _ASKS: Final = re.compile(r"^c10d::(?!.*wait)|^record_param_comms|^nccl:")
 
 
-def missing(run: Run, found: Calls, matching: Matching | None = None) -> Iterator[Missing]:
+def missing(run: Run, found: CollectiveCalls, matching: Matching | None = None) -> Iterator[MissingRank]:
     """Every rank once, for the strongest reason. Without times only what the ranks' programs lack is reported."""
     job = run.job
     told: set[int] = set()
@@ -57,7 +54,7 @@ def missing(run: Run, found: Calls, matching: Matching | None = None) -> Iterato
                 yield one
 
 
-def _stood_up(run: Run, found: Calls, waits: Bool) -> Iterator[Missing]:
+def _stood_up(run: Run, found: CollectiveCalls, waits: Bool) -> Iterator[MissingRank]:
     """Ranks that others wait for in a call that began and never ended, while they wait for no rank themselves."""
     job = run.job
     started = found.start_ns != UNKNOWN
@@ -80,10 +77,10 @@ def _stood_up(run: Run, found: Calls, waits: Bool) -> Iterator[Missing]:
                 f"never reached {kind} {_number(job, found, call)} of group `{group_name(job, group)}` of "
                 f"{len(members)} ranks, in which rank {ranges(here[open_[span]])} waits"
             )
-            yield Missing(rank, 1.0, evidence + _last_seen(run, at), _step(job, found, call))
+            yield MissingRank(rank, 1.0, evidence + _last_seen(run, at), _step(job, found, call))
 
 
-def _never_asked(run: Run, asked: Bool) -> Iterator[Missing]:
+def _never_asked(run: Run, asked: Bool) -> Iterator[MissingRank]:
     """The only rank that did not request what all others, or all that got as far, have requested in vain."""
     job = run.job
     others = np.flatnonzero(~asked)
@@ -91,7 +88,7 @@ def _never_asked(run: Run, asked: Bool) -> Iterator[Missing]:
         return
     if len(others) == 1:
         evidence = f"rank {ranges(job.ranks[asked])} requested a communication that never ran, and this rank did not"
-        yield Missing(int(job.ranks[others[0]]), ALONE, evidence)
+        yield MissingRank(int(job.ranks[others[0]]), ALONE, evidence)
         return
     _, came = np.unique(_ran(run), axis=0, return_inverse=True)
     came = came.reshape(-1)
@@ -102,7 +99,7 @@ def _never_asked(run: Run, asked: Bool) -> Iterator[Missing]:
             f"rank {ranges(with_it)} ran as many kernels and communications and requested one more, which never ran; "
             "this rank did not request it"
         )
-        yield Missing(int(job.ranks[beside[0]]), CUT, evidence)
+        yield MissingRank(int(job.ranks[beside[0]]), CUT, evidence)
 
 
 def _ran(run: Run) -> I64:
@@ -137,7 +134,7 @@ def _asked(run: Run) -> Bool:
     return found | (more > 0) if (more == 0).any() else found
 
 
-def _stopped(job: Job, found: Calls, waits: Bool) -> Iterator[Missing]:
+def _stopped(job: Job, found: CollectiveCalls, waits: Bool) -> Iterator[MissingRank]:
     """Ranks with fewer calls on a group than most of its members."""
     if not len(found):
         return
@@ -159,7 +156,7 @@ def _stopped(job: Job, found: Calls, waits: Bool) -> Iterator[Missing]:
             lacks, first = most - int(done[one]), int(mine[done[one]])
             kind = Collective(int(found.collective[first])).name.lower()
             sure = STOPPED if lacks > max(LACKS * most, 1) else CUT
-            yield Missing(
+            yield MissingRank(
                 int(job.ranks[one]),
                 sure,
                 f"reached {int(done[one])} of {most} collectives of group `{group_name(job, group)}` of {len(members)} "
@@ -168,7 +165,7 @@ def _stopped(job: Job, found: Calls, waits: Bool) -> Iterator[Missing]:
             )
 
 
-def _unanswered(job: Job, matching: Matching, waits: Bool) -> Iterator[Missing]:
+def _unanswered(job: Job, matching: Matching, waits: Bool) -> Iterator[MissingRank]:
     """Ranks with fewer messages to another rank than that one has from them."""
     links, sides = matching.links, matching.sides
     length = np.append(np.diff(sides.start), 0)  # -1, no side, is the last
@@ -181,16 +178,16 @@ def _unanswered(job: Job, matching: Matching, waits: Bool) -> Iterator[Missing]:
         if not waits[at] and not any(len(lacks.get(_at(job, p), ())) > len(partners) for p in partners):
             with_whom = ranges(np.unique(partners))
             evidence = f"has fewer sends and receives than rank {with_whom} expects from it: it stopped earlier"
-            yield Missing(int(job.ranks[at]), STOPPED if len(partners) > 1 else CUT, evidence)
+            yield MissingRank(int(job.ranks[at]), STOPPED if len(partners) > 1 else CUT, evidence)
 
 
-def _absent(job: Job) -> Iterator[Missing]:
+def _absent(job: Job) -> Iterator[MissingRank]:
     """Ranks of the world for which nothing was recorded, if fewer than those present."""
     gone = np.setdiff1d(np.arange(job.world_size), job.ranks)
     if 2 * len(gone) < job.world_size:
         for rank in gone.tolist():
             evidence = f"it was not recorded; {len(job.ranks)} of the {job.world_size} ranks were"
-            yield Missing(rank, GONE if len(gone) <= max(1, FEW * job.world_size) else CUT, evidence)
+            yield MissingRank(rank, GONE if len(gone) <= max(1, FEW * job.world_size) else CUT, evidence)
 
 
 def _at(job: Job, rank: int) -> int:
@@ -199,7 +196,7 @@ def _at(job: Job, rank: int) -> int:
     return at if at < len(job.ranks) and job.ranks[at] == rank else -1
 
 
-def _number(job: Job, found: Calls, call: int) -> int:
+def _number(job: Job, found: CollectiveCalls, call: int) -> int:
     """Which call of its group: as the recorder counted, else from 1."""
     first = int(found.first[call])
     trace = job.traces[int(job.trace_of[found.at[first]])]
@@ -207,7 +204,7 @@ def _number(job: Job, found: Calls, call: int) -> int:
     return int(found.number[call]) + 1 if said is None else said
 
 
-def _step(job: Job, found: Calls, call: int) -> int | None:
+def _step(job: Job, found: CollectiveCalls, call: int) -> int | None:
     first = int(found.first[call])
     trace = job.traces[int(job.trace_of[found.at[first]])]
     step = int(trace.step[found.row[first]])

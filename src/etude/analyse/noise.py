@@ -14,11 +14,11 @@ from math import comb
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+
+from etude.kernels.arrays import F64
 
 __all__ = ["Shift", "shift"]
 
-F64 = NDArray[np.float64]
 
 LEVEL: Final = 0.05
 BATCHES: Final = 10

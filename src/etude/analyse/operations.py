@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I32, I64, U8
 from etude.model.job import Job
 from etude.model.match import WORLD, Matching, match
 from etude.model.run import Run
@@ -16,16 +17,13 @@ from etude.model.timing import Timing
 
 __all__ = ["messages"]
 
-U8 = NDArray[np.uint8]
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 MOST_MEMBERS = 100_000_000
 """Most members of calls in one table; 16 such columns fit in memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Calls:
+class CollectiveCalls:
     """Call c is the number[c]-th collective of group[c]; its members are first[c]:first[c+1], by rank.
 
     Times are those of each rank's own clock; UNKNOWN where a member was not seen.
@@ -52,7 +50,7 @@ class Calls:
         return np.repeat(np.arange(len(self)), np.diff(self.first))
 
 
-def calls(run: Run, matching: Matching | None = None) -> Calls:
+def calls(run: Run, matching: Matching | None = None) -> CollectiveCalls:
     """Every collective call of the job, by group and number."""
     matching = matching or match(run.job)
     uses, sides = matching.uses, matching.sides
@@ -72,7 +70,7 @@ def calls(run: Run, matching: Matching | None = None) -> Calls:
     start, end = times_of(run.timing, at, sides.rows[place])
     size = sides.size_bytes[place]
     heads = first[:-1]
-    return Calls(
+    return CollectiveCalls(
         group=group[heads].astype(np.int32),
         number=number[heads],
         collective=sides.collective[place][heads],
@@ -112,7 +110,7 @@ def group_name(job: Job, group: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Messages:
+class MatchedMessages:
     """Sends with their receives. Times are those of each rank's own clock."""
 
     src_at: I32
@@ -122,7 +120,7 @@ class Messages:
     size_bytes: I64
 
 
-def messages(job: Job, matching: Matching | None = None) -> Messages:
+def messages(job: Job, matching: Matching | None = None) -> MatchedMessages:
     """Every message whose send and receive are both in the job."""
     matching = matching or match(job)
     links, pairs, sides = matching.links, matching.pairings, matching.sides
@@ -133,4 +131,4 @@ def messages(job: Job, matching: Matching | None = None) -> Messages:
     at = np.arange(len(link)) - np.repeat(np.cumsum(length) - length - pairs.start[:-1][which], length)
     send, recv = pairs.send_at[at], pairs.recv_at[at]
     size = np.where(sides.size_bytes[send] == UNKNOWN, sides.size_bytes[recv], sides.size_bytes[send])
-    return Messages(links.src_at[link], sides.rows[send], links.dst_at[link], sides.rows[recv], size)
+    return MatchedMessages(links.src_at[link], sides.rows[send], links.dst_at[link], sides.rows[recv], size)

@@ -6,20 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from etude.analyse.counting import OURS, Counting
 from etude.analyse.device_work import on_device, uses_as
 from etude.analyse.grouping import Tally, key_kinds, table
 from etude.analyse.kernels import add_to_callers, outermost
-from etude.kernels.arrays import as_read
+from etude.kernels.arrays import I64, as_read
 from etude.model.run import Run, RunPart
 from etude.model.use import Use, segments, uses
 
 __all__ = ["kernels", "operators"]
-
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 
 def kernels(run: Run, by: Sequence[str] = ("name", "kind"), counting: Counting = OURS) -> pa.Table:

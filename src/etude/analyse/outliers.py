@@ -11,13 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64, I64, Bool
 from etude.model.distinct import distinct
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
-Bool = NDArray[np.bool_]
 
 LEAST_PART: Final = 0.5
 """Segments smaller than this fraction of the unit's fullest one do not count: they were cut short."""

@@ -11,14 +11,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32, I64, U8
 from etude.kernels.compile import kernel
 from etude.model.schema import UNKNOWN
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-U8 = NDArray[np.uint8]
 
 FRAME, SYNC, HOST, SEND, RECV, COLL = 1, 2, 4, 8, 16, 32
 """Bits of a role: an operator that only calls others; a host call that waits for the device; on the host; its role for
@@ -79,7 +75,7 @@ class Partners(NamedTuple):
     end_ns: I64
 
 
-class Others(NamedTuple):
+class JointWork(NamedTuple):
     """What ranks do together."""
 
     ranks: int
@@ -175,7 +171,7 @@ def last_ended(columns, time):
 
 @kernel(allocates=False)
 def _held(columns, row):
-    """Until when what it waited for beside its launch held a device node up, or its lane did."""
+    """Until when what it waited for besides its launch held a device node up, or its lane did."""
     before = columns.lane_prev[row]
     until = np.int64(UNKNOWN) if before < 0 else columns.end[before]
     for e in range(columns.dep_start[row], columns.dep_start[row + 1]):

@@ -9,12 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+
+from etude.kernels.arrays import F64, I64
 
 __all__ = ["find_period", "profile"]
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 CYCLES: Final = 2
 """Whole cycles that a series must have for one to be reported."""

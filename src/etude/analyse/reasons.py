@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from etude.analyse.compare import change, per_step, to_operators
 from etude.analyse.device_work import on_device
@@ -22,6 +21,7 @@ from etude.analyse.launches import launches
 from etude.analyse.measures import CLASSES
 from etude.analyse.variants import one_form
 from etude.base.units import format_time
+from etude.kernels.arrays import I64, U8
 from etude.kernels.intervals import merged
 from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN
@@ -29,9 +29,6 @@ from etude.model.use import Use, uses
 
 __all__ = ["host_side", "reasons"]
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
-U8 = NDArray[np.uint8]
 
 IDLE: Final = "idle"
 _HOST_CAUSES: Final = ("host", "launch", "synchronisation")

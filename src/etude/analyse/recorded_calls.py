@@ -18,7 +18,7 @@ from etude.model.run import Run
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.trace import Trace
 
-__all__ = ["Members", "Place", "Seen", "Stands", "numbered_calls", "recorded_number"]
+__all__ = ["Members", "Place", "SeenCall", "Stands", "numbered_calls", "recorded_number"]
 
 NUMBER: Final = "comm_seq"
 
@@ -27,7 +27,7 @@ Place = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenCall:
     """One call as one rank made it."""
 
     what: str
@@ -49,7 +49,7 @@ class Seen:
         return self.what if sizes is None else f"{self.what} ({sum(sizes):,} elements, {self.dtype or 'type unknown'})"
 
 
-Members = dict[int, dict[Place, Seen]]
+Members = dict[int, dict[Place, SeenCall]]
 """Calls of each rank of one group."""
 Stands = dict[int, tuple[int, Place]]
 """Group and call of each rank that hangs."""
@@ -100,10 +100,10 @@ def _attributes(trace: Trace) -> dict[int, dict[str, Any]]:
     return found
 
 
-def _seen(trace: Trace, row: int, values: Mapping[str, Any], is_open: bool) -> Seen:
+def _seen(trace: Trace, row: int, values: Mapping[str, Any], is_open: bool) -> SeenCall:
     collective = Collective(int(trace.collective[row]))
     what = collective.name.lower() if collective != Collective.OTHER else trace.text("name", row)
     sizes = [None if values.get(name) is None else tuple(values[name]) for name in ("in_sizes", "out_sizes")]
     state = values.get("comm_state")
     started = None if state is None else state != "scheduled"
-    return Seen(what, sizes[0], sizes[1], str(values.get("dtype", "")), row, is_open, started)
+    return SeenCall(what, sizes[0], sizes[1], str(values.get("dtype", "")), row, is_open, started)

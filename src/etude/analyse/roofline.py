@@ -27,7 +27,7 @@ from etude.cost.aten import aten_work, causal_known
 from etude.cost.aten_matrix import CAUSAL
 from etude.cost.ops import DTYPE_NUMBER, MATRIX, OpClass, OpTable
 from etude.cost.traces import ops_of, values_of
-from etude.kernels.arrays import as_read
+from etude.kernels.arrays import I64, as_read
 from etude.machine.system import Device
 from etude.model.distinct import distinct
 from etude.model.run import Run, RunPart
@@ -37,8 +37,6 @@ from etude.model.use import Use, segments, uses
 
 __all__ = ["measured_ops", "not_known", "roofline", "utilisation"]
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 DTYPE: Final = {number: name for name, number in DTYPE_NUMBER.items()}
 
 
@@ -179,8 +177,10 @@ _ALLOWS: Final = re.compile(r"[\"']?true[\"']?\s*\]$", re.IGNORECASE)
 
 def _flops(trace: Trace, row: int, causal: bool) -> int:
     """FLOPs of one attention, if it is causal or not."""
-    texts = [words[codes[0]] if codes[0] >= 0 else "" for codes, words in
-             (trace.coded(column, np.array([row])) for column in ("name", "in_shapes", "in_types"))]  # fmt: skip
+    texts = [
+        words[codes[0]] if codes[0] >= 0 else ""
+        for codes, words in (trace.coded(column, np.array([row])) for column in ("name", "in_shapes", "in_types"))
+    ]
     return aten_work(*texts, causal=causal).flops
 
 

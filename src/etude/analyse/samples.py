@@ -8,18 +8,16 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from etude.analyse.measures import MEASURES
 from etude.analyse.steps import steps
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64, I64
 from etude.model.run import Run
 from etude.model.schema import UNKNOWN
 
 __all__ = ["VALUES", "Samples", "from_table", "of_run", "of_runs", "with_work", "work_of_table"]
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 STEP_TIME: Final = "step_time"
 VALUES: Final = (STEP_TIME, *(name.removesuffix("_ns") for name in MEASURES))

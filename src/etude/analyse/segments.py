@@ -7,11 +7,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.model.job import Job
 from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN
-
-I64 = NDArray[np.int64]
 
 PARTS: Final = 8
 """Segments of a run without steps."""

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from etude.analyse.changes import LEAST, Change, change_points, noise
 from etude.analyse.periods import find_period, profile
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64
 
-__all__ = ["Parts", "decompose", "forecast", "level_and_drift", "spread"]
+__all__ = ["SeriesParts", "decompose", "forecast", "level_and_drift", "spread"]
 
-F64 = NDArray[np.float64]
 
 ROUNDS: Final = 4
 """Iterations that separate trend and cycle."""
@@ -36,7 +36,7 @@ ALIKE: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Parts:
+class SeriesParts:
     """trend + cycle + residual = series, exactly where the series is of whole numbers."""
 
     trend: NDArray[Any]
@@ -49,7 +49,7 @@ class Parts:
     """Growth of the last level per sample; 0 where it does not drift."""
 
 
-def decompose(values: NDArray[Any], *, period: int | None = None, least: float = LEAST) -> Parts:
+def decompose(values: NDArray[Any], *, period: int | None = None, least: float = LEAST) -> SeriesParts:
     """The parts of a series. `period` is the number of samples in a cycle, 0 for none, None to look for one; `least`
     as in `change_points`. Integers give integers, anything else floats."""
     values = np.asarray(values)
@@ -67,14 +67,14 @@ def decompose(values: NDArray[Any], *, period: int | None = None, least: float =
     return _rounded(values, best.trend, best.cycle, best.period, best.changes, best.slope)
 
 
-def spread(parts: Parts) -> float:
+def spread(parts: SeriesParts) -> float:
     """Standard deviation of the residual over the mean of the series: 0.02 is 2 %."""
     series = parts.trend + parts.cycle + parts.residual
     mean = abs(float(series.mean())) if len(series) else 0.0
     return float(np.std(parts.residual) / mean) if mean else 0.0
 
 
-def forecast(parts: Parts, samples: int) -> F64:
+def forecast(parts: SeriesParts, samples: int) -> F64:
     """The next samples of a series: its last level with its drift, which levels off over as long as it was seen, its
     cycle, and the last residual damped by its autocorrelation."""
     if not len(parts.trend):
@@ -178,12 +178,14 @@ def _thirds(x: F64) -> tuple[float, float]:
     return slope, 1.2533 * wide * np.sqrt(2 / third) / apart
 
 
-def _rounded(values: NDArray[Any], trend: F64, cycle: F64, period: int, changes: list[Change], slope: float) -> Parts:
+def _rounded(
+    values: NDArray[Any], trend: F64, cycle: F64, period: int, changes: list[Change], slope: float
+) -> SeriesParts:
     """The residual is the rest of the series itself, so that rounding loses nothing."""
     if np.issubdtype(values.dtype, np.integer):
         whole = values.astype(np.int64)
         trend_ = np.rint(trend).astype(np.int64)
         half = float(np.median(trend - trend_)) if period else 0.0  # a median of two may end in .5
         cycle_ = np.rint(cycle + half).astype(np.int64)
-        return Parts(trend_, cycle_, whole - trend_ - cycle_, period, tuple(changes), slope)
-    return Parts(trend, cycle, values - trend - cycle, period, tuple(changes), slope)
+        return SeriesParts(trend_, cycle_, whole - trend_ - cycle_, period, tuple(changes), slope)
+    return SeriesParts(trend, cycle, values - trend - cycle, period, tuple(changes), slope)

@@ -16,19 +16,16 @@ from enum import IntEnum
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.analyse.device_work import on_device
 from etude.analyse.engine import engine_metrics, of_engine
+from etude.kernels.arrays import F64, I64
 from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.tokens import token_times
 from etude.model.use import uses
 
 __all__ = ["passes", "token_times"]
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 
 class Does(IntEnum):

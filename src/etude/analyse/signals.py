@@ -14,19 +14,17 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from etude.analyse.changes import noise
 from etude.analyse.samples import TIMES, Samples, numbers_of, times_ns
 from etude.analyse.trend import Trend
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64, I64
 from etude.model.job import ranges
 from etude.model.schema import UNKNOWN
 
-__all__ = ["Signals", "correlated", "joined"]
+__all__ = ["RankSignals", "correlated", "joined"]
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 Row = dict[str, Any]
 
 FAR: Final = 3.5
@@ -44,7 +42,7 @@ _PARTS: Final = re.compile(r"(\d+)")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Signals:
+class RankSignals:
     """One row per rank and one column per step, as in the samples they belong to; and errors, one per row."""
 
     values: dict[str, F64]
@@ -54,7 +52,7 @@ class Signals:
     """How ranks were assigned, if the table does not name them."""
 
 
-def joined(samples: Samples, table: pa.Table, *, where: str = "") -> Signals:
+def joined(samples: Samples, table: pa.Table, *, where: str = "") -> RankSignals:
     """The columns of a table with a time and a rank (or host and gpu), each as its mean in each step of each rank;
     counters as their increase. Also `signal` (or `metric`) and `value`, a row for each."""
     if len(samples) < 2 or int(samples.start_ns.min()) == UNKNOWN:
@@ -70,9 +68,10 @@ def joined(samples: Samples, table: pa.Table, *, where: str = "") -> Signals:
     inside = (step >= 0) & (at_ns < ends[np.maximum(step, 0)]) & (row >= 0)
     if not inside.any():
         raise UsageError(
-            f"no row is within the time of the run, {int(start[0])} to {int(ends[-1])} ns", where=where,
+            f"no row is within the time of the run, {int(start[0])} to {int(ends[-1])} ns",
+            where=where,
             hint=f"the rows are between {int(at_ns.min())} and {int(at_ns.max())} ns",
-        )  # fmt: skip
+        )
     values: dict[str, F64] = {}
     events: list[Row] = []
     for name, chosen, numbers in _columns(table, time, where):
@@ -85,10 +84,10 @@ def joined(samples: Samples, table: pa.Table, *, where: str = "") -> Signals:
         elif len(v):
             grows = _COUNTER.search(name) is not None and bool((np.diff(v)[np.diff(r) == 0] >= 0).all())
             values[name] = _by_step(samples.values.shape, r, s, _growth(r, v) if grows else v)
-    return Signals(values, sorted(events, key=lambda e: (e["time_ns"], e["rank"])), note)
+    return RankSignals(values, sorted(events, key=lambda e: (e["time_ns"], e["rank"])), note)
 
 
-def correlated(found: Trend, signals: Signals) -> Row:
+def correlated(found: Trend, signals: RankSignals) -> Row:
     """What signals say about a trend: `votes` by rank, `moves` of signals where ranks change, `events` and the changes
     they are near, and `texts`, the same in words."""
     moves = [move for one in found.findings if one.step is not None for move in _moves(found, signals, one)]
@@ -200,7 +199,7 @@ def _events(name: str, samples: Samples, row: I64, step: I64, values: F64, time:
 # -- what they say -----------------------------------------------------------------------------------------------------
 
 
-def _votes(samples: Samples, signals: Signals) -> list[Row]:
+def _votes(samples: Samples, signals: RankSignals) -> list[Row]:
     """Ranks that are far from the others in two signals or more."""
     if len(samples.ranks) < FEWEST:
         return []
@@ -221,7 +220,7 @@ def _votes(samples: Samples, signals: Signals) -> list[Row]:
     return sorted(found, key=lambda v: (-v["votes"], v["rank"]))
 
 
-def _moves(found: Trend, signals: Signals, one: Any) -> Iterator[Row]:
+def _moves(found: Trend, signals: RankSignals, one: Any) -> Iterator[Row]:
     """Signals that move where a finding's ranks change: the median of the steps before against the steps after."""
     samples = found.samples
     if one.kind not in ("throttled_half", "throttled_ranks", "throttled_all", "changed_rank", "change"):

@@ -15,18 +15,16 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.analyse.operations import Calls, group_name, group_size, messages, times_of
+from etude.analyse.operations import CollectiveCalls, group_name, group_size, messages, times_of
 from etude.analyse.outliers import Profile, profile, rounded_to, shared
 from etude.analyse.segments import Segments
 from etude.analyse.stretches import Slow, shows, slower_units, standing_out
+from etude.kernels.arrays import F64, I64
 from etude.model.job import ranges
 from etude.model.match import WORLD
 from etude.model.run import Run
 from etude.model.schema import UNKNOWN
 from etude.model.timing import Origin
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 Samples = tuple[I64, I64, I64, F64]
 """Unit, key, segment and log time of each transfer."""
@@ -55,7 +53,7 @@ class Links:
         self.labels: list[str] = []
         self.keys: dict[tuple[Any, ...], int] = {}
 
-    def slow(self, found: Calls, least: float) -> Iterator[SlowLink]:
+    def slow(self, found: CollectiveCalls, least: float) -> Iterator[SlowLink]:
         parts = [part for part in (self._transfers(found), self._sent()) if part is not None]
         if not parts:
             return
@@ -118,7 +116,7 @@ class Links:
         """Relative position of ranks: their distances, and which of them share a node."""
         return (*(ranks - ranks[0]).tolist(), *(ranks // self.node - ranks[0] // self.node).tolist())
 
-    def _transfers(self, found: Calls) -> Samples | None:
+    def _transfers(self, found: CollectiveCalls) -> Samples | None:
         """Transfers of collectives: the time of the member that waited least."""
         if not len(found):
             return None
@@ -144,7 +142,7 @@ class Links:
         segment = self.segments.of_ranks(self.run, found.at[first], found.row[first])
         return unit[rows], key[rows], segment, np.log(transfer[rows].astype(np.float64))
 
-    def _members(self, found: Calls, group: int, rows: I64) -> NDArray[np.int32]:
+    def _members(self, found: CollectiveCalls, group: int, rows: I64) -> NDArray[np.int32]:
         """Members of a group: as the job says, otherwise those seen in its calls."""
         if group == WORLD:
             return self.job.ranks

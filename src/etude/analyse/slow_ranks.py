@@ -13,13 +13,11 @@ from numpy.typing import NDArray
 from etude.analyse.outliers import PEERS, grouped_median, profile, rounded_to, shared
 from etude.analyse.segments import Segments
 from etude.analyse.stretches import AT_LEAST, MOST_NAMED, Slow, slow_units, slower_than_before
+from etude.kernels.arrays import F64, I64
 from etude.model.distinct import distinct
 from etude.model.run import Run, RunPart
 from etude.model.trace import Trace
 from etude.model.use import Use, segments, uses
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 _DIGITS: Final = re.compile(r"\d+")
 MOST: Final = 1 << 23
@@ -75,7 +73,7 @@ class Keys:
         return self.numbers[key]
 
 
-class Samples(NamedTuple):
+class TimeSamples(NamedTuple):
     """Times of what ranks did: rank by position, key, segment, log time; in the order in which each rank ran them."""
 
     unit: I64
@@ -83,8 +81,8 @@ class Samples(NamedTuple):
     segment: I64
     log: F64
 
-    def where(self, rows: NDArray[Any]) -> Samples:
-        return Samples(*(column[rows] for column in self))
+    def where(self, rows: NDArray[Any]) -> TimeSamples:
+        return TimeSamples(*(column[rows] for column in self))
 
 
 class Rounded(NamedTuple):
@@ -110,11 +108,11 @@ def slow_ranks(run: Run, stretches: Segments, use: Use, least: float) -> list[Sl
     if use == Use.COMPUTE and stretches.by_step:
         past = _than_before(found, shape, rounded, least)
         if len(past) > len(told) and (units < PEERS or len(past) > max(1, units // MOST_NAMED)):
-            told = past  # few are comparable, or so many are slow that the median is no reference
+            told = past  # few are comparable, or so many are slow that the median is not a reference
     return [replace(one, uneven=adjusted) for one in told]
 
 
-def _samples(run: Run, stretches: Segments, use: Use, keys: Keys) -> tuple[Samples, Rounded]:
+def _samples(run: Run, stretches: Segments, use: Use, keys: Keys) -> tuple[TimeSamples, Rounded]:
     parts: list[tuple[I64, I64, I64, F64]] = []
     counted: dict[int, NDArray[np.bool_]] = {}
     step_ns, near, touching = 1000, 0, 0
@@ -134,7 +132,7 @@ def _samples(run: Run, stretches: Segments, use: Use, keys: Keys) -> tuple[Sampl
         key, log = key[chosen], np.log(lasted[chosen].astype(np.float64))
         parts += [(np.full(len(key), at, np.int64), key, segment[chosen], log) for at in part.at.tolist()]
     none = [np.zeros(0, np.int64)] * 3 + [np.zeros(0)]
-    samples = Samples(*(np.concatenate([none[k], *(p[k] for p in parts)]) for k in range(4)))
+    samples = TimeSamples(*(np.concatenate([none[k], *(p[k] for p in parts)]) for k in range(4)))
     return samples, Rounded(step_ns, step_ns > 1 and near > 0 and touching >= TOUCH * near)
 
 
@@ -145,7 +143,7 @@ def _gaps(part: RunPart, rows: NDArray[np.signedinteger]) -> I64:
     return (part.start_ns[rows[1:]] - part.end_ns[rows[:-1]])[same]
 
 
-def _than_before(found: Samples, shape: tuple[int, int, int], rounded: Rounded, least: float) -> list[Slow]:
+def _than_before(found: TimeSamples, shape: tuple[int, int, int], rounded: Rounded, least: float) -> list[Slow]:
     """Ranks that are slower than themselves in other steps: their work is compared with the same work at other
     times."""
     _, own = distinct([found.unit, found.key])
@@ -160,7 +158,7 @@ def _than_before(found: Samples, shape: tuple[int, int, int], rounded: Rounded, 
     return slower_than_before(profiled, least)
 
 
-def by_work(found: Samples, family: I64, work: F64) -> tuple[Samples, bool]:
+def by_work(found: TimeSamples, family: I64, work: F64) -> tuple[TimeSamples, bool]:
     """(samples, was any changed?): work that too few others did exactly is normalised to one amount.
 
     Ranks with longer sequences have more to do. Where the work of a node is known, and others do the same with other
@@ -181,7 +179,7 @@ def by_work(found: Samples, family: I64, work: F64) -> tuple[Samples, bool]:
                 log[rows] += np.median(found.log[rows]) - np.log(expected)
                 key[rows] = keys + one
     changed = key != found.key
-    return Samples(found.unit, key, found.segment, log), bool(2 * changed.sum() > len(changed))
+    return TimeSamples(found.unit, key, found.segment, log), bool(2 * changed.sum() > len(changed))
 
 
 def _line(work: F64, lasted: F64) -> F64 | None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32
 from etude.model.schema import STACK, ValueKind
 from etude.model.text import string
 from etude.model.trace import Trace
-
-I32 = NDArray[np.int32]
 
 
 def stacks(trace: Trace, frames: int = 0) -> tuple[I32, list[str]]:

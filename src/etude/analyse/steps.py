@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from etude.analyse.device_work import on_device
 from etude.analyse.grouping import table
@@ -17,7 +16,6 @@ from etude.model.use import uses
 
 __all__ = ["step_times", "steps"]
 
-I64 = NDArray[np.int64]
 
 _NAMES = ("rank", "step", "start_ns", "end_ns")
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from etude.analyse.desync import desync
-from etude.analyse.fell_behind import Missing
+from etude.analyse.fell_behind import MissingRank
 from etude.analyse.grouping import table
 from etude.analyse.late_hosts import late_hosts
 from etude.analyse.lateness import Lateness, Shows
@@ -86,7 +86,7 @@ def missing_only(job: Job) -> pa.Table:
     return finding_table(_gone(absent) for absent in missing(run, calls(run)))
 
 
-def _gone(one: Missing) -> Straggler:
+def _gone(one: MissingRank) -> Straggler:
     return Straggler(one.rank, "missing_participant", one.confidence, one.evidence, (one.rank,), since=one.since)
 
 

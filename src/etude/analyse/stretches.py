@@ -14,9 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.analyse.outliers import LEAST_SIGMA, MANY, PEERS, Profile
-
-F64 = NDArray[np.float64]
-Bool = NDArray[np.bool_]
+from etude.kernels.arrays import F64, Bool
 
 SURE: Final = 5.0
 """Standard errors above its peers from which a unit is reported."""

@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64, I64
 from etude.model.job import Job
 from etude.model.match import WORLD, Matching, match
 from etude.model.schema import UNKNOWN, Collective
 
 __all__ = ["traffic", "traffic_matrix"]
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 BLOCKS = 64
 """Rows and columns of the matrix: with more ranks, neighbours are merged."""

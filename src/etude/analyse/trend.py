@@ -15,16 +15,15 @@ from etude.analyse.changes import HOLD, LEAST, Change, change_points, noise
 from etude.analyse.expected import expected
 from etude.analyse.periods import find_period
 from etude.analyse.samples import Samples
-from etude.analyse.series import Parts, decompose, level_and_drift, spread
+from etude.analyse.series import SeriesParts, decompose, level_and_drift, spread
 from etude.analyse.series import forecast as continued
-from etude.analyse.trend_words import Finding, told_changes, told_drift, told_period, told_slow
+from etude.analyse.trend_words import TrendFinding, told_changes, told_drift, told_period, told_slow
 from etude.base.errors import UsageError
 from etude.base.units import parse_time
+from etude.kernels.arrays import F64
 
 __all__ = ["Trend", "forecast", "record", "trend"]
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 LEAST_SLOW: Final = 0.06
 """Slow-down from which a rank is slower than the others."""
@@ -54,11 +53,11 @@ class Trend:
     """Findings about samples; `parts` and `explained` add up to the job's values."""
 
     samples: Samples
-    parts: Parts
+    parts: SeriesParts
     explained: NDArray[Any]
     """What the work of each step explains of its value; zeros if the work is unknown or constant."""
     changes: tuple[ChangePoint, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[TrendFinding, ...]
     used_work: bool
 
 

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from etude.analyse.changes import Change
 from etude.analyse.samples import Samples
-from etude.analyse.series import Parts
+from etude.analyse.series import SeriesParts
+from etude.kernels.arrays import F64
 from etude.model.job import ranges
-
-F64 = NDArray[np.float64]
 
 KINDS: Final = (
     "throttled_half", "throttled_ranks", "throttled_all", "changed_rank", "change", "every_nth_step", "cycle", "drift",
@@ -29,7 +28,7 @@ FEW_PHASES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class TrendFinding:
     kind: str
     """One of KINDS."""
     text: str
@@ -43,7 +42,7 @@ class Finding:
     """Steps from one slow step, or one cycle, to the next."""
 
 
-def told_changes(samples: Samples, of_job: list[Change], by_rank: list[tuple[int, Change]]) -> list[Finding]:
+def told_changes(samples: Samples, of_job: list[Change], by_rank: list[tuple[int, Change]]) -> list[TrendFinding]:
     """Changes of level: many ranks at once, single ranks, and the job where no rank explains it."""
     found, explained = [], []
     for members in _at_once(by_rank):
@@ -52,8 +51,14 @@ def told_changes(samples: Samples, of_job: list[Change], by_rank: list[tuple[int
     for change in of_job:
         if not any(abs(change.at - at) <= NEAR for at in explained):
             step = int(samples.steps[change.at])
-            found.append(Finding("change", f"{_what(samples)} {_moved(change.ratio)} from step {step} on",
-                                 step=step, ratio=change.ratio))  # fmt: skip
+            found.append(
+                TrendFinding(
+                    "change",
+                    f"{_what(samples)} {_moved(change.ratio)} from step {step} on",
+                    step=step,
+                    ratio=change.ratio,
+                )
+            )
     return found
 
 
@@ -71,7 +76,7 @@ def _at_once(by_rank: list[tuple[int, Change]]) -> list[list[tuple[int, Change]]
     return groups
 
 
-def _together(samples: Samples, members: list[tuple[int, Change]]) -> Finding:
+def _together(samples: Samples, members: list[tuple[int, Change]]) -> TrendFinding:
     ranks = sorted(int(samples.ranks[row]) for row, _ in members)
     step = int(samples.steps[int(np.median([c.at for _, c in members]))])
     ratio = float(np.median([c.ratio for _, c in members]))
@@ -90,10 +95,10 @@ def _together(samples: Samples, members: list[tuple[int, Change]]) -> Finding:
     slower = samples.whole and kind != "change"  # whole numbers are nanoseconds
     moved, whose = _moved(ratio, many=many, slower=slower), "their" if many else "its"
     text = f"{who} {moved} from step {step} on, relative to {whose} own history"
-    return Finding(kind, text, tuple(ranks) if len(samples.ranks) > 1 else (), step, ratio)
+    return TrendFinding(kind, text, tuple(ranks) if len(samples.ranks) > 1 else (), step, ratio)
 
 
-def told_period(samples: Samples, parts: Parts, own: F64, period: int, least: float) -> list[Finding]:
+def told_period(samples: Samples, parts: SeriesParts, own: F64, period: int, least: float) -> list[TrendFinding]:
     """Repeated slow steps: every tenth, or a cycle without single outstanding steps."""
     found = _own_period(samples, own, period, least) if period and not parts.period else None
     if found is not None:
@@ -111,10 +116,10 @@ def told_period(samples: Samples, parts: Parts, own: F64, period: int, least: fl
     if swing < least:
         return []
     text = f"{_what(samples)} goes up and down by {swing:.1%} of its level, repeating every {parts.period} steps"
-    return [Finding("cycle", text, ratio=1 + swing, every=parts.period)]
+    return [TrendFinding("cycle", text, ratio=1 + swing, every=parts.period)]
 
 
-def _own_period(samples: Samples, own: F64, period: int, least: float) -> Finding | None:
+def _own_period(samples: Samples, own: F64, period: int, least: float) -> TrendFinding | None:
     """Slow steps that only some ranks' own work shows."""
     phases: dict[int, list[int]] = defaultdict(list)
     factors = []
@@ -148,7 +153,7 @@ def _ranks_that_repeat(samples: Samples, own: F64, period: int, slow: NDArray[np
     return [] if len(rows) in (0, len(own)) else [int(samples.ranks[row]) for row in rows]
 
 
-def _every(samples: Samples, period: int, slow: NDArray[np.intp], ratio: float, ranks: list[int]) -> Finding:
+def _every(samples: Samples, period: int, slow: NDArray[np.intp], ratio: float, ranks: list[int]) -> TrendFinding:
     first = int(slow[0])
     where = [int(samples.steps[i]) for i in range(len(samples)) if i % period in set(slow.tolist())]
     shown = ", ".join(map(str, where[:3])) + (", …" if len(where) > 3 else "")
@@ -156,10 +161,12 @@ def _every(samples: Samples, period: int, slow: NDArray[np.intp], ratio: float, 
     text = f"{which} takes {ratio - 1:.1%} longer than the others (steps {shown})"
     if ranks:
         text += f", because of rank{'s' if len(ranks) > 1 else ''} {ranges(np.array(ranks))}"
-    return Finding("every_nth_step", text, tuple(ranks), int(samples.steps[first]), ratio, period)
+    return TrendFinding("every_nth_step", text, tuple(ranks), int(samples.steps[first]), ratio, period)
 
 
-def told_drift(samples: Samples, parts: Parts, by_rank: list[tuple[int, float]], least: float) -> list[Finding]:
+def told_drift(
+    samples: Samples, parts: SeriesParts, by_rank: list[tuple[int, float]], least: float
+) -> list[TrendFinding]:
     """Slow changes: of the job since its last change of level, and of ranks that drift away from the others."""
     found = []
     first = parts.changes[-1].at if parts.changes else 0
@@ -167,23 +174,25 @@ def told_drift(samples: Samples, parts: Parts, by_rank: list[tuple[int, float]],
     growth = parts.slope * (seen - 1) / beginning if beginning else 0.0
     if abs(growth) >= least:
         step = int(samples.steps[first])
-        text = (f"{_what(samples)} drifts {'up' if growth > 0 else 'down'} by {abs(growth) / (seen - 1):.2%} per "
-                f"step, {abs(growth):.1%} from step {step} to {int(samples.steps[-1])}")  # fmt: skip
-        found.append(Finding("drift", text, step=step, ratio=1 + growth))
+        text = (
+            f"{_what(samples)} drifts {'up' if growth > 0 else 'down'} by {abs(growth) / (seen - 1):.2%} per "
+            f"step, {abs(growth):.1%} from step {step} to {int(samples.steps[-1])}"
+        )
+        found.append(TrendFinding("drift", text, step=step, ratio=1 + growth))
     for row, rank_growth in by_rank:
         rank = int(samples.ranks[row])
         text = (
             f"rank {rank} drifts {'up' if rank_growth > 0 else 'down'} by {abs(rank_growth):.1%} relative to the others"
         )
-        found.append(Finding("drift", text, (rank,), int(samples.steps[0]), 1 + rank_growth))
+        found.append(TrendFinding("drift", text, (rank,), int(samples.steps[0]), 1 + rank_growth))
     return found
 
 
-def told_slow(slow: list[tuple[int, float]], ranks: list[int], given_work: bool) -> list[Finding]:
+def told_slow(slow: list[tuple[int, float]], ranks: list[int], given_work: bool) -> list[TrendFinding]:
     """Ranks that are slower than the others during the whole run."""
     than = "the others with as much work" if given_work else "the others"
     return [
-        Finding("slow_rank", f"rank {ranks[row]} is {factor - 1:.1%} slower than {than}, during the whole run",
+        TrendFinding("slow_rank", f"rank {ranks[row]} is {factor - 1:.1%} slower than {than}, during the whole run",
                 (ranks[row],), None, factor)
         for row, factor in slow
     ]  # fmt: skip

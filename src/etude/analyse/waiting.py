@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from etude.analyse.clocks import offsets
 from etude.analyse.operations import calls
+from etude.kernels.arrays import I64
 from etude.kernels.intervals import covered
 from etude.model.run import Run
 from etude.model.schema import UNKNOWN
 
 __all__ = ["waiting"]
-
-I64 = NDArray[np.int64]
 
 
 def waiting(run: Run) -> pa.Table:

@@ -22,6 +22,7 @@ from etude.analyse.critical_path import KINDS, columns_of, ends_of, names_of, ro
 from etude.analyse.grouping import table
 from etude.analyse.operations import calls, messages
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.model.job import Job
 from etude.model.match import match
 from etude.model.run import Run, RunPart
@@ -31,8 +32,6 @@ from etude.model.use import uses
 
 __all__ = ["FASTER", "MOST_NODES", "Retimed", "what_if", "with_gains"]
 
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 FASTER: Final = (0.1, 0.5, 1.0)
 MOST_NODES: Final = 20_000_000

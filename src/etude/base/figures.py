@@ -14,7 +14,8 @@ carries a unit; `latency_ns` is read too). Unknown keys are refused, and so is e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, field, fields
 from enum import Enum
 from hashlib import sha256
@@ -76,7 +77,7 @@ def figure(
       like          a valid value that differs from the default, for examples and tests
       names         further spellings as a flag: `-s`, `--device`
       panel, rare   its panel of the help; shown by --help-all alone
-      metavar       what stands for its value in the help
+      metavar       what represents its value in the help
       key           its name on surfaces, where the field has another: `as` is a word of Python
       plain         a text that never names a file: assistants may give any
       local         not for assistants: it reaches beyond the files of a server
@@ -137,6 +138,15 @@ def read(cls: type[T], given: Any, where: str) -> T:
         raise ClusterError(problem.problem, where=place, hint=problem.hint) from None
 
 
+@contextmanager
+def usage_errors(where: str = "") -> Iterator[None]:
+    """Turns what is wrong in a file, or with a figure, into an error of use; `where` if the problem has no place."""
+    try:
+        yield
+    except ClusterError as problem:
+        raise UsageError(problem.problem, where=problem.where or where, hint=problem.hint) from None
+
+
 def _by_key(given: Mapping[str, Any], known: Mapping[str, Field[Any]], where: str) -> dict[str, Any]:
     """The same with the name of a field (`latency_ns`, in that unit) as good as its key, so that what `asdict` gives is
     read too. None where a field is None by itself is as good as nothing."""
@@ -189,7 +199,7 @@ def _written_map(kind: str, value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_unit(kind: str, value: Any) -> Any:
-    """A figure with its unit, exactly; a bare number where it has none or is no whole one."""
+    """A figure with its unit, exactly; a bare number where it has none or is not a whole one."""
     write = _WRITE.get(kind)
     return write(int(value), digits=None) if write and value == int(value) else value
 
@@ -355,10 +365,8 @@ def read_file(path: str | PathLike[str]) -> Any:
 
 def read_mapping(path: str | PathLike[str]) -> dict[str, Any]:
     """The keys and values of a YAML or JSON file."""
-    try:
+    with usage_errors():
         given = read_file(path)
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
     if not isinstance(given, dict):
         raise UsageError("expected keys and values", where=fspath(path))
     return given
@@ -378,7 +386,7 @@ def safe_loader() -> Any:
 
 
 def parse(text: str, where: str) -> Any:
-    """What YAML or JSON holds; a key that stands twice is refused."""
+    """What YAML or JSON holds; a key that occurs twice is refused."""
     import yaml
 
     class Loader(safe_loader()):  # type: ignore[misc]

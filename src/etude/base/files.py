@@ -1,6 +1,6 @@
 """Output that is there in full or not at all.
 
-with writing("run.et") as path:     # a name beside run.et; nothing is there yet
+with writing("run.et") as path:     # a name next to run.et; nothing is there yet
     path.write_bytes(...)           # or path.mkdir() and files in it
                                     # leaving renames it to run.et; an exception removes it
 """
@@ -31,7 +31,7 @@ _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if
 
 @contextmanager
 def writing(path: str | os.PathLike[str], *, force: bool = False, own: bool = False) -> Iterator[Path]:
-    """Yields a temporary path beside `path` (its name ends as that of `path` does), to be made a file or a folder.
+    """Yields a temporary path next to `path` (its name ends as that of `path` does), to be made a file or a folder.
 
     When the block ends it takes the place of `path`; on any exception, Ctrl-C included, it is removed. What is
     there already stays unless `force`; an empty folder does not count. Pipes and devices are written straight.

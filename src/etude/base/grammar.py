@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LinePiece:
     """A part of a line, without the blanks around it."""
 
     text: str
@@ -63,27 +63,27 @@ class Piece:
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 
-    def part(self, first: int, last: int | None = None) -> Piece:
+    def part(self, first: int, last: int | None = None) -> LinePiece:
         """The characters from `first` on, up to, not including, `last`."""
         text = self.text[first:last]
         blanks = len(text) - len(text.lstrip())
         return replace(self, text=text.strip(), column=self.column + first + blanks, inside=self.inside or self.text)
 
-    def cut(self, mark: str, *, last: bool = False) -> tuple[Piece, Piece | None]:
-        """What stands before the first (or the last) mark and behind it; None without one."""
+    def cut(self, mark: str, *, last: bool = False) -> tuple[LinePiece, LinePiece | None]:
+        """What is before the first (or the last) mark and behind it; None without one."""
         at = self.text.rfind(mark) if last else self.text.find(mark)
         return (self, None) if at < 0 else (self.part(0, at), self.part(at + len(mark)))
 
-    def split(self, mark: str) -> tuple[Piece, ...]:
-        """What stands between marks; nothing between them is refused."""
+    def split(self, mark: str) -> tuple[LinePiece, ...]:
+        """What is between marks; nothing between them is refused."""
         return self._between(re.escape(mark), mark)
 
-    def words(self) -> tuple[Piece, ...]:
-        """What stands between commas or blanks."""
+    def words(self) -> tuple[LinePiece, ...]:
+        """What is between commas or blanks."""
         return self._between(r"\s*,\s*|\s+", ",")
 
-    def shell_words(self) -> tuple[Piece, ...]:
-        """What stands between blanks outside quotation marks, which are removed."""
+    def shell_words(self) -> tuple[LinePiece, ...]:
+        """What is between blanks outside quotation marks, which are removed."""
         found, begin, stream = [], 0, StringIO(self.text)
         reader = shlex.shlex(stream, posix=True, punctuation_chars=False)
         reader.whitespace_split, reader.commenters = True, ""
@@ -95,7 +95,7 @@ class Piece:
             raise self.part(begin).wrong("a quotation mark is not closed") from None
         return tuple(found)
 
-    def _between(self, pattern: str, mark: str) -> tuple[Piece, ...]:
+    def _between(self, pattern: str, mark: str) -> tuple[LinePiece, ...]:
         marks = list(re.finditer(pattern, self.text))
         begins, ends = [0, *(one.end() for one in marks)], [*(one.start() for one in marks), len(self.text)]
         found = [replace(self.part(*span), inside="") for span in zip(begins, ends, strict=True)]
@@ -158,9 +158,9 @@ class Piece:
         return self.text
 
 
-def line(text: str, where: str, example: str = "", error: type[EtudeError] = UsageError) -> Piece:
+def line(text: str, where: str, example: str = "", error: type[EtudeError] = UsageError) -> LinePiece:
     """All of a line. `where`: the option or key whose value it is."""
-    return replace(Piece(text, 1, where, example, error=error).part(0), inside="")
+    return replace(LinePiece(text, 1, where, example, error=error).part(0), inside="")
 
 
 def nearest(word: str, known: Collection[str]) -> str:
@@ -169,10 +169,10 @@ def nearest(word: str, known: Collection[str]) -> str:
     return (f"did you mean `{near[0]}`? " if near else "") + f"known: {', '.join(known)}"
 
 
-def items(parts: Iterable[Piece], known: Collection[str] = (), also: Collection[str] = ()) -> Items:
+def items(parts: Iterable[LinePiece], known: Collection[str] = (), also: Collection[str] = ()) -> KeyedPieces:
     """Words and `key=value` apart. `known`: the keys that are allowed, by default all; `also`: those that no message
     names."""
-    bare, values = [], dict[str, Piece]()
+    bare, values = [], dict[str, LinePiece]()
     for part in parts:
         key, value = part.cut("=")
         if value is None:
@@ -188,10 +188,10 @@ def items(parts: Iterable[Piece], known: Collection[str] = (), also: Collection[
         if not value.text:
             raise replace(value, inside="").wrong(f"`{key.text}` has no value")
         values[key.text] = value
-    return Items(tuple(bare), values)
+    return KeyedPieces(tuple(bare), values)
 
 
-def pairs(parts: Iterable[Piece], known: Collection[str] = (), also: Collection[str] = ()) -> dict[str, Piece]:
+def pairs(parts: Iterable[LinePiece], known: Collection[str] = (), also: Collection[str] = ()) -> dict[str, LinePiece]:
     """Values by key of parts that are all `key=value`."""
     found = items(parts, known, also)
     if found.bare:
@@ -199,7 +199,7 @@ def pairs(parts: Iterable[Piece], known: Collection[str] = (), also: Collection[
     return found.values
 
 
-def fill(cls: type[T], parts: Iterable[Piece], at: Piece, given: Mapping[str, Any] | None = None) -> T:
+def fill(cls: type[T], parts: Iterable[LinePiece], at: LinePiece, given: Mapping[str, Any] | None = None) -> T:
     """A dataclass of figures from `key=value` parts. `at`: what is wrong if a key is missing, or keys together make no
     sense; `given`: what is known without the line, which the line may say otherwise."""
     by_key = {key_of(f): f for f in fields(cls) if f.metadata}  # type: ignore[arg-type]
@@ -221,25 +221,25 @@ def fill(cls: type[T], parts: Iterable[Piece], at: Piece, given: Mapping[str, An
 
 
 @dataclass(frozen=True, slots=True)
-class Items:
+class KeyedPieces:
     """Words, and values by key."""
 
-    bare: tuple[Piece, ...]
-    values: dict[str, Piece]
+    bare: tuple[LinePiece, ...]
+    values: dict[str, LinePiece]
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
     """`name`, or `name:` and values."""
 
-    name: Piece
-    parts: tuple[Piece, ...] = ()
+    name: LinePiece
+    parts: tuple[LinePiece, ...] = ()
 
     def read(self, cls: type[T], given: Mapping[str, Any] | None = None) -> T:
         return fill(cls, self.parts, self.name, given)
 
 
-def term(piece: Piece) -> Term:
+def term(piece: LinePiece) -> Term:
     name, rest = piece.cut(":")
     name = replace(name, inside="")
     if not name.text:

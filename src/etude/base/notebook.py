@@ -64,7 +64,7 @@ def card(kind: str, title: str, facts: Sequence[tuple[str, Any]], *bodies: str) 
 
 
 def text(value: Any, most: int = 200) -> str:
-    """A value as HTML: escaped, without characters that could reorder or hide what stands around it."""
+    """A value as HTML: escaped, without characters that could reorder or hide what is around it."""
     shown = _plain(value)
     if not shown.isprintable():
         shown = "".join(map(_visible, shown.replace("\n", " ")))

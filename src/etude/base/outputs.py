@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure
+from etude.base.figures import argument, figure, part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,18 @@ class Tabled:
     def __post_init__(self) -> None:
         if self.json + self.csv + self.md > 1:
             raise UsageError("only one of --json, --csv and --md can be given")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Catalogued:
+    """Parameters of what prints a catalogue, or one entry of it."""
+
+    output: Printed = part(Printed)
+
+
+def entry_name(like: str) -> Any:
+    """The argument of what prints one entry."""
+    return argument("text", "name in the catalogue, or a file", like=like)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,8 +24,8 @@ from difflib import get_close_matches
 from enum import Enum
 from typing import Any, Final, TypeVar, cast
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import key_of, value_of
+from etude.base.errors import UsageError
+from etude.base.figures import key_of, usage_errors, value_of
 
 T = TypeVar("T")
 CLOSE: Final = 0.6
@@ -33,7 +33,7 @@ CLOSE: Final = 0.6
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class VerbParameter:
     """A figure of a verb, or of one of its parts."""
 
     name: str
@@ -69,13 +69,13 @@ class Parameter:
         return None if self.field.default is MISSING else self.field.default
 
 
-_KNOWN: Final[dict[type[Any], dict[str, Parameter]]] = {}
+_KNOWN: Final[dict[type[Any], dict[str, VerbParameter]]] = {}
 
 
-def parameters_of(cls: type[Any]) -> Mapping[str, Parameter]:
-    """All parameters of a declaration by name, in its order; those of parts where the part stands."""
+def parameters_of(cls: type[Any]) -> Mapping[str, VerbParameter]:
+    """All parameters of a declaration by name, in its order; those of parts in the place of the part."""
     if cls not in _KNOWN:
-        found: dict[str, Parameter] = {}
+        found: dict[str, VerbParameter] = {}
         for parameter in _declared(cls):
             if parameter.name in found:
                 raise TypeError(f"{cls.__name__}: two parameters are called `{parameter.name}`")
@@ -84,19 +84,20 @@ def parameters_of(cls: type[Any]) -> Mapping[str, Parameter]:
     return _KNOWN[cls]
 
 
-def _declared(cls: type[Any]) -> Iterator[Parameter]:
+def _declared(cls: type[Any]) -> Iterator[VerbParameter]:
     for f in fields(cls):
         about = f.metadata
         if not about:
             continue
         if about["kind"] != "part":
-            yield Parameter(key_of(f), f, panel=about.get("panel", ""))
+            yield VerbParameter(key_of(f), f, panel=about.get("panel", ""))
             continue
         for inner in fields(about["of"]):
             left_out = inner.name in about["but"] or (about["only"] and inner.name not in about["only"])
             if inner.metadata and not left_out:
-                yield Parameter(key_of(inner), inner, f.name, inner.metadata.get("panel") or about["panel"],
-                                about["later"])  # fmt: skip
+                yield VerbParameter(
+                    key_of(inner), inner, f.name, inner.metadata.get("panel") or about["panel"], about["later"]
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ MCP: Final = Spelling("mcp", lambda name: f"`{name}`", _identifier)
 
 
 @dataclass(slots=True)
-class Request:
+class VerbRequest:
     """What was given to a verb, and what has been read of it."""
 
     cls: type[Any]
@@ -153,7 +154,7 @@ def ask(
             raise UsageError(f"{spelling.name(own)} is given twice", hint="leave one of them out")
         said[own] = value
     values = {name: _value(p, said[name], spelling) if name in said else p.default for name, p in known.items()}
-    request = Request(cls, verb, spelling, said, values)
+    request = VerbRequest(cls, verb, spelling, said, values)
     missing = [name for name, p in known.items() if p.is_required and name not in said]
     if missing:
         p = known[missing[0]]
@@ -177,15 +178,13 @@ def unknown(name: str, known: Mapping[str, Any], spelling: Spelling, verb: str, 
     return UsageError(f"{what}{spelling.name(name)}", where=where, hint=f"{meant}known: {names}")
 
 
-def _value(p: Parameter, given: Any, spelling: Spelling) -> Any:
+def _value(p: VerbParameter, given: Any, spelling: Spelling) -> Any:
     where = p.name.upper() if p.is_argument and spelling is FLAGS else spelling.name(p.name)
-    try:
+    with usage_errors():
         return None if given is None and p.field.default is None else value_of(p.field, given, where)
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
 
 
-def _check_needs(request: Request, p: Parameter) -> None:
+def _check_needs(request: VerbRequest, p: VerbParameter) -> None:
     needs = "" if p.later else p.about.get("needs", "")
     if needs and not any(_holds(request, one) for one in needs.split("|")):
         name = request.spelling.name
@@ -196,7 +195,7 @@ def _check_needs(request: Request, p: Parameter) -> None:
         raise UsageError(f"{name(p.name)} is read only with {wanted}", hint=_help_of(request))
 
 
-def _holds(request: Request, condition: str) -> bool:
+def _holds(request: VerbRequest, condition: str) -> bool:
     name, equals, wanted = condition.partition("=")
     if name not in request.values:
         raise TypeError(f"{request.cls.__name__}: `needs` names `{name}`, which is no parameter")
@@ -209,7 +208,7 @@ def _holds(request: Request, condition: str) -> bool:
     return value != p.default if p.kind == "count" else bool(value)  # a count of 1 may be one's way to say none
 
 
-def _help_of(request: Request) -> str:
+def _help_of(request: VerbRequest) -> str:
     return f"etude {request.verb} --help" if request.verb else ""
 
 
@@ -218,7 +217,7 @@ class _Asked:
 
     __slots__ = ("_part", "_request")
 
-    def __init__(self, request: Request, part: str) -> None:
+    def __init__(self, request: VerbRequest, part: str) -> None:
         self._request, self._part = request, part
 
     def __getattr__(self, name: str) -> Any:
@@ -232,9 +231,9 @@ class _Asked:
         raise AttributeError(f"{request.cls.__name__} has no parameter `{name}`")
 
 
-def request_of(asked: Any) -> Request:
-    """What lies behind a value of `ask`: for provenance and messages, not for the run."""
-    return cast(Request, object.__getattribute__(asked, "_request"))
+def request_of(asked: Any) -> VerbRequest:
+    """What is behind a value of `ask`: for provenance and messages, not for the run."""
+    return cast(VerbRequest, object.__getattribute__(asked, "_request"))
 
 
 def whole(part: T, but: Collection[str] = ()) -> T:
@@ -249,10 +248,8 @@ def whole(part: T, but: Collection[str] = ()) -> T:
             request.read.add(p.name)
             if p.name in request.given:
                 found[p.field.name] = request.values[p.name]
-    try:
+    with usage_errors():
         return cast(T, cls(**found))
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
 
 
 def given_in(part: Any, but: Collection[str] = ()) -> dict[str, Any]:
@@ -300,7 +297,7 @@ def only_one(asked: Any, *names: str) -> str:
 
 def only_with(asked: Any, other: str, *names: str) -> None:
     """Refuses those of these parameters that were given: they are read only with another, which is not there. For what
-    `needs` cannot say, since a file may stand in for the other."""
+    `needs` cannot say, since a file may replace the other."""
     for name in names:
         if is_given(asked, name):
             raise UsageError(
@@ -309,7 +306,7 @@ def only_with(asked: Any, other: str, *names: str) -> None:
 
 
 def replaces(asked: Any, one: str, *others: str) -> None:
-    """Refuses those of the other parameters that were given: this one stands in for them."""
+    """Refuses those of the other parameters that were given: this one replaces them."""
     for other in others:
         if is_given(asked, other):
             raise UsageError(

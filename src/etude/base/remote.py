@@ -1,4 +1,4 @@
-"""Files that lie elsewhere: `s3://`, `gs://`, `http(s)://`, `memory://` and what else fsspec has a driver for.
+"""Files that are elsewhere: `s3://`, `gs://`, `http(s)://`, `memory://` and what else fsspec has a driver for.
 
     path = local("s3://bucket/run/")        # a copy of the folder, kept between calls; a path of this machine is itself
 
@@ -45,13 +45,13 @@ _URL: Final = re.compile(rf"({'|'.join(sorted(DRIVERS, key=len, reverse=True))})
 _TAGS: Final = ("ETag", "etag", "md5Hash", "LastModified", "last_modified", "Last-Modified", "mtime", "updated",
                 "modified", "created")  # fmt: skip
 _PAGES: Final = ("http", "https")
-"""Schemes without folders: a page of links stands for one."""
+"""Schemes without folders: a page of links is used as one."""
 
 Advance = Callable[..., None]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RemoteFile:
     """A file at the place: its address there, its name below the folder, bytes (-1: not said) and its tag."""
 
     address: str
@@ -61,14 +61,14 @@ class Entry:
 
 
 def url_of(path: str | os.PathLike[str]) -> str:
-    """The address that a text or a path stands for; empty where it is a path of this machine. `Path` makes one slash
+    """The address that a text or a path means; empty where it is a path of this machine. `Path` makes one slash
     of two, so `s3:/bucket` is one too."""
     found = _URL.fullmatch(os.fspath(path))
     return f"{found[1]}://{found[2]}" if found else ""
 
 
 def local(path: str | os.PathLike[str], advance: Advance = lambda amount, note="": None) -> Path:
-    """`path` itself, or the copy of what lies at an address: a file, a folder, or the files `name.*` of a prefix
+    """`path` itself, or the copy of what is at an address: a file, a folder, or the files `name.*` of a prefix
     `folder/name`. `advance` is called with bytes as they arrive, and the file they belong to."""
     url = url_of(path)
     return fetch(url, advance) if url else Path(path)
@@ -123,10 +123,10 @@ def _temporary() -> Path:
     return Path(tempfile.mkdtemp(prefix="etude-"))
 
 
-# -- what lies there ---------------------------------------------------------------------------------------------------
+# -- what is there ----------------------------------------------------------------------------------------------------
 
 
-def _listing(url: str) -> tuple[Any, str, list[Entry]]:
+def _listing(url: str) -> tuple[Any, str, list[RemoteFile]]:
     """(The driver, what to open of the copy, the files); names begin with that of the file or the folder."""
     files, path = _filesystem(url)
     scheme = url.partition("://")[0]
@@ -147,7 +147,7 @@ def _listing(url: str) -> tuple[Any, str, list[Entry]]:
     return files, name, [_entry(at, f"{name}/{at[below:]}", one) for at, one in _few(url, listed).items()]
 
 
-def _of_page(files: Any, path: str, name: str) -> list[Entry]:
+def _of_page(files: Any, path: str, name: str) -> list[RemoteFile]:
     """Files that a page of links names, in this folder only."""
     try:
         listed = files.ls(path, detail=True)
@@ -161,8 +161,8 @@ def _of_page(files: Any, path: str, name: str) -> list[Entry]:
     return found
 
 
-def _of_prefix(files: Any, url: str, path: str, name: str) -> tuple[Any, str, list[Entry]]:
-    """The files `name.*` beside where `name` would be."""
+def _of_prefix(files: Any, url: str, path: str, name: str) -> tuple[Any, str, list[RemoteFile]]:
+    """The files `name.*` next to where `name` would be."""
     parent = path.rstrip("/").rpartition("/")[0]
     folder = parent.rpartition("/")[2] or "job"
     if url.partition("://")[0] in _PAGES:
@@ -183,12 +183,12 @@ def _few(url: str, listed: dict[str, Any]) -> dict[str, Any]:
     return listed
 
 
-def _entry(address: str, name: str, found: Mapping[str, Any]) -> Entry:
+def _entry(address: str, name: str, found: Mapping[str, Any]) -> RemoteFile:
     if ".." in Path(name).parts or Path(name).is_absolute():
         raise UsageError(f"it has a file `{name}`", hint="names with `..` are refused")
     tag = next((str(found[key]) for key in _TAGS if found.get(key)), "")
     size = found.get("size")
-    return Entry(address, name, size if isinstance(size, int) else -1, tag)
+    return RemoteFile(address, name, size if isinstance(size, int) else -1, tag)
 
 
 def _filesystem(url: str) -> tuple[Any, str]:
@@ -211,7 +211,7 @@ def _filesystem(url: str) -> tuple[Any, str]:
 # -- copies ------------------------------------------------------------------------------------------------------------
 
 
-def _renew(files: Any, entry: Entry, place: Path, index: dict[str, str], advance: Advance) -> None:
+def _renew(files: Any, entry: RemoteFile, place: Path, index: dict[str, str], advance: Advance) -> None:
     """Fetches a file unless the copy has its tag and size. What has no tag is fetched each time."""
     target = place / entry.name
     mark = f"{entry.size_bytes} {entry.tag}"

@@ -26,7 +26,7 @@ def round_ns() -> float:
 
 
 def pause_rounds() -> float:
-    """What a call of `work` takes beside its rounds."""
+    """What a call of `work` takes without its rounds."""
 
     def pauses() -> None:
         for _ in repeat(None, ROUNDS):

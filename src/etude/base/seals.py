@@ -1,6 +1,6 @@
 """Seals of this user on this machine: whether something that would be run, such as code in a recording, was made here.
 
-A seal is a keyed hash; the key lies in the user's own folder, and without it no valid seal can be made.
+A seal is a keyed hash; the key is in the user's own folder, and without it no valid seal can be made.
 """
 
 from __future__ import annotations

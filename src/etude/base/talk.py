@@ -1,4 +1,4 @@
-"""What is said beside a result: notes, and progress of long work. Whoever runs a verb decides where it goes.
+"""What is said in addition to a result: notes, and progress of long work. Whoever runs a verb decides where it goes.
 
 The command line says it on stderr; without anybody to listen, notes go to the logger `etude`.
 """
@@ -22,7 +22,7 @@ _heard: list[tuple[Say, Progress]] = [(logging.getLogger("etude").warning, quiet
 
 
 def say(text: str) -> None:
-    """A line beside the result."""
+    """A line in addition to the result."""
     _heard[-1][0](text)
 
 

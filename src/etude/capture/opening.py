@@ -79,8 +79,8 @@ def open(
 
 
 def open_run(path: str | os.PathLike[str], **options: Any) -> Run:
-    """The run at `path`: its job, the times that were recorded, and the card that lies with it. Options are those of
-    `open`. A job without times is refused: `etude.simulate` makes a run of it.
+    """The run at `path`: its job, the times that were recorded, and the card that is stored with it. Options are those
+    of `open`. A job without times is refused: `etude.simulate` makes a run of it.
 
     run = etude.open_run("trace.json.gz")
     """
@@ -263,7 +263,7 @@ def _read_run(path: Path, options: dict[str, Any]) -> Job:
 
 
 def recorded(path: Path, *, workers: int = 1) -> Job:
-    """The run that was recorded in a folder, whatever else lies there."""
+    """The run that was recorded in a folder, whatever else is there."""
     nothing: dict[str, Any] = {"groups": None, "max_bytes": None, "advance": lambda amount: None}
     return _read_run(path, nothing | {"workers": workers})
 
@@ -280,7 +280,7 @@ def _read_profile(path: Path, options: dict[str, Any]) -> Job:
 
 
 def is_hosts(path: Path) -> bool:
-    """What PyTorch's ExecutionTraceObserver wrote, and no device trace beside it?"""
+    """What PyTorch's ExecutionTraceObserver wrote, and no device trace next to it?"""
     from etude.capture.ingest import runs
 
     return bool(runs.hosts_in(path))
@@ -308,7 +308,7 @@ def _read_other_profile(path: Path, options: dict[str, Any]) -> Job:
 
 
 def is_dumps(path: Path) -> bool:
-    """Dumps of PyTorch's Flight Recorder, and no trace beside them?"""
+    """Dumps of PyTorch's Flight Recorder, and no trace next to them?"""
     from etude.capture.ingest import profiles
 
     return bool(profiles.dumps_in(path))

@@ -9,16 +9,14 @@ from os import PathLike
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import FormatError
 from etude.base.figures import key_of
 from etude.cost.compute import MeasuredOps, roofline_ns
 from etude.cost.fit import fit
 from etude.cost.ops import OpClass, OpTable, Work
+from etude.kernels.arrays import F64
 from etude.machine.system import Device, OpCost
-
-F64 = NDArray[np.float64]
 
 # The parameters that the rows of each class determine: name, start, factor by which it may differ.
 _FIXED: Final = ("fixed_ns", 2500.0, 1.5)

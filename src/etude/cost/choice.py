@@ -21,21 +21,19 @@ from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.cost.compute import cost_of, memory_ns, peaks_of, roofline_ns
-from etude.cost.menu import AUTO, FEWER, Kernel, alternatives, open_kernel, unit_choices, unit_shares
+from etude.cost.menu import AUTO, FEWER, MenuKernel, alternatives, open_kernel, unit_choices, unit_shares
 from etude.cost.needs import Need, Quantised, asked_ops, input_bytes
 from etude.cost.ops import DTYPE_NUMBER, OpClass, OpTable
+from etude.kernels.arrays import F64, I64
 from etude.kernels.compile import kernel
 from etude.machine.system import Device
-
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Menu:
     """The alternatives to choose from."""
 
-    kernels: tuple[Kernel, ...] = ()
+    kernels: tuple[MenuKernel, ...] = ()
     free: frozenset[str] = frozenset()
     """Classes of ops that take the fastest of these and of the plain op; the others take the kernel named for them."""
     units: str = ""

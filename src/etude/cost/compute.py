@@ -18,11 +18,9 @@ from numpy.typing import NDArray
 from etude.base.errors import MismatchError, UsageError
 from etude.cost.gemm import gemm_ns
 from etude.cost.ops import DTYPE_NUMBER, MATRIX, OpClass, OpTable
+from etude.kernels.arrays import F64, I64
 from etude.machine.system import Device, OpCost
 from etude.model.schema import UNKNOWN
-
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 MODES: Final = ("measured", "scaled", "roofline", "table")
 _NEAREST: Final = {

@@ -15,12 +15,10 @@ from numpy.typing import NDArray
 from etude.base.errors import UsageError
 from etude.cost.compute import compute_time_ns
 from etude.cost.ops import DTYPE_NUMBER, EXPERTS, MATRIX, NARROW, OpClass, OpTable
+from etude.kernels.arrays import F64, I64
 from etude.machine.power import PowerCosts
 from etude.machine.system import Device
 from etude.model.schema import UNKNOWN
-
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 IDLE: Final = 0.15
 """Idle power over the limit, for devices without it: 0.13 to 0.19 for an H100, H200, B200."""

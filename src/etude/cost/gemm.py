@@ -9,14 +9,11 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.cost.ops import OpTable, Work
+from etude.kernels.arrays import F64, I64
 from etude.kernels.compile import kernel
 from etude.machine.system import Device, OpCost
-
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 TILE_ROWS: Final = (64, 64, 64, 64, 128, 128, 128, 128, 256, 256)
 TILE_COLUMNS: Final = (64, 128, 192, 256, 64, 128, 192, 256, 64, 128)

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
-from etude.base.grammar import Piece, line, pairs
+from etude.base.grammar import LinePiece, line, pairs
 from etude.cost.energy import at_work_w, idle_w, limit_w
 from etude.cost.needs import (
     FewerProducts,
@@ -30,13 +29,11 @@ from etude.cost.needs import (
     has_weights,
     is_decode,
     is_product,
-    kept_part,
     sparse_need,
 )
 from etude.cost.ops import DTYPE_BYTES, OpTable, matmul
+from etude.kernels.arrays import Bool
 from etude.machine.system import Device
-
-Bool = NDArray[np.bool_]
 
 AUTO: Final = "auto"
 PLAIN: Final = "product"
@@ -55,7 +52,7 @@ _DEEPEST: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class MenuKernel:
     name: str
     takes: Callable[[OpTable], Bool]
     """Ops that it is an alternative for."""
@@ -79,21 +76,21 @@ def alternatives(name: str) -> tuple[str, ...]:
     return tuple(" ".join((one, *rest)) for one in _FEWER_PRODUCTS)
 
 
-def open_kernel(name: str) -> Kernel:
+def open_kernel(name: str) -> MenuKernel:
     """A kernel by its name."""
     if found := _QUANTISED.fullmatch(name):
         how = _quantised_of(name, found)
-        return Kernel(name, has_weights, how.need, how)
+        return MenuKernel(name, has_weights, how.need, how)
     if name.startswith("product:lcma:"):
-        return Kernel(name, is_product, _fewer_products_of(name).need)
+        return MenuKernel(name, is_product, _fewer_products_of(name).need)
     if found := re.fullmatch(r"product:array:(\d+),(\d+),(\d+)", name):
         tile = (int(found[1]), int(found[2]), int(found[3]))
         if min(tile) < 1:
             raise UsageError(f"kernel `{name}`: a tile has no elements")
-        return Kernel(name, is_product, lambda _, ops: array_need(ops, tile))
+        return MenuKernel(name, is_product, lambda _, ops: array_need(ops, tile))
     if name.split()[:1] == ["attention:sparse"]:
         heads, centroid = _sparse_of(name)
-        return Kernel(name, is_decode, lambda _, ops: sparse_need(ops, heads, centroid))
+        return MenuKernel(name, is_decode, lambda _, ops: sparse_need(ops, heads, centroid))
     raise UsageError(f"unknown kernel `{name}`", hint=f"for example {EXAMPLES}")
 
 
@@ -189,38 +186,6 @@ def unit_shares(device: Device, units: Sequence[str], dtype: str) -> dict[str, f
     return {unit: rate / whole if whole else 0.0 for unit, rate in rates.items()}
 
 
-def units_ns(flops: float, size_bytes: float, peaks: Sequence[float], bandwidth: float) -> tuple[float, list[float]]:
-    """Time of an operator on units that share one memory, and the fraction that each unit takes: in proportion to their
-    rates if that is faster, and all of it on the fastest if the memory is the limit."""
-    if not peaks or min(peaks) <= 0 or not bandwidth > 0 or flops < 0 or size_bytes < 0:
-        raise UsageError("a unit or a memory without a rate, or negative work", hint="at least one unit")
-    memory = size_bytes / bandwidth
-    fastest = max(range(len(peaks)), key=lambda i: peaks[i])
-    alone = max(flops / peaks[fastest], memory)
-    together = max(flops / sum(peaks), memory)
-    if together < alone:
-        return together * 1e9, [peak / sum(peaks) for peak in peaks]
-    return alone * 1e9, [float(i == fastest) for i in range(len(peaks))]
-
-
-def array_iterations(shape: tuple[int, int, int], tile: tuple[int, int, int]) -> int:
-    """Tiles of a product on a fixed array."""
-    a, b, c = (-(-whole // part) for whole, part in zip(shape, tile, strict=True))
-    return a * b * c
-
-
-def sparse_bytes(tokens: int, head: int, heads: Sequence[tuple[int, float]], centroid_bytes: float) -> float:
-    """Bytes that a decode step reads from a cache of keys and values in bf16: for each head (block, kept part) its kept
-    whole blocks, and a centroid for each block."""
-    total = 0.0
-    for block, kept in heads:
-        if block < 1 or not 0 <= kept <= 1:
-            raise UsageError(f"blocks of {block} of which {kept:g} are kept")
-        part, blocks = kept_part(np.array([float(tokens)]), block, kept)
-        total += float(part[0] * tokens * 2 * head * 2 + blocks[0] * head * centroid_bytes)
-    return total
-
-
 def _peak(device: Device, dtype: str) -> float:
     found = device.peak(dtype)
     if not found:
@@ -276,7 +241,7 @@ def _sparse_of(name: str) -> tuple[list[tuple[int, float, float]], float]:
     return [(block, keep, count / heads) for block, count in blocks], centroid
 
 
-def _options(name: str, known: dict[str, str], hint: str) -> dict[str, Piece]:
+def _options(name: str, known: dict[str, str], hint: str) -> dict[str, LinePiece]:
     """`KEY=VALUE` after the first word of a name."""
     given = {key: line(value, "") for key, value in known.items()}
     words = line(name, f"kernel `{name}`", hint).shell_words()[1:]

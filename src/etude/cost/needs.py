@@ -11,14 +11,11 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.cost.ops import DTYPE_BYTES, DTYPE_NUMBER, OpClass, OpTable
+from etude.kernels.arrays import F64, Bool
 from etude.machine.system import Device
-
-F64 = NDArray[np.float64]
-Bool = NDArray[np.bool_]
 
 VECTOR_OPERATIONS: Final = 32.0
 """For each partial sum of a group: fitted by others to two published points of one kernel."""

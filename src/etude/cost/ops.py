@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import MismatchError, UsageError
+from etude.kernels.arrays import I64
 from etude.model.schema import UNKNOWN
-
-I64 = NDArray[np.int64]
 
 DTYPE_BYTES: Final = {
     "fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "fp6": 1, "fp4": 0.5, "int4": 0.5,

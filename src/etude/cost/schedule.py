@@ -19,11 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import ClusterError
+from etude.kernels.arrays import I32, I64
 from etude.model.schema import Collective
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-
 
 IN_FLIGHT: Final = 4
 """Most blocks or chunks in progress on one connection: what queues before a slow link must not share it."""
@@ -93,9 +90,11 @@ class Schedule:
         to = np.concatenate([order, np.arange(self.members, self.members + self.helpers)])
         owner = np.where(self.block_owner >= 0, to[np.maximum(self.block_owner, 0)], -1)
         return replace(
-            self, src=to[self.src].astype(np.int32), dst=to[self.dst].astype(np.int32),
+            self,
+            src=to[self.src].astype(np.int32),
+            dst=to[self.dst].astype(np.int32),
             block_owner=owner.astype(np.int32),
-        )  # fmt: skip
+        )
 
     def transfer_bytes(self, size_bytes: int) -> I64:
         if size_bytes < 0:

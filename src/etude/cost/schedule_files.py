@@ -10,7 +10,8 @@ from xml.etree import ElementTree
 import numpy as np
 
 from etude.base.errors import ClusterError, CycleError, MismatchError
-from etude.cost.schedule import I32, I64, Put, Schedule
+from etude.cost.schedule import Put, Schedule
+from etude.kernels.arrays import I32, I64
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind
 

@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 from etude.cost.aten import aten_work, needs_values
 from etude.cost.compute import MeasuredOps, compute_time_ns
 from etude.cost.ops import OpClass, OpTable
+from etude.kernels.arrays import I64
 from etude.machine.system import Device
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.trace import Trace
-
-I64 = NDArray[np.int64]
 
 OPTIMIZERS: Final = ("aten::_fused_adamw_", "aten::_fused_adam_", "aten::_fused_sgd_")
 """Updates of lists of weights, for which a trace may have the work and not the shapes."""

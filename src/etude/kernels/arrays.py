@@ -1,9 +1,16 @@
-"""Arrays as kernels take them."""
+"""Types of arrays, and arrays as kernels take them."""
 
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+U8 = NDArray[np.uint8]
+U64 = NDArray[np.uint64]
+F64 = NDArray[np.float64]
+Bool = NDArray[np.bool_]
 
 _FEW = 10_000
 
@@ -20,7 +27,7 @@ def distinct_values(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def as_read(column: NDArray[Any]) -> NDArray[Any]:
-    """A column that a kernel only reads: contiguous, and not to be written. Numba compiles a kernel anew for each mix
+    """A column that a kernel only reads: contiguous, and not to be written. Numba compiles a kernel again for each mix
     of columns that may be written and strided ones."""
     view = np.ascontiguousarray(column).view()
     view.flags.writeable = False

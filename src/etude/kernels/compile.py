@@ -1,4 +1,4 @@
-"""The one decorator of all kernels: how they are compiled, and when what lies in the cache still holds.
+"""The one decorator of all kernels: how they are compiled, and when what is in the cache is still valid.
 
 @kernel
 def total(columns: Columns) -> int: ...
@@ -6,7 +6,7 @@ def total(columns: Columns) -> int: ...
 A kernel takes scalars, arrays and NamedTuples of arrays, never an address or a position in a list. It releases the
 GIL, and a division by zero gives what NumPy gives.
 
-Compiled code is kept beside the source (`kept.py`). The key of an entry holds a digest of all that the kernel takes, so
+Compiled code is kept next to the source (`kept.py`). The key of an entry is a digest of all that the kernel takes, so
 that it is dropped when a constant, a kernel or a NamedTuple changes, in its own file or another. Code that is there is
 run without Numba (`native.py`), which is imported when something has to be compiled (`dispatch.py`).
 
@@ -47,7 +47,7 @@ def kernel(
 
     `allocates=False`: it makes no arrays, nor does anything it calls; no references are counted, which small kernels
     that are called for every event feel. `inline`: its body is put where it is called, by Numba, which types and
-    translates it anew at every call; `inline="llvm"`: by LLVM, which is much sooner compiled and as fast, but not for
+    translates it again at every call; `inline="llvm"`: by LLVM, which is much sooner compiled and as fast, but not for
     a kernel that makes no arrays and returns a slice of one.
     """
     if function is None:

@@ -5,7 +5,7 @@ numbers, a program: the class of an object, of an array its dtype, dimensions an
 holds. One function of LLVM's own language compares arguments with such a program; if all are as it says it calls the
 code, else it returns `REFUSED`.
 
-It reads fields of Python's and NumPy's objects where they lie in memory, and is used only if `as_expected()`.
+It reads fields of Python's and NumPy's objects where they are in memory, and is used only if `as_expected()`.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ refuse:
 
 @cache
 def as_expected() -> bool:
-    """Do the fields of objects lie where they are read?"""
+    """Do the fields of objects have the offsets at which they are read?"""
     array = np.zeros((2, 3), np.int32)[:, ::2]
     start, around = id(array), (array,)
     return (

@@ -4,7 +4,7 @@ Numba optimises every kernel with all that it calls, makes machine code of it, a
 callers. Python never calls an inner kernel, so all it needs is to be linked: whoever Python calls is optimised and
 translated with the whole tree below it.
 
-They are compiled once for all integers: Numba would compile one anew for every constant that a call names and for
+They are compiled once for all integers: Numba would compile one again for every constant that a call names and for
 every width of an index.
 
 `install()` changes Numba for this process.

@@ -17,7 +17,7 @@ def nest(first, start, end, may_hold, slack, parent, apart):
     """Fills `parent` with the innermost interval around each, -1 at the top, and `apart` where an interval ends behind
     the one that it began in.
 
-    Intervals first[t]:first[t+1] are of one thread and lie by start and, longest first, end. What is apart is held by
+    Intervals first[t]:first[t+1] are of one thread, ordered by start and, longest first, end. What is apart is held by
     what holds all of it, and holds nothing: a caller is there until what it called returns, so the one that it began
     in did not call it. An overlap up to `slack` is rounding, and the end is cut to fit, so that what is inside an
     interval is inside all that are around it.

@@ -4,7 +4,7 @@ An entry is a file of its own. Its name holds a digest of all that the code depe
 (`digest.taken`), its file and options, the kinds of its arguments, the versions of Python, NumPy, Numba and llvmlite,
 the processor, and the settings of Numba. So an entry that is there fits, and one that does not is never opened.
 
-Entries lie where Numba's own do: in the folder NUMBA_CACHE_DIR; else beside the source, or in the user's folder for
+Entries are where Numba's own are: in the folder NUMBA_CACHE_DIR; else next to the source, or in the user's folder for
 caches where that cannot be written. They are written under another name first, so that no process sees an incomplete
 one.
 """
@@ -50,7 +50,7 @@ class Entry(NamedTuple):
 
 @cache
 def numba_folder() -> Path | None:
-    """Where Numba lies; it is not imported."""
+    """Where Numba is; it is not imported."""
     found = find_spec("numba")
     return Path(found.origin).parent if found is not None and found.origin else None
 

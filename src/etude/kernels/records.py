@@ -59,7 +59,7 @@ default_manager.register(Record, _Address)
 
 
 def layout(manager: Any, kind: Record) -> Any:
-    """What lies at the address of a record: its fields, records among them as they are."""
+    """What is at the address of a record: its fields, records among them as they are."""
     return ir.LiteralStructType(
         [
             layout(manager, field) if isinstance(field, Record) else manager.lookup(field).get_value_type()

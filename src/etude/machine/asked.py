@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.base.figures import argument, figure, part
-from etude.base.outputs import Printed
+from etude.base.figures import argument, figure
+from etude.base.outputs import Catalogued, entry_name
 
 if TYPE_CHECKING:
     from etude.machine.system import System
@@ -22,35 +22,30 @@ class OnDevice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Systems:
+class Systems(Catalogued):
     """The catalogue of systems: list, show one, check your own file
 
     etude systems
     etude systems show dgx-h100
     """
 
-    output: Printed = part(Printed)
-
 
 @dataclass(frozen=True, kw_only=True)
-class ListSystems:
+class ListSystems(Catalogued):
     """The systems of the catalogue: devices, memory, links
 
     etude systems list
     """
 
-    output: Printed = part(Printed)
-
 
 @dataclass(frozen=True, kw_only=True)
-class ShowSystem:
+class ShowSystem(Catalogued):
     """Every figure of one system, with its source, as YAML that can be changed and used
 
     etude systems show dgx-h100
     """
 
-    name: str = argument("text", "name in the catalogue, or a file", like="dgx-a100")
-    output: Printed = part(Printed)
+    name: str = entry_name("dgx-a100")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from etude.base.figures import figure
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataPlane:
-    """Defaults of the edit `data`. A rate of 0 is no limit."""
+    """Defaults of the edit `data`. A rate of 0 means no limit."""
 
     read_bytes_per_s: float = figure("bandwidth", "read rate of one rank; 0: no limit", 0.0, zero=True)
     store_bytes_per_s: float = figure("bandwidth", "read rate of all ranks together; 0: no limit", 0.0, zero=True)

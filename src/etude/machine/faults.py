@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import ClusterError, UsageError
+from etude.kernels.arrays import I64
 from etude.machine.routes import check_connected
 from etude.machine.topology import Topology, topology_of, with_windows
 
 End = int | str
-I64 = NDArray[np.int64]
 
 
 def with_faults(topology: Topology, slow: Mapping[tuple[End, End], float]) -> tuple[Topology, list[str]]:

@@ -10,12 +10,11 @@ from itertools import groupby
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import ClusterError
 from etude.base.grammar import line
+from etude.kernels.arrays import I64
 
-I64 = NDArray[np.int64]
 Sizes = tuple[tuple[str, int], ...]
 """Name and size of each level, innermost first."""
 

@@ -3,7 +3,7 @@
 open_system("dgx-h100")                  the catalogue; `.resized(512)` is 64 nodes of it
 open_system("rtx5090")                   a device of the catalogue by itself
 open_system("my_cluster.yaml")           levels, and a device of the catalogue or of its own
-open_system("my_graph.yaml")             `topology: cluster.yaml`, an InfraGraph beside it
+open_system("my_graph.yaml")             `topology: cluster.yaml`, an InfraGraph next to it
 open_system("cluster.infragraph.yaml")   an InfraGraph by itself, known by its content
 """
 
@@ -28,7 +28,7 @@ from etude.machine.regions import with_round_trips
 from etude.machine.system import Device, System
 
 if TYPE_CHECKING:
-    from etude.machine.infragraph.annotations import Cluster
+    from etude.machine.infragraph.annotations import AnnotatedTopology
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 _FIGURES: Final = {
@@ -179,14 +179,14 @@ def _is_infragraph(path: Path) -> bool:
     return b"instances" in keys and not keys & {b"levels", b"topology"}
 
 
-def _cluster(path: Path, annotations: Path | None) -> Cluster:
+def _cluster(path: Path, annotations: Path | None) -> AnnotatedTopology:
     from etude.machine.infragraph.files import read_cluster
 
     with in_file(str(path)):
         return read_cluster(path, annotations)
 
 
-def _of_cluster(cluster: Cluster, given: Mapping[str, Any], where: str) -> System:
+def _of_cluster(cluster: AnnotatedTopology, given: Mapping[str, Any], where: str) -> System:
     """The system of a graph. `given` are the other keys of a system's file, over what the graph says by itself."""
     from etude.machine.levels import levels_of
 
@@ -213,7 +213,7 @@ def _of_cluster(cluster: Cluster, given: Mapping[str, Any], where: str) -> Syste
     return system.replace(levels=found.levels, placement=place, topology=topology, irregular=found.irregular)
 
 
-def _devices(cluster: Cluster, where: str) -> list[Device]:
+def _devices(cluster: AnnotatedTopology, where: str) -> list[Device]:
     """The devices that the annotations describe, each kind once."""
     kinds = sorted({int(f) for f in cluster.figure_of})
     empty = [kind for kind in kinds if not cluster.figures[kind]]

@@ -64,11 +64,6 @@ def _catalogue() -> dict[str, Region]:
     return {name: read(Region, {"name": name, **about}, f"regions.yaml: {name}") for name, about in given.items()}
 
 
-def region_names() -> tuple[str, ...]:
-    """Regions of the catalogue."""
-    return tuple(_catalogue())
-
-
 def open_region(name: str, table: str | PathLike[str] | None = None) -> Region:
     """A region of the catalogue, or of a table with a row for each: `region`, and `impact` (g CO2 a kWh), `price` (a
     kWh), `pue`, `round_trip`, as far as they are known."""

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import ClusterError
-from etude.kernels.arrays import as_read
+from etude.kernels.arrays import I32, I64, as_read
 from etude.kernels.compile import kernel
-from etude.machine.topology import I32, I64, SHAPES, Topology, VertexKind
+from etude.machine.topology import SHAPES, Topology, VertexKind
 
 _FAR = np.int32(2**30)
 _KEPT_CELLS = 1 << 25
@@ -298,7 +298,7 @@ def _walk(ways, tail, net, distances):  # type: ignore[no-untyped-def]
         rest = ways.flow[i]
         if v == goal[i]:
             continue
-        # The source may lie on the tail of the goal.
+        # The source may be on the tail of the goal.
         tails = 0
         at = goal[i]
         while at != anchor[i] and at != v:

@@ -15,18 +15,16 @@ from itertools import takewhile
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import ClusterError, UsageError
 from etude.base.figures import figure, plain, read, said
+from etude.kernels.arrays import I64
 from etude.machine.data_plane import DataPlane
 from etude.machine.mix import as_text, kind_numbers
 from etude.machine.power import PowerCosts
 from etude.machine.sharing import HostLink, KernelSharing
 from etude.machine.tier import Checkpointing, Tier, check_tiers
 from etude.machine.topology import Topology
-
-I64 = NDArray[np.int64]
 
 DTYPES: Final = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp6", "fp4", "int4")
 """Data types that a peak rate can be given for; `fp32` is the vector units' rate, the others are the matrix units'."""
@@ -142,8 +140,10 @@ class Device:
             if name not in self.units:
                 raise ClusterError(f"packed: no unit `{name}`", hint=f"known: {', '.join(self.units) or 'none'}")
         if self.units and not self.peak_flop_per_s:
-            raise ClusterError("units are given without `peak`, which applies if no unit is named",
-                               hint="peak: those of the fastest unit")  # fmt: skip
+            raise ClusterError(
+                "units are given without `peak`, which applies if no unit is named",
+                hint="peak: those of the fastest unit",
+            )
         if self.power_w and self.idle_power_w >= self.power_w:
             raise ClusterError(f"idle_power: {self.idle_power_w:g} W is not below the limit of {self.power_w:g} W")
         if min(self.power_w, self.idle_power_w, self.price) < 0:

@@ -9,12 +9,12 @@ from etude.base.errors import ClusterError
 from etude.base.figures import figure
 
 RANK, NODE, ALL = SCOPES = ("rank", "node", "all")
-"""Who may have something in common, beside units of a level by its name; `node` is the innermost level."""
+"""Who may have something in common, besides units of a level by its name; `node` is the innermost level."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
-    """One place where bytes lie. Requests of `slots` threads or streams are in progress at once (Little's law)."""
+    """A place for bytes. Requests of `slots` threads or streams are in progress at once (Little's law)."""
 
     name: str = figure("text", "name: host, peer, nvme, store")
     capacity_bytes: int = figure("bytes", "capacity; 0: no limit", 0, zero=True)
@@ -66,7 +66,7 @@ class Checkpointing:
 
 
 def check_tiers(tiers: Sequence[Tier], levels: Sequence[str]) -> None:
-    """Refuses two of one name, one of a level that is not there, one that lies above nothing, and a circle."""
+    """Refuses two of one name, one of a level that is not there, one that is above nothing, and a circle."""
     by_name = {tier.name: tier for tier in tiers}
     scopes = [*SCOPES, *levels]
     for tier in tiers:

@@ -21,11 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import ClusterError
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
-U8 = NDArray[np.uint8]
+from etude.kernels.arrays import F64, I32, I64, U8
 
 Shape = Literal["ring", "full", "switch", "mesh"]
 SHAPES: tuple[Shape, ...] = ("ring", "full", "switch", "mesh")

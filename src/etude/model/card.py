@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, plain, read
+from etude.base.errors import ClusterError
+from etude.base.figures import figure, plain, read, usage_errors
 
 FORMAT: Final = 1
 
@@ -104,7 +104,5 @@ class Card:
 
     @classmethod
     def from_dict(cls, given: Any, where: str = "card") -> Card:
-        try:
+        with usage_errors(where):
             return read(cls, given, where)
-        except ClusterError as problem:
-            raise UsageError(problem.problem, where=problem.where or where, hint=problem.hint) from None

@@ -7,12 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32, Bool
 from etude.model.schema import NODE
 from etude.model.trace import Trace
-
-Bool = NDArray[np.bool_]
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 
 def kept(trace: Trace, keep: Bool) -> Trace:

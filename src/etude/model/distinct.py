@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-I64 = NDArray[np.int64]
+from etude.kernels.arrays import I64
+
 _FEW = 20_000
 """Rows up to which sorting is faster, since the hashing library takes long to import."""
 

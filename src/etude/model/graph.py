@@ -8,20 +8,16 @@ checked, contiguous arrays only.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-from etude.base.errors import CycleError, TraceError, UsageError
+from etude.base.errors import TraceError, UsageError
+from etude.kernels.arrays import I32, I64
 from etude.kernels.compile import kernel
 from etude.kernels.csr import reverse, topological
-from etude.model.schema import UNKNOWN
 from etude.model.trace import Trace
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 Which = Literal["data", "ctrl", "both"]
 
 
@@ -102,65 +98,6 @@ def find_cycle(trace: Trace, which: Which = "both", *, but_self: bool = False) -
     return np.roll(cycle, -int(cycle.argmin()))
 
 
-def longest_path(trace: Trace, cost_ns: ArrayLike, which: Which = "both") -> tuple[I64, I32]:
-    """(finish_ns of each node, rows of the longest path from a root to the node that finishes last).
-
-    A node starts when all that it waits for have finished, and lasts its cost. Ties go to the smallest row.
-    """
-    cost = np.array(cost_ns, np.int64)
-    if cost.shape != (len(trace),):
-        raise UsageError(f"costs have shape {cost.shape}, expected ({len(trace)},)")
-    if (cost < 0).any():
-        node = int(np.flatnonzero(cost < 0)[0])
-        shown = "not known" if cost[node] == UNKNOWN else f"{cost[node]} ns"
-        raise UsageError(f"the cost of node {node} is {shown}", hint="give every node a cost of 0 ns or more")
-    dep, order = _acyclic(trace, which)
-    finish_ns, before = _longest(dep.start, dep.rows, order, cost)
-    path = []
-    node = int(finish_ns.argmax()) if len(finish_ns) else -1
-    while node >= 0:
-        path.append(node)
-        node = int(before[node])
-    return finish_ns, np.array(path[::-1], np.int32)
-
-
-def depth(trace: Trace, which: Which = "both") -> I32:
-    """Number of dependencies on the longest chain that leads to each node; 0 on a root."""
-    dep, order = _acyclic(trace, which)
-    return (_longest(dep.start, dep.rows, order, np.ones(len(dep), np.int64))[0] - 1).astype(np.int32)
-
-
-def ancestors(trace: Trace, rows: ArrayLike, which: Which = "both") -> Bool:
-    """Mask of these rows and of all that they depend on, directly or not."""
-    dep = dependencies(trace, which)
-    return _reached(dep.start, dep.rows, _rows(rows, len(trace)))
-
-
-def descendants(trace: Trace, rows: ArrayLike, which: Which = "both") -> Bool:
-    """Mask of these rows and of all that depend on them, directly or not."""
-    after = successors(trace, which)
-    return _reached(after.start, after.rows, _rows(rows, len(trace)))
-
-
-def _rows(rows: ArrayLike, n: int) -> I32:
-    given = np.atleast_1d(np.asarray(rows))
-    if given.dtype == bool:
-        raise UsageError("rows must be numbers, not a mask", hint="np.flatnonzero(mask)")
-    found: NDArray[Any] = given.astype(np.int64)
-    if len(found) and not 0 <= int(found.min()) <= int(found.max()) < n:
-        raise UsageError(f"a row is outside the trace's {n} nodes")
-    return np.ascontiguousarray(found, np.int32)
-
-
-def _acyclic(trace: Trace, which: Which) -> tuple[Csr, I32]:
-    dep = dependencies(trace, which)
-    order = _order(dep, False)
-    if len(order) < len(dep):
-        ids = trace.source_id[find_cycle(trace, which)].tolist()
-        raise CycleError(f"nodes wait for one another: {cycle_text(ids)}")
-    return dep, order
-
-
 def cycle_text(ids: list[int]) -> str:
     """`3 waits for 5 waits for 3`, shortened if long."""
     shown = [*ids[:6], "...", ids[-1]] if len(ids) > 8 else ids
@@ -223,43 +160,3 @@ def _walk_cycle(start, rows, done):  # type: ignore[no-untyped-def]
                 node = rows[k]
                 break
     return path[seen_at[node] : length].copy()
-
-
-@kernel
-def _longest(start, rows, order, cost):  # type: ignore[no-untyped-def]
-    """(finish of each node, the dependency that let it start last or -1)."""
-    finish = np.zeros(len(cost), np.int64)
-    before = np.full(len(cost), -1, np.int32)
-    for i in order:
-        begin = np.int64(0)
-        last = np.int32(-1)
-        for k in range(start[i], start[i + 1]):
-            d = rows[k]
-            if d >= 0 and (last < 0 or finish[d] > begin or (finish[d] == begin and d < last)):
-                begin = finish[d]
-                last = d
-        finish[i] = begin + cost[i]
-        before[i] = last
-    return finish, before
-
-
-@kernel
-def _reached(start, rows, seeds):  # type: ignore[no-untyped-def]
-    mask = np.zeros(len(start) - 1, np.bool_)
-    stack = np.empty(len(start) - 1, np.int32)
-    top = 0
-    for s in seeds:
-        if not mask[s]:
-            mask[s] = True
-            stack[top] = s
-            top += 1
-    while top > 0:
-        top -= 1
-        node = stack[top]
-        for k in range(start[node], start[node + 1]):
-            d = rows[k]
-            if d >= 0 and not mask[d]:
-                mask[d] = True
-                stack[top] = d
-                top += 1
-    return mask

@@ -11,12 +11,9 @@ from numpy.typing import NDArray
 
 from etude.base.errors import TraceError, UsageError
 from etude.base.units import counted
+from etude.kernels.arrays import I32, I64, U64
 from etude.model.timing import Timing
 from etude.model.trace import Trace
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-U64 = NDArray[np.uint64]
 
 MAX_WORLD = 1 << 20
 """Most ranks of a job. A larger number in a file is a mistake, not a cluster."""
@@ -100,8 +97,10 @@ class Job:
         check_name(self.name)
         r = len(self.ranks)
         if self.world_size > MAX_WORLD or (r and int(self.ranks.max()) >= MAX_WORLD):
-            raise TraceError(f"job: a world of {max(self.world_size, int(self.ranks.max(initial=0)) + 1):,} ranks",
-                             hint=f"at most {MAX_WORLD:,} are read")  # fmt: skip
+            raise TraceError(
+                f"job: a world of {max(self.world_size, int(self.ranks.max(initial=0)) + 1):,} ranks",
+                hint=f"at most {MAX_WORLD:,} are read",
+            )
         for name in ("trace_of", "id_base", "tag_base", "metadata_of"):
             if len(getattr(self, name)) != r:
                 raise TraceError(f"job: `{name}` has {len(getattr(self, name))} entries for {r} ranks")

@@ -14,13 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I32, I64
 from etude.model.job import MAX_WORLD, Groups, Job, ranges
 from etude.model.schema import Kind
 from etude.model.timing import Timing, no_times
 from etude.model.trace import Trace
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 Places = Sequence[Sequence[int] | I64]
 """For each job the place of each rank of its world."""

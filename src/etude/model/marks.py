@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import Bool
 from etude.model.schema import ValueKind
 from etude.model.trace import Attr, Trace
-
-Bool = NDArray[np.bool_]
 
 
 def marks(trace: Trace, attribute: str) -> Bool:

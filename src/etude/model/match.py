@@ -23,14 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import TraceError
+from etude.kernels.arrays import I32, I64, U8
 from etude.kernels.compile import kernel
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.trace import Trace
-
-U8 = NDArray[np.uint8]
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 WORLD = -1
 """The group of a collective that names none: every rank of the world."""

@@ -16,16 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import TraceError
+from etude.kernels.arrays import I32, I64, U8
 from etude.kernels.compile import kernel
 from etude.model import text
 from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN, Kind, ValueKind
 from etude.model.trace import Trace
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-U8 = NDArray[np.uint8]
-U64 = NDArray[np.uint64]
 
 LOCAL: Final = 1
 REMOTE: Final = 2

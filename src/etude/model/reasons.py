@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import TraceError
-from etude.kernels.arrays import as_read
+from etude.kernels.arrays import I64, U8, as_read
 from etude.kernels.compile import kernel
 from etude.kernels.varint import put_varint, varint_length
 from etude.model import text
@@ -20,8 +20,6 @@ from etude.model.schema import Why
 if TYPE_CHECKING:
     from etude.model.trace import Trace
 
-U8 = NDArray[np.uint8]
-I64 = NDArray[np.int64]
 
 LETTERS: Final = np.frombuffer("".join(why.letter for why in Why).encode(), np.uint8)
 _NONE: Final = 255

@@ -9,20 +9,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import MismatchError, UsageError
 from etude.base.files import let_go
 from etude.base.units import counted
+from etude.kernels.arrays import I64, Bool
 from etude.machine.system import System
 from etude.model.card import Card
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN
 from etude.model.timing import Timing
 from etude.model.trace import Trace
-
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,13 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.kernels.arrays import as_read
+from etude.kernels.arrays import I64, U8, as_read
 from etude.kernels.compile import kernel
 from etude.kernels.varint import LONGEST, decode_varint, encode_varint, put_varint, read_varint
 
 PAD = 8
-U8 = NDArray[np.uint8]
-I64 = NDArray[np.int64]
 
 
 def pad(data: bytes | bytearray | memoryview | U8) -> U8:

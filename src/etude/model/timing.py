@@ -6,14 +6,11 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import TraceError
 from etude.base.units import format_time
+from etude.kernels.arrays import I32, I64
 from etude.model.schema import UNKNOWN
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 
 class Origin(IntEnum):
@@ -27,7 +24,7 @@ class Origin(IntEnum):
 class Timing:
     """Start and end of every node, in blocks: one per rank if measured, one per class of ranks if folded.
 
-    The i-th rank that is present has block block_of[i]; row j of a block is node j. UNKNOWN is no time.
+    The i-th rank that is present has block block_of[i]; row j of a block is node j. UNKNOWN means no time.
 
     timing: etude.extend.Timing = run.timing
     """

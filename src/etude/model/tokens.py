@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-F64 = NDArray[np.float64]
+from etude.kernels.arrays import F64
 
 
 def token_times(arrival: Any, first: Any, last: Any, tokens: Any) -> tuple[F64, F64]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import TraceError
-from etude.kernels.arrays import as_read
+from etude.kernels.arrays import I32, I64, U8, U64, as_read
 from etude.kernels.compile import kernel
 from etude.model import reasons, text
 from etude.model.schema import (
@@ -25,11 +25,6 @@ from etude.model.schema import (
     LaneKind,
     ValueKind,
 )
-
-U8 = NDArray[np.uint8]
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-U64 = NDArray[np.uint64]
 
 # Enums as plain numbers, for kernels.
 SEND, RECV, COLL = int(Kind.SEND), int(Kind.RECV), int(Kind.COLL)

@@ -10,14 +10,11 @@ from enum import IntEnum
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import U8, Bool
 from etude.model.frames import SEGMENT, frames
 from etude.model.schema import Kind
 from etude.model.trace import Trace
-
-U8 = NDArray[np.uint8]
-Bool = NDArray[np.bool_]
 
 
 class Use(IntEnum):
@@ -74,7 +71,7 @@ def uses(trace: Trace) -> U8:
 
 
 def has_device(trace: Trace) -> bool:
-    """Whether anything runs besides the host, or there is no host. Messages without a place are no sign of a device:
+    """Whether anything runs besides the host, or there is no host. Messages without a place are not a sign of a device:
     those of gloo run on the host."""
     if not (trace.cpu == 1).any():
         return True

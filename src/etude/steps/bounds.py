@@ -18,6 +18,7 @@ from etude.cost.compute import compute_time_ns
 from etude.cost.stacks import Stack
 from etude.cost.stacks.stack import tuned
 from etude.cost.traces import ops_of
+from etude.kernels.arrays import F64
 from etude.machine.system import System
 from etude.make.generate import Plan
 from etude.make.generate.model import Model
@@ -26,7 +27,6 @@ from etude.model.job import Job
 from etude.model.schema import Collective, Kind
 from etude.steps.step import efficiency_of, machine_for
 
-F64 = NDArray[np.float64]
 ANALYTIC: Final = "analytic"
 _PARTS: Final = {Collective.ALL_REDUCE: 1.0, Collective.REDUCE_SCATTER: 1.0, Collective.ALL_TO_ALL: 1.0}
 """Least fraction of its input bytes that a member of a large group must send or receive; for an all-gather see
@@ -46,9 +46,7 @@ class OpTimes:
         where = (plan.gpus, plan.tp, plan.cp, plan.pp, plan.ep, plan.etp, plan.dp_shard, plan.ep_node, plan.order)
         calls = [(op.group, op.collective, op.in_bytes, plan.zero > 0, *where) for op in ops]
         compute = [op for op in ops if op.kind == Kind.COMP and id(op) not in self._compute]
-        talk = {
-            key: op for op, key in zip(ops, calls, strict=True) if op.kind == Kind.COLL and key not in self._calls
-        }  # fmt: skip
+        talk = {key: op for op, key in zip(ops, calls, strict=True) if op.kind == Kind.COLL and key not in self._calls}
         if compute or talk:
             times = self._times(*job_of_ops(plan, [*compute, *talk.values()])).tolist()
             self._compute |= {id(op): (op, ns) for op, ns in zip(compute, times[: len(compute)], strict=True)}

@@ -12,7 +12,7 @@ from etude.base.outputs import Place
 from etude.base.talk import progress, say
 from etude.base.units import format_bytes
 from etude.capture import opening
-from etude.run.qualify import Figure, MeasureOptions, Node, measure_node, write_node
+from etude.run.qualify import MeasureOptions, NodeFigure, QualifiedNode, measure_node, write_node
 from etude.run.replay.communication import PlayOptions, plan_communication, play, probe_links, rehearse
 
 SIZES: Final = (4096, 64 << 20)
@@ -30,7 +30,7 @@ class Measuring:
     seconds: float
     place: Place | None
 
-    def measured(self) -> Node:
+    def measured(self) -> QualifiedNode:
         """The node; its figures are written if a place is given."""
         with progress("measuring") as advance:
             figures, about = measure_node(MeasureOptions(repetitions=self.repetitions, seconds=self.seconds))
@@ -41,7 +41,7 @@ class Measuring:
                 figures += _links(count, "nccl" if gpus >= count else "gloo", self.repetitions)
             if self.job is not None:
                 figures.append(_replayed(self.job, self.repetitions))
-        node = Node(self.name, tuple(figures), about | {"processes": count})
+        node = QualifiedNode(self.name, tuple(figures), about | {"processes": count})
         if self.place is not None:
             with writing(self.place.path, force=self.place.force) as path:
                 write_node(node, path)
@@ -49,12 +49,12 @@ class Measuring:
         return node
 
 
-def _figure(name: str, part: str, unit: str, rates: list[float]) -> Figure:
+def _figure(name: str, part: str, unit: str, rates: list[float]) -> NodeFigure:
     value = median(rates)
-    return Figure(name, part, unit, value, median(abs(rate - value) for rate in rates) / value)
+    return NodeFigure(name, part, unit, value, median(abs(rate - value) for rate in rates) / value)
 
 
-def _links(processes: int, backend: str, repetitions: int) -> list[Figure]:
+def _links(processes: int, backend: str, repetitions: int) -> list[NodeFigure]:
     options = PlayOptions(backend=backend, iterations=3 * repetitions, warmup=3, verify=False)
     seconds = probe_links(processes, SIZES, options)
     found = []
@@ -67,7 +67,7 @@ def _links(processes: int, backend: str, repetitions: int) -> list[Figure]:
     return found
 
 
-def _replayed(path: Path, repetitions: int) -> Figure:
+def _replayed(path: Path, repetitions: int) -> NodeFigure:
     job = opening.open(path, workers=1)
     programs = plan_communication(job)
     rehearse(programs)

@@ -13,7 +13,7 @@ from etude.make.generate.model import Family, Model
 from etude.make.generate.train import plan_memory
 
 
-def _powers(limit: int) -> list[int]:
+def powers(limit: int) -> list[int]:
     return [1 << k for k in range(limit.bit_length()) if 1 << k <= limit]
 
 
@@ -25,9 +25,9 @@ def candidates(model: Model, gpus: int, system: System, base: dict[str, Any]) ->
     def choices(name: str, usual: list[Any]) -> list[Any]:
         return [base[name]] if name in base else usual
 
-    for tp in choices("tp", _powers(min(node, 8)) if splits else [1]):
-        for pp in choices("pp", [p for p in _powers(max(model.layers, 1)) if p <= 32]):
-            for ep in choices("ep", [e for e in _powers(model.experts) if model.experts % e == 0] or [1]):
+    for tp in choices("tp", powers(min(node, 8)) if splits else [1]):
+        for pp in choices("pp", [p for p in powers(max(model.layers, 1)) if p <= 32]):
+            for ep in choices("ep", [e for e in powers(model.experts) if model.experts % e == 0] or [1]):
                 for zero, micro in ((z, m) for z in choices("zero", [1, 3]) for m in choices("micro_batch", [1, 2, 4])):
                     chunks = [f"interleaved:{v}" for v in (2, 4) if pp > 1 and model.layers >= pp * v]
                     for schedule in choices("schedule", ["1f1b", *chunks] if pp > 1 else ["1f1b"]):

@@ -7,16 +7,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from etude.analyse.serving import passes, token_times
+from etude.kernels.arrays import I64
 from etude.machine.system import System
 from etude.make.generate.serving import ServedJob, first_and_last, last_stage, product_flops
 from etude.model.run import Run
 from etude.run.simulate import Simulated, simulate
 from etude.steps.step import grown
-
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

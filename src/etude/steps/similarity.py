@@ -10,15 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.analyse.breakdown import breakdown
+from etude.kernels.arrays import F64, I64
 from etude.machine.system import System
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind
+from etude.model.totals import known
 from etude.model.trace import Trace
 from etude.run.simulate import simulate
 from etude.steps.step import grown
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 SIZES: Final = (
     ("compute FLOPs", (Kind.COMP,), "flops"),
@@ -54,8 +53,10 @@ def likeness(a: Job, b: Job, system: System | None = None) -> list[dict[str, Any
         sent = left.sent(collective), right.sent(collective)
         if collective and any(sent):
             rows.append(_error(f"{collective.name.lower()} bytes per rank", *sent))
-    for what, found in (("ranks", [s.spread_of_ranks for s in (left, right)]),
-                        ("steps", [s.spread_of_steps for s in (left, right)])):  # fmt: skip
+    for what, found in (
+        ("ranks", [s.spread_of_ranks for s in (left, right)]),
+        ("steps", [s.spread_of_steps for s in (left, right)]),
+    ):
         if None not in found:
             rows.append(_points(f"spread of {what}: deviation of compute time", *found))  # type: ignore[arg-type]
     if system is not None:
@@ -98,7 +99,7 @@ class _Side:
         return float(sum(of(trace) * share for trace, share in self.programs))
 
     def sent(self, collective: Collective) -> float:
-        return self.mean(lambda t: float(_known(t.in_bytes)[t.collective == collective].sum()))
+        return self.mean(lambda t: float(known(t.in_bytes)[t.collective == collective].sum()))
 
     def values(self, kinds: tuple[Kind, ...], column: str) -> tuple[F64, F64]:
         """Values that are known, and the weight of each."""
@@ -119,7 +120,7 @@ class _Side:
 
     @cached_property
     def spread_of_steps(self) -> float | None:
-        """The same from step to step, on the mean of the ranks."""
+        """The same from step to step, averaged over the ranks."""
         found = []
         for trace, _ in self.programs[:MAX_OWN]:
             step = np.where(trace.step == UNKNOWN, -1, trace.step)
@@ -135,11 +136,7 @@ def _deviation(sums: F64) -> float | None:
 
 
 def _computed(trace: Trace) -> F64:
-    return np.where(trace.kind == Kind.COMP, _known(trace.duration_ns), 0).astype(np.float64)
-
-
-def _known(column: I64) -> I64:
-    return np.where(column == UNKNOWN, 0, column)
+    return np.where(trace.kind == Kind.COMP, known(trace.duration_ns), 0).astype(np.float64)
 
 
 def _smirnov(a: tuple[F64, F64], b: tuple[F64, F64]) -> float:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +25,9 @@ _BOMB_BYTES, _BOMB_RATIO = 16 << 20, 200
 generated ones with one repeated operation 65 times."""
 
 
-def load(path: str | Path, max_bytes: int | None = None) -> tuple[U8, int]:
-    """(heap, size): a file's decompressed content, followed by PAD zero bytes. `max_bytes` limits the decompressed
-    size."""
+@contextmanager
+def _opened(path: str | Path, max_bytes: int | None) -> Iterator[tuple[BufferedReader, int, Iterator[bytes] | None]]:
+    """(file, size on disk, what it holds piece by piece if it is compressed)."""
     name = os.fspath(path)
     try:
         with open(path, "rb") as f:
@@ -33,32 +35,30 @@ def load(path: str | Path, max_bytes: int | None = None) -> tuple[U8, int]:
             size = os.fstat(f.fileno()).st_size
             f.seek(0)
             if head[:2] == GZIP or head == ZSTD:
-                return _join(unpacked(f.read(), name, max_bytes), 16 * size)
-            _check_size(size, max_bytes, name)
-            heap = np.empty(size + PAD, np.uint8)
-            got = f.readinto(heap[:size].data)
+                yield f, size, unpacked(f.read(), name, max_bytes)
+            else:
+                _check_size(size, max_bytes, name)
+                yield f, size, None
     except OSError as problem:
         raise FormatError(f"cannot be read: {problem.strerror or problem}", path=name) from None
+
+
+def load(path: str | Path, max_bytes: int | None = None) -> tuple[U8, int]:
+    """(heap, size): a file's decompressed content, followed by PAD zero bytes. `max_bytes` limits the decompressed
+    size."""
+    with _opened(path, max_bytes) as (f, size, unpacking):
+        if unpacking is not None:
+            return _join(unpacking, 16 * size)
+        heap = np.empty(size + PAD, np.uint8)
+        got = f.readinto(heap[:size].data)
     heap[got:] = 0
     return heap[: got + PAD], got
 
 
 def pieces(path: str | Path, max_bytes: int | None = None) -> Iterator[bytes]:
     """A file's decompressed content, piece by piece."""
-    name = os.fspath(path)
-    try:
-        with open(path, "rb") as f:
-            head = f.read(4)
-            size = os.fstat(f.fileno()).st_size
-            f.seek(0)
-            if head[:2] == GZIP or head == ZSTD:
-                yield from unpacked(f.read(), name, max_bytes)
-                return
-            _check_size(size, max_bytes, name)
-            while piece := f.read(_CHUNK):
-                yield piece
-    except OSError as problem:
-        raise FormatError(f"cannot be read: {problem.strerror or problem}", path=name) from None
+    with _opened(path, max_bytes) as (f, _, unpacking):
+        yield from unpacking if unpacking is not None else iter(lambda: f.read(_CHUNK), b"")
 
 
 def load_all(paths: Sequence[str | Path], max_bytes: int | None = None) -> tuple[U8, list[int]]:

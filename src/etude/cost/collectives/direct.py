@@ -35,7 +35,8 @@ from etude.cost.collectives.steps import (
     scattered,
 )
 from etude.cost.groups import GroupShape, GroupSpan
-from etude.cost.schedule import I64, Put, Schedule, ScheduleBuilder
+from etude.cost.schedule import Put, Schedule, ScheduleBuilder
+from etude.kernels.arrays import I64
 from etude.machine.ports import is_product
 from etude.machine.system import LINED, System
 from etude.model.schema import Collective

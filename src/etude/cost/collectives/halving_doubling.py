@@ -10,7 +10,8 @@ from etude.cost.collectives.algorithm import Algorithm, Layout
 from etude.cost.collectives.plan import AlgorithmPlan, Leg, bits_of, by_level, port_rate
 from etude.cost.collectives.steps import AG, AR, RS, Groups, Passes, arrivals, pair, scattered
 from etude.cost.groups import GroupShape, GroupSpan
-from etude.cost.schedule import I64, Put, Schedule, ScheduleBuilder
+from etude.cost.schedule import Put, Schedule, ScheduleBuilder
+from etude.kernels.arrays import I64
 from etude.machine.system import LINED, Level, LevelKind, System
 from etude.model.schema import Collective
 
@@ -111,9 +112,11 @@ def doubling_all_gather(
         other = who ^ distance
         low = who // distance * distance
         sent = build.add(
-            half.member, half.member[:, other], *half.span(low, low + distance),
+            half.member,
+            half.member[:, other],
+            *half.span(low, low + distance),
             after=pair(ready, half.member, half.member[:, other]),
-        )  # fmt: skip
+        )
         ready = arrivals(build, half.member, ready, [sent[:, other]])
         distance *= 2
     if half.extra:

@@ -16,7 +16,8 @@ from etude.cost.collectives.in_switch import reduces_in_switch, switch_level
 from etude.cost.collectives.plan import AlgorithmPhase, AlgorithmPlan, Leg, by_level, detour, in_line, port_rate
 from etude.cost.collectives.steps import A2A, AG, AR, RS, Groups, Passes, alone, owned
 from etude.cost.groups import GroupShape, GroupSpan
-from etude.cost.schedule import I64, Schedule, ScheduleBuilder
+from etude.cost.schedule import Schedule, ScheduleBuilder
+from etude.kernels.arrays import I64
 from etude.machine.system import LINED, Level, LevelKind, System
 from etude.model.schema import Collective
 

@@ -11,7 +11,8 @@ from etude.cost.collectives.algorithm import Algorithm, Layout
 from etude.cost.collectives.plan import PASSES, ROOTED, AlgorithmPhase, AlgorithmPlan, Leg, port_rate
 from etude.cost.collectives.steps import AG, AR, BARRIER, BROADCAST, REDUCE, RS, Groups, Passes, arrivals, owned
 from etude.cost.groups import GroupShape, GroupSpan
-from etude.cost.schedule import I64, Put, Schedule, ScheduleBuilder
+from etude.cost.schedule import Put, Schedule, ScheduleBuilder
+from etude.kernels.arrays import I64
 from etude.machine.system import Level, System
 from etude.model.schema import Collective
 

@@ -7,12 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.machine.system import LINED, Level, LevelKind, System
-
-I64 = NDArray[np.int64]
 
 
 def p2p_time_ns(system: System, src: Any, dst: Any, size_bytes: Any) -> I64:

@@ -17,7 +17,8 @@ from etude.cost.collectives.hierarchical import dimensions
 from etude.cost.collectives.plan import AlgorithmPhase, AlgorithmPlan, Leg, port_rate
 from etude.cost.collectives.steps import A2A
 from etude.cost.groups import GroupShape, GroupSpan
-from etude.cost.schedule import I64, Schedule, ScheduleBuilder
+from etude.cost.schedule import Schedule, ScheduleBuilder
+from etude.kernels.arrays import I64
 from etude.machine.ports import is_product
 from etude.machine.system import LINED, System
 from etude.model.schema import Collective

@@ -38,7 +38,8 @@ from etude.cost.collectives.steps import (
     pair,
 )
 from etude.cost.groups import GroupShape, GroupSpan
-from etude.cost.schedule import I64, IN_FLIGHT, Put, Schedule, ScheduleBuilder
+from etude.cost.schedule import IN_FLIGHT, Put, Schedule, ScheduleBuilder
+from etude.kernels.arrays import I64
 from etude.machine.system import LINED, Level, LevelKind, System
 from etude.model.schema import Collective
 
@@ -168,10 +169,12 @@ def carry_around(build: ScheduleBuilder, n: int, reach: int, sign: int, part: tu
             if len(some):
                 ids = np.full(n, -1, np.int64)
                 ids[some] = build.add(
-                    at[some], after[some],
-                    (origin * n * parts + number * n + begin)[some], (end - begin + 1)[some],
+                    at[some],
+                    after[some],
+                    (origin * n * parts + number * n + begin)[some],
+                    (end - begin + 1)[some],
                     after=None if waits is None else waits[some],
-                )  # fmt: skip
+                )
                 came.append(ids)
 
 

@@ -12,7 +12,8 @@ from etude.cost.collectives.plan import ROOTED, AlgorithmPlan, in_line
 from etude.cost.collectives.ring import in_turn
 from etude.cost.collectives.steps import A2A, AG, AR, BROADCAST, REDUCE, RS, Groups, Passes, arrivals, pair
 from etude.cost.groups import GroupShape
-from etude.cost.schedule import I64, Put, Schedule, ScheduleBuilder
+from etude.cost.schedule import Put, Schedule, ScheduleBuilder
+from etude.kernels.arrays import I64
 from etude.machine.system import System
 from etude.model.schema import Collective
 

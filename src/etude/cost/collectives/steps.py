@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.cost.schedule import I64, Schedule, ScheduleBuilder
+from etude.cost.schedule import Schedule, ScheduleBuilder
+from etude.kernels.arrays import I64
 from etude.model.schema import Collective
 
 Groups = NDArray[np.int64]

@@ -20,13 +20,11 @@ from etude.cost.collectives.plan import ONE_PASS, ROOTED, AlgorithmPhase, Algori
 from etude.cost.collectives.table import BY_COLLECTIVE
 from etude.cost.groups import GroupShape, group_shape
 from etude.cost.schedule import IN_FLIGHT
+from etude.kernels.arrays import F64, I64
 from etude.machine.ports import ports_of
 from etude.machine.system import LINED, Protocol, System
 from etude.model.job import Groups
 from etude.model.schema import UNKNOWN, Collective
-
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 Line = tuple[float, float]
 """(fixed ns, ns for each byte)."""
@@ -36,7 +34,7 @@ _GATHERING: Final = (Collective.ALL_GATHER, Collective.GATHER)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Choice:
+class AlgorithmChoice:
     """Time of each collective, and what was chosen for it."""
 
     time_ns: I64
@@ -76,7 +74,7 @@ def collectives_time_ns(system: System, kind: Any, size_bytes: Any, group_of: An
     return time_ns
 
 
-def choose(system: System, kind: Collective, size_bytes: Any, group: Any, algorithm: str = AUTO) -> Choice:
+def choose(system: System, kind: Collective, size_bytes: Any, group: Any, algorithm: str = AUTO) -> AlgorithmChoice:
     """Like `collective_time_ns`, with the chosen algorithm and protocol: the fastest of those allowed."""
     sizes = np.asarray(size_bytes, np.float64)
     if sizes.size and not sizes.min() >= 0:
@@ -84,7 +82,7 @@ def choose(system: System, kind: Collective, size_bytes: Any, group: Any, algori
     shape = group if isinstance(group, GroupShape) else group_shape(system, group)
     if shape.size == 1:
         nothing = np.full(sizes.shape, "", dtype="<U16")
-        return Choice(np.zeros(sizes.shape, np.int64), nothing, nothing)
+        return AlgorithmChoice(np.zeros(sizes.shape, np.int64), nothing, nothing)
     payload = _payload(kind, sizes, shape.size)
     best, time_ns = np.full(sizes.shape, np.inf), np.zeros(sizes.shape)
     names, protocols = np.full(sizes.shape, "", dtype="<U16"), np.full(sizes.shape, "", dtype="<U16")
@@ -99,7 +97,7 @@ def choose(system: System, kind: Collective, size_bytes: Any, group: Any, algori
             best = np.where(better, known, best)
             time_ns = np.where(better, np.maximum(known, protocol.least_ns), time_ns)
             names, protocols = np.where(better, name, names), np.where(better, protocol_name, protocols)
-    return Choice(np.ceil(time_ns - 1e-6).astype(np.int64), names, protocols)
+    return AlgorithmChoice(np.ceil(time_ns - 1e-6).astype(np.int64), names, protocols)
 
 
 def algorithms_for(system: System, kind: Collective, shape: GroupShape, algorithm: str = AUTO) -> list[str]:

@@ -17,7 +17,8 @@ from etude.cost.collectives.direct import fan
 from etude.cost.collectives.plan import PASSES, AlgorithmPhase, AlgorithmPlan, Leg, bits_of, port_rate
 from etude.cost.collectives.steps import AR, BROADCAST, GATHER, REDUCE, SCATTER
 from etude.cost.groups import GroupShape, GroupSpan
-from etude.cost.schedule import I64, Schedule, ScheduleBuilder
+from etude.cost.schedule import Schedule, ScheduleBuilder
+from etude.kernels.arrays import I64
 from etude.machine.system import LINED, Level, LevelKind, System
 from etude.model.schema import Collective
 

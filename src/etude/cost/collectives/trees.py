@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from etude.cost.collectives.steps import BROADCAST, SCATTER, owned
-from etude.cost.schedule import I64, Put, Schedule, ScheduleBuilder
+from etude.cost.schedule import Put, Schedule, ScheduleBuilder
+from etude.kernels.arrays import I64
 from etude.model.schema import Collective
 
 

@@ -13,13 +13,10 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64, I64
 from etude.kernels.compile import kernel
 from etude.kernels.heap import KEY, Heap, empty_heap, pop, push
-
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 TICKS: Final = 1 << 40
 """Ticks of a kernel's own clock while an average block runs."""
@@ -50,14 +47,14 @@ class Cores(NamedTuple):
     core_bytes_per_ns: float  # most that one core draws
 
 
-class Stop(NamedTuple):
+class StopRule(NamedTuple):
     least_ops: int  # kernels of the first stream, after which it may end
     most_ops: int  # and after which it does
     after_ns: float  # and not before this
     alone: bool  # there is no second stream
 
 
-ONCE: Final = Stop(1, 1, 0.0, alone=True)
+ONCE: Final = StopRule(1, 1, 0.0, alone=True)
 
 
 class _State(NamedTuple):
@@ -71,7 +68,7 @@ class _State(NamedTuple):
     next_ns: F64  # when the next kernel of the stream arrives
 
 
-def ends_ns(grids: Grids, cores: Cores, stop: Stop) -> F64:
+def ends_ns(grids: Grids, cores: Cores, stop: StopRule) -> F64:
     """When each kernel of the first stream ends. The second stream begins first, and the other while it runs."""
     clusters = np.flatnonzero(np.diff(cores.cluster, prepend=-1))
     state = _State(
@@ -94,7 +91,7 @@ def _least(parts: F64) -> float:
 
 
 @kernel
-def _run(grids: Grids, cores: Cores, stop: Stop, state: _State, first: Heap, second: Heap) -> F64:
+def _run(grids: Grids, cores: Cores, stop: StopRule, state: _State, first: Heap, second: Heap) -> F64:
     ends = np.zeros(stop.most_ops)
     done, now_ns = 0, 0.0
     ticks, most = np.zeros(2), np.zeros(2)

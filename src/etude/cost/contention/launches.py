@@ -36,7 +36,7 @@ REPEAT: Final = 3
 """Corrections of a block's work until all of them together take the time alone."""
 
 
-class Room(NamedTuple):
+class BlockRoom(NamedTuple):
     """Room that a block takes on a core."""
 
     threads: float
@@ -45,16 +45,16 @@ class Room(NamedTuple):
 
 
 ROOMS: Final = {
-    OpClass.GEMM: Room(1.0, 0.95, 2),
-    OpClass.GROUPED_GEMM: Room(1.0, 0.95, 2),
-    OpClass.CONVOLUTION: Room(1.0, 0.95, 1),
-    OpClass.ATTENTION: Room(1.0, 0.95, 1),
-    OpClass.ATTENTION_DECODE: Room(0.5, 0.5, 1),
+    OpClass.GEMM: BlockRoom(1.0, 0.95, 2),
+    OpClass.GROUPED_GEMM: BlockRoom(1.0, 0.95, 2),
+    OpClass.CONVOLUTION: BlockRoom(1.0, 0.95, 1),
+    OpClass.ATTENTION: BlockRoom(1.0, 0.95, 1),
+    OpClass.ATTENTION_DECODE: BlockRoom(0.5, 0.5, 1),
 }
 """Kernels of matrix units fill a core with registers and shared memory; all others take threads alone."""
-STREAMING: Final = Room(1 / PARTS, 0.0, 1)
-COPY: Final = Room(1.0, 0.0, 1)
-HOLDER: Final = Room(0.25, 0.88, 1)
+STREAMING: Final = BlockRoom(1 / PARTS, 0.0, 1)
+COPY: Final = BlockRoom(1.0, 0.0, 1)
+HOLDER: Final = BlockRoom(0.25, 0.88, 1)
 """A kernel that holds cores: 512 threads and 200 KB of shared memory."""
 
 
@@ -67,7 +67,7 @@ class Launch:
     period: int = 0
     core_ns: float = 0.0
     size_bytes: float = 0.0
-    room: Room = STREAMING
+    room: BlockRoom = STREAMING
     gap_ns: float = 0.0
     copies: str = ""
     """`h2d` or `d2h`: a copy engine, no cores."""

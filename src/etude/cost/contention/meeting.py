@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from etude.base.errors import UsageError
-from etude.cost.contention.blocks import ONCE, Stop, ends_ns
+from etude.cost.contention.blocks import ONCE, StopRule, ends_ns
 from etude.cost.contention.launches import Launch, grids_of, memory_rate, room_on
 from etude.machine.system import Device
 
@@ -72,7 +72,7 @@ def beside(device: Device, op: Launch, background: Launch) -> float:
     """Mean time of the operator in ns, repeated on one stream while the background repeats on another."""
     if op.copies or background.copies:
         return _copied(device, op, background)
-    enough = Stop(PERIODS, MOST, PERIODS * (op.alone_ns + background.alone_ns), alone=False)
+    enough = StopRule(PERIODS, MOST, PERIODS * (op.alone_ns + background.alone_ns), alone=False)
     ends = ends_ns(grids_of(op, background), room_on(device), enough)
     return float(ends[-1]) / len(ends)
 

@@ -7,7 +7,7 @@ from etude.base.faces import face
 
 if TYPE_CHECKING:
     from etude.cost.opdb import worker as worker
-    from etude.cost.opdb.curves import Origin as Origin
+    from etude.cost.opdb.curves import TimeOrigin as TimeOrigin
     from etude.cost.opdb.database import OpDatabase as OpDatabase
     from etude.cost.opdb.database import add_rows as add_rows
     from etude.cost.opdb.database import read_ops as read_ops

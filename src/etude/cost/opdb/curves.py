@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from etude.cost.compute import roofline_ns
 from etude.cost.opdb.schema import ATTENTION, ATTENTION_BACKWARD, DIMS, FIXED, OPS, Shapes, distinct, packed, works_of
+from etude.kernels.arrays import F64, I64
 from etude.machine.system import Device
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 Key = tuple[str, str, tuple[int, ...]]
 """Op, data type, fixed dimensions."""
 
@@ -34,7 +33,7 @@ KINDS: Final = tuple(FIXED.index(name) for name in ("inputs", "element_bytes"))
 SIXTEEN_BITS: Final = {"bf16": ("fp16",), "fp16": ("bf16",)}
 
 
-class Origin(IntEnum):
+class TimeOrigin(IntEnum):
     """Origin of a time."""
 
     NONE = 0
@@ -114,15 +113,15 @@ class Curves:
             self._by_op.setdefault((op, dtype), []).append(dims)
 
     def time_ns(self, shapes: Shapes) -> tuple[F64, NDArray[np.uint8]]:
-        """Time of each op (NaN if unknown) and its `Origin`."""
+        """Time of each op (NaN if unknown) and its `TimeOrigin`."""
         first, which = distinct(shapes)
         once = shapes.take(first)
         base, known = _base_ns(self.device, once)
         log_ratio = np.zeros(len(once))
-        origin = np.where(known, np.uint8(Origin.ROOFLINE), np.uint8(Origin.NONE))
+        origin = np.where(known, np.uint8(TimeOrigin.ROOFLINE), np.uint8(TimeOrigin.NONE))
         for key, rows in _by_key(once).items():
             log_ratio[rows], origin[rows] = self._of_key(key, once.dims[rows], known[rows])
-        time = np.where(origin == Origin.NONE, np.nan, base * np.exp(log_ratio))
+        time = np.where(origin == TimeOrigin.NONE, np.nan, base * np.exp(log_ratio))
         return time[which], origin[which]
 
     def _of_key(self, key: Key, dims: I64, known: NDArray[np.bool_]) -> tuple[F64, NDArray[np.uint8]]:
@@ -133,14 +132,14 @@ class Curves:
                 curve = self._curve((name, dtype, fixed))
                 found, inside = log_ratio_at(curve, where)
                 exact = np.isin(packed(where), packed(curve.at)) if where.shape[1] else np.ones(len(where), bool)
-                origin = np.where(exact, np.uint8(Origin.MEASURED), np.uint8(Origin.BETWEEN))
+                origin = np.where(exact, np.uint8(TimeOrigin.MEASURED), np.uint8(TimeOrigin.BETWEEN))
                 # Without a roofline times cannot be extrapolated.
-                beyond = np.where(known, np.uint8(Origin.OUTSIDE), np.uint8(Origin.NONE))
+                beyond = np.where(known, np.uint8(TimeOrigin.OUTSIDE), np.uint8(TimeOrigin.NONE))
                 return found, np.where(inside, origin, beyond)
         near = self._near(key, where)
-        instead = Origin.ROOFLINE if near is None else Origin.NEAR
+        instead = TimeOrigin.ROOFLINE if near is None else TimeOrigin.NEAR
         found = np.zeros(len(dims)) if near is None else near
-        return found, np.where(known, np.uint8(instead), np.uint8(Origin.NONE))
+        return found, np.where(known, np.uint8(instead), np.uint8(TimeOrigin.NONE))
 
     def _curve(self, key: Key) -> Curve:
         if key not in self._curves:

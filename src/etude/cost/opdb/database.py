@@ -27,11 +27,9 @@ from etude.base.files import writing
 from etude.cost.opdb.curves import Curves
 from etude.cost.opdb.schema import COLUMNS, DIMS, FIXED, NAMES, OPS, Shapes, distinct
 from etude.cost.ops import DTYPE_BYTES
+from etude.kernels.arrays import F64
 from etude.machine import device_names, open_device
 from etude.machine.system import Device
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 VERSION: Final = b"1"
 _MARK: Final = b"etude.ops"

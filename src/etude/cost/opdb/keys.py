@@ -7,16 +7,15 @@ from math import prod
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.cost.aten_inputs import dtype_of
 from etude.cost.aten_inputs import shapes_of as listed_shapes
 from etude.cost.aten_matrix import VARLEN
 from etude.cost.opdb.schema import DIMS, Shapes
+from etude.kernels.arrays import I64
 from etude.model.schema import Kind
 from etude.model.trace import Trace
 
-I64 = NDArray[np.int64]
 Found = tuple[str, dict[str, int]]
 Rule = Callable[[list[list[int]], list[list[int]], str], Found]
 """(shapes in, shapes out, phase) -> op and dimensions."""

@@ -24,11 +24,10 @@ from etude.base.errors import FormatError
 from etude.base.figures import read_mapping
 from etude.cost.opdb.database import SCHEMA, OpDatabase, checked
 from etude.cost.opdb.schema import DIMS
+from etude.kernels.arrays import F64, I64
 
 META: Final = "meta.yaml"
 VARIANTS: Final = {"bf16": "bf16", "fp16": "fp16"}
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 Found = tuple[str, dict[str, Any]]
 """An op, and its dimensions: a column for each, or one number for all rows."""
 

@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 from etude.base.errors import MismatchError
 from etude.cost import ops as work
 from etude.cost.ops import DTYPE_NUMBER, OpClass, OpTable, Work, width
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
+from etude.kernels.arrays import I64
 
 FIXED: Final = ("n", "k", "heads", "kv_heads", "head_size", "experts", "inputs", "element_bytes")
 FREE: Final = ("tokens", "keys", "batch", "batch_keys", "elements")

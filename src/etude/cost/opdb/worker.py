@@ -143,8 +143,10 @@ def _serve(torch: Any, made: Maker, d: dict[str, int]) -> Call:
         else:
             calls.append(lambda: sdpa(q, k, v, is_causal=True, **more))
     if d["batch"]:
-        q1, k1, v1 = (made(d["batch"], n, h, size).transpose(1, 2)
-                      for n, h in ((1, heads), (d["batch_keys"], kv), (d["batch_keys"], kv)))  # fmt: skip
+        q1, k1, v1 = (
+            made(d["batch"], n, h, size).transpose(1, 2)
+            for n, h in ((1, heads), (d["batch_keys"], kv), (d["batch_keys"], kv))
+        )
         calls.append(lambda: sdpa(q1, k1, v1, **more))
     return lambda: [one() for one in calls]
 

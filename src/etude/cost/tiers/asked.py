@@ -12,7 +12,7 @@ from etude.base.parameters import is_given, spelled
 from etude.base.talk import say
 
 if TYPE_CHECKING:
-    from etude.cost.tiers.graphs import Graph, Pass
+    from etude.cost.tiers.graphs import FeatureGraph, GraphPass
     from etude.machine.system import Device, System
 
 OF_RANDOM = ("nodes", "edges", "exponent", "shuffle", "locality", "reach", "seed")
@@ -69,7 +69,7 @@ class Reading(StrEnum):
     STREAM = "stream"
 
 
-class Policy(StrEnum):
+class EvictionPolicy(StrEnum):
     LRU = "lru"
     LFU = "lfu"
     PINNED = "pinned"
@@ -125,10 +125,14 @@ class GraphNetwork(OnServer):
         "choice", "`gather` pages, whole `partitions`, or `stream` all features", Reading.GATHER, of=Reading,
         panel=READING,
     )  # fmt: skip
-    policy: Policy = figure(
-        "choice", "eviction policy of that memory", Policy.LRU, of=Policy, needs="read=gather|read=partitions",
+    policy: EvictionPolicy = figure(
+        "choice",
+        "eviction policy of that memory",
+        EvictionPolicy.LRU,
+        of=EvictionPolicy,
+        needs="read=gather|read=partitions",
         panel=READING,
-    )  # fmt: skip
+    )
     page_bytes: int = figure("bytes", "page size", 4000, needs="read=gather", panel=READING)
     train: bool = figure("switch", "also run a backward pass", False, panel=READING)
     regather: bool = figure("switch", "gather again in the backward pass", False, needs="train", panel=READING)
@@ -140,8 +144,8 @@ class GraphNetwork(OnServer):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GraphInputs:
-    graph: "Graph | None"
+class FeatureGraphInputs:
+    graph: "FeatureGraph | None"
     """None: the one of a file."""
     file: Path | None
     partitions: int
@@ -153,13 +157,15 @@ class GraphInputs:
     host: "Device"
 
 
-def graph_inputs(asked: GraphNetwork) -> GraphInputs:
+def graph_inputs(asked: GraphNetwork) -> FeatureGraphInputs:
     from etude.machine import open_device, open_system
 
     if asked.train and asked.read is Reading.STREAM:
         said = spelled(asked, "read")
-        raise UsageError(f"{said} stream applies only to inference, not to {spelled(asked, 'train')}",
-                         hint="whole partitions can be trained: `partitions`")  # fmt: skip
+        raise UsageError(
+            f"{said} stream applies only to inference, not to {spelled(asked, 'train')}",
+            hint="whole partitions can be trained: `partitions`",
+        )
     how = {"layers": asked.layers, "room_bytes": asked.room_bytes, "read": asked.read.value}
     if asked.read is not Reading.STREAM:
         how |= {"policy": asked.policy.value, "train": asked.train, "regather": asked.regather}
@@ -173,33 +179,34 @@ def graph_inputs(asked: GraphNetwork) -> GraphInputs:
     }
     drawn = [name for name in OF_RANDOM if file is not None and is_given(asked, name)]
     if drawn:
-        raise UsageError(f"a graph is either read, by {spelled(asked, 'graph')}, or drawn, by "
-                         f"{spelled(asked, drawn[0])}, not both")  # fmt: skip
-    return GraphInputs(
+        raise UsageError(
+            f"a graph is either read, by {spelled(asked, 'graph')}, or drawn, by {spelled(asked, drawn[0])}, not both"
+        )
+    return FeatureGraphInputs(
         graph=_drawn(asked, common) if file is None else None, file=file, **common, how=how,
         system=open_system(asked.system), tier=asked.tier, host=open_device(asked.host),
     )  # fmt: skip
 
 
-def _drawn(asked: GraphNetwork, common: dict[str, Any]) -> "Graph":
-    from etude.cost.tiers.graphs import Graph
+def _drawn(asked: GraphNetwork, common: dict[str, Any]) -> "FeatureGraph":
+    from etude.cost.tiers.graphs import FeatureGraph
 
     if not asked.nodes or not asked.edges:
         nodes, edges, graph = (spelled(asked, name) for name in ("nodes", "edges", "graph"))
         raise UsageError("no graph is given", hint=f"{nodes} and {edges} of a random one, or {graph} and a file")
     near: dict[str, Any] = {"locality": asked.locality, "reach": asked.reach} if common["partitions"] > 1 else {}
     more: dict[str, Any] = {"exponent": asked.exponent, "shuffle": asked.shuffle, "seed": asked.seed}
-    return Graph(nodes=asked.nodes, edges=asked.edges, **near, **more, **common)
+    return FeatureGraph(nodes=asked.nodes, edges=asked.edges, **near, **more, **common)
 
 
-def graph_passed(given: GraphInputs) -> "tuple[Graph, Pass, dict[str, float]]":
+def graph_passed(given: FeatureGraphInputs) -> "tuple[FeatureGraph, GraphPass, dict[str, float]]":
     from etude.cost.tiers.graph_time import pass_time
-    from etude.cost.tiers.graphs import Graph, out_of_core
+    from etude.cost.tiers.graphs import FeatureGraph, out_of_core
 
     graph = given.graph
     if graph is None:
         assert given.file is not None
-        graph = Graph.read(
+        graph = FeatureGraph.read(
             given.file, partitions=given.partitions, feature_bytes=given.feature_bytes, partitioner=given.partitioner
         )
     found = out_of_core(graph, **given.how)
@@ -209,14 +216,14 @@ def graph_passed(given: GraphInputs) -> "tuple[Graph, Pass, dict[str, float]]":
 SIZES = ("read_bytes", "written_bytes", "used_bytes", "gathered_bytes", "spilled_bytes", "partitioner_bytes")
 
 
-def graph_record(result: "tuple[Graph, Pass, dict[str, float]]") -> dict[str, Any]:
+def graph_record(result: "tuple[FeatureGraph, GraphPass, dict[str, float]]") -> dict[str, Any]:
     graph, found, took = result
     sizes = {name: getattr(found, name) for name in SIZES} | {"nodes": graph.nodes, "edges": graph.edges}
     times = {name: round(one) for name, one in took.items()}
     return sizes | {"amplification": found.amplification, "inside": graph.inside} | times
 
 
-def graph_figures(result: "tuple[Graph, Pass, dict[str, float]]") -> dict[str, Any]:
+def graph_figures(result: "tuple[FeatureGraph, GraphPass, dict[str, float]]") -> dict[str, Any]:
     """The record, formatted."""
     from etude.base.units import format_bytes, format_time
 

@@ -6,18 +6,16 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import FormatError, UsageError
+from etude.kernels.arrays import I64
 from etude.kernels.compile import kernel
-
-I64 = NDArray[np.int64]
 
 PARTITIONERS: Final = ("order", "greedy")
 ROUNDS: Final = 5
 
 
-class Edges(NamedTuple):
+class GraphEdges(NamedTuple):
     source: I64
     target: I64
 
@@ -25,12 +23,12 @@ class Edges(NamedTuple):
 class Parted(NamedTuple):
     """Edges with their nodes renumbered, part after part."""
 
-    edges: Edges
+    edges: GraphEdges
     held_bytes: int
     """Memory of the partitioner."""
 
 
-def read_edges(path: Path) -> Edges:
+def read_edges(path: Path) -> GraphEdges:
     """A CSV with the columns `source` and `target`: numbers of nodes from 0 on."""
     import pyarrow as pa
     from pyarrow import csv
@@ -44,13 +42,13 @@ def read_edges(path: Path) -> Edges:
         raise FormatError(
             f"no edges: {problem}", where=str(path), hint="columns source,target: whole numbers"
         ) from None
-    edges = Edges(*(np.ascontiguousarray(column, np.int64) for column in columns))
+    edges = GraphEdges(*(np.ascontiguousarray(column, np.int64) for column in columns))
     if not len(edges.source) or min(edges.source.min(), edges.target.min()) < 0:
         raise FormatError("no edges, or a negative node", where=str(path), hint="columns source,target, from 0 on")
     return edges
 
 
-def parted(edges: Edges, nodes: int, partitions: int, how: str) -> Parted:
+def parted(edges: GraphEdges, nodes: int, partitions: int, how: str) -> Parted:
     """`order`: by number. `greedy`: node by node into the part with the most of its neighbours, minus a penalty for
     full parts, and again with the resulting placement (linear deterministic greedy, re-streamed); parts with common
     edges are placed near one another."""
@@ -70,7 +68,7 @@ def parted(edges: Edges, nodes: int, partitions: int, how: str) -> Parted:
     number = np.empty(nodes, np.int64)
     number[np.argsort(part, kind="stable")] = np.arange(nodes)
     return Parted(
-        Edges(number[edges.source], number[edges.target]), sum(one.nbytes for one in (start, near, part, between))
+        GraphEdges(number[edges.source], number[edges.target]), sum(one.nbytes for one in (start, near, part, between))
     )
 
 

@@ -11,19 +11,16 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.base.units import format_bytes
 from etude.cost.compute import roofline_ns
 from etude.cost.ops import OpClass, OpTable, matmul
-from etude.cost.tiers.graphs import Pass
+from etude.cost.tiers.graphs import GraphPass
 from etude.cost.tiers.streaming import staged_ns
 from etude.cost.tiers.transfers import copy_ns, tier_of
+from etude.kernels.arrays import F64, I64
 from etude.machine.system import Device, System
-
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 DTYPE: Final = "bf16"
 
@@ -39,7 +36,7 @@ class PassTime:
     compute_ns: float
 
 
-def pass_time(found: Pass, system: System, tier: str, host: Device) -> PassTime:
+def pass_time(found: GraphPass, system: System, tier: str, host: Device) -> PassTime:
     """`host` gathers features for the device, or computes the sums of a stream; the device computes products, and the
     sums of gathered features."""
     steps, size = found.steps, found.feature_bytes
@@ -52,12 +49,14 @@ def pass_time(found: Pass, system: System, tier: str, host: Device) -> PassTime:
     rate = place.read_bytes_per_s
     if place.slots and place.latency_ns:  # Little's law
         rate = min(rate, place.slots * found.item_bytes / place.latency_ns * 1e9)
-    stages = np.stack([
-        steps.read_bytes * 1e9 / rate + steps.written_bytes * 1e9 / place.write_bytes_per_s,
-        _host_ns(found, host),
-        _link_ns(system.device, sent * size, steps.nodes * size),
-        _device_ns(found, system.device),
-    ])  # fmt: skip
+    stages = np.stack(
+        [
+            steps.read_bytes * 1e9 / rate + steps.written_bytes * 1e9 / place.write_bytes_per_s,
+            _host_ns(found, host),
+            _link_ns(system.device, sent * size, steps.nodes * size),
+            _device_ns(found, system.device),
+        ]
+    )
     layers = range(0, stages.shape[1], found.turns)
     took = sum(staged_ns(stages[:, begin : begin + found.turns]) for begin in layers)
     each = dict(zip(("tier_ns", "host_ns", "link_ns", "compute_ns"), stages.sum(axis=1).tolist(), strict=True))
@@ -74,7 +73,7 @@ def _rows_ns(device: Device, moved_bytes: I64, flops: I64) -> F64:
     return np.where(moved_bytes > 0, roofline_ns(device, table, dtype=DTYPE), 0.0)
 
 
-def _host_ns(found: Pass, host: Device) -> F64:
+def _host_ns(found: GraphPass, host: Device) -> F64:
     steps, size = found.steps, found.feature_bytes
     if found.is_stream:  # a message is added to its sum, which is read and written
         return _rows_ns(host, (steps.gathered + 2 * steps.edges) * size, steps.edges * found.width)
@@ -88,7 +87,7 @@ def _link_ns(device: Device, up_bytes: I64, down_bytes: I64) -> F64:
     return np.asarray(np.max(times, axis=0), np.float64)
 
 
-def _device_ns(found: Pass, device: Device) -> F64:
+def _device_ns(found: GraphPass, device: Device) -> F64:
     steps, size, width = found.steps, found.feature_bytes, found.width
     products = roofline_ns(device, OpTable.of([matmul(n, width, width, dtype=DTYPE) for n in steps.nodes.tolist()]))
     time = np.where(steps.nodes > 0, products, 0.0) * np.where(steps.is_backward, 2, 1)  # of inputs and of weights

@@ -26,17 +26,16 @@ from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.base.units import format_bytes
-from etude.cost.tiers.graph_parts import Edges, Parted, parted, read_edges
+from etude.cost.tiers.graph_parts import GraphEdges, Parted, parted, read_edges
 from etude.cost.tiers.residency import held
-
-I64 = NDArray[np.int64]
+from etude.kernels.arrays import I64
 
 READS: Final = ("gather", "partitions", "stream")
 MOST_EDGES: Final = 2_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Graph:
+class FeatureGraph:
     nodes: int
     edges: int
     partitions: int
@@ -50,7 +49,7 @@ class Graph:
     """Numbers of nodes are unrelated to their parts."""
     partitioner: str = "order"
     seed: int = 0
-    given: Edges | None = None
+    given: GraphEdges | None = None
     """Used instead of a drawn graph."""
 
     def __post_init__(self) -> None:
@@ -59,15 +58,17 @@ class Graph:
                 f"{self.nodes:,} nodes in {self.partitions:,} equal parts", hint="use a divisor of the number of nodes"
             )
         if not 0 < self.edges <= MOST_EDGES or self.feature_bytes < 1 or not 0 <= self.locality <= 1:
-            raise UsageError(f"{self.edges:,} edges, features of {self.feature_bytes:,} B, locality {self.locality:g}",
-                             hint=f"1 to {MOST_EDGES:,} edges; a larger graph by its ratios")  # fmt: skip
+            raise UsageError(
+                f"{self.edges:,} edges, features of {self.feature_bytes:,} B, locality {self.locality:g}",
+                hint=f"1 to {MOST_EDGES:,} edges; a larger graph by its ratios",
+            )
         if self.exponent and not self.exponent > 2:
             raise UsageError(
                 f"an exponent of degrees of {self.exponent:g}", hint="above 2, or 0: all nodes have the same degree"
             )
 
     @classmethod
-    def read(cls, path: Path, *, partitions: int, **more: Any) -> Graph:
+    def read(cls, path: Path, *, partitions: int, **more: Any) -> FeatureGraph:
         """The graph of a file; nodes without edges fill up the last part."""
         edges = read_edges(path)
         nodes = int(max(edges.source.max(), edges.target.max())) + 1
@@ -129,12 +130,12 @@ class Graph:
 
 
 @lru_cache(maxsize=2)
-def _drawn(graph: Graph) -> Parted:
+def _drawn(graph: FeatureGraph) -> Parted:
     """Cached: studies use one graph many times."""
-    return parted(Edges(*graph.drawn()), graph.nodes, graph.partitions, graph.partitioner)
+    return parted(GraphEdges(*graph.drawn()), graph.nodes, graph.partitions, graph.partitioner)
 
 
-class Steps(NamedTuple):
+class TurnWork(NamedTuple):
     """The work of each turn: a part of a layer, or, for a stream, as many nodes as a part has."""
 
     read_bytes: I64
@@ -148,7 +149,7 @@ class Steps(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pass:
+class GraphPass:
     """All layers, forward and, in training, backward."""
 
     used_bytes: int
@@ -159,7 +160,7 @@ class Pass:
     """Bytes kept for the backward pass that did not fit: written, and read again."""
     partitioner_bytes: int = 0
     """Memory of the partitioner."""
-    steps: Steps
+    steps: TurnWork
     turns: int
     """Turns of a layer."""
     feature_bytes: int
@@ -186,9 +187,9 @@ class Pass:
 
 
 def out_of_core(
-    graph: Graph, *, layers: int, room_bytes: int, read: str, policy: str = "lru", page_bytes: int = 0,
+    graph: FeatureGraph, *, layers: int, room_bytes: int, read: str, policy: str = "lru", page_bytes: int = 0,
     train: bool = False, regather: bool = False,
-) -> Pass:  # fmt: skip
+) -> GraphPass:  # fmt: skip
     """`room_bytes` of the host hold features, or sums that wait. Results of a layer are written once, and are the
     features of the next."""
     if read not in READS:
@@ -207,9 +208,9 @@ def out_of_core(
         one = _streamed(graph, source, target, room_bytes)
         spilled = layers * int(one.read_bytes.sum() - graph.nodes * graph.feature_bytes)
         columns: Any = [np.tile(column, layers) for column in one]
-        steps = Steps(*columns)
+        steps = TurnWork(*columns)
         item_bytes = graph.size * graph.feature_bytes
-        return Pass(spilled_bytes=spilled, steps=steps, item_bytes=item_bytes, is_stream=True, **facts)
+        return GraphPass(spilled_bytes=spilled, steps=steps, item_bytes=item_bytes, is_stream=True, **facts)
     nodes_each = graph.size if read == "partitions" else max((page_bytes or 4096) // graph.feature_bytes, 1)
     need = np.unique(pairs // graph.nodes * graph.nodes + pairs % graph.nodes // nodes_each)
     item_bytes, count = nodes_each * graph.feature_bytes, -(-graph.nodes // nodes_each)
@@ -218,7 +219,7 @@ def out_of_core(
                          f"{format_bytes(room_bytes)}", hint="use more memory, or smaller parts")  # fmt: skip
     walk = _walk(graph, need, count, layers, item_bytes, gathered * graph.feature_bytes, train, regather)
     fits = walk.size <= room_bytes
-    some = _Walk(walk.item[fits], walk.size[fits], walk.makes[fits], walk.turn[fits])
+    some = _Accesses(walk.item[fits], walk.size[fits], walk.makes[fits], walk.turn[fits])
     found = held(some.item, some.size, room_bytes, policy, some.makes)
     turns = passes * graph.partitions
     misses = np.append(np.flatnonzero(fits)[found.missed & ~some.makes], np.flatnonzero(~fits & ~walk.makes))
@@ -231,12 +232,12 @@ def out_of_core(
     part = np.tile(np.arange(graph.partitions), passes)
     if train and not regather:
         part[layers * graph.partitions :] = np.tile(np.arange(graph.partitions)[::-1], layers)
-    steps = Steps(
+    steps = TurnWork(
         read_bytes=_sums(walk.turn[misses], walk.size[misses], turns), written_bytes=results + spilled_at,
         gathered=gathered[part], edges=np.bincount(target // graph.size, minlength=graph.partitions)[part],
         nodes=np.full(turns, graph.size), is_backward=np.arange(turns) >= layers * graph.partitions,
     )  # fmt: skip
-    return Pass(spilled_bytes=int(spilled_at.sum()), steps=steps, item_bytes=item_bytes, **facts)
+    return GraphPass(spilled_bytes=int(spilled_at.sum()), steps=steps, item_bytes=item_bytes, **facts)
 
 
 def _sums(at: I64, values: I64, count: int) -> I64:
@@ -245,7 +246,7 @@ def _sums(at: I64, values: I64, count: int) -> I64:
     return found
 
 
-class _Walk(NamedTuple):
+class _Accesses(NamedTuple):
     """Accesses in their order."""
 
     item: I64
@@ -254,13 +255,13 @@ class _Walk(NamedTuple):
     turn: I64
 
 
-def _reads(items: I64, item_bytes: int, turn: I64) -> _Walk:
-    return _Walk(items, np.full(len(items), item_bytes), np.zeros(len(items), bool), turn)
+def _reads(items: I64, item_bytes: int, turn: I64) -> _Accesses:
+    return _Accesses(items, np.full(len(items), item_bytes), np.zeros(len(items), bool), turn)
 
 
 def _walk(
-    graph: Graph, need: I64, count: int, layers: int, item_bytes: int, kept: I64, train: bool, regather: bool
-) -> _Walk:
+    graph: FeatureGraph, need: I64, count: int, layers: int, item_bytes: int, kept: I64, train: bool, regather: bool
+) -> _Accesses:
     """Forward, part by part and layer by layer; in training what each part produced (`kept` bytes) is needed again, the
     last first, or the features once more."""
     part, parts = need // graph.nodes, np.arange(graph.partitions)
@@ -269,23 +270,26 @@ def _walk(
         reads = _reads(need % graph.nodes + layer * count, item_bytes, layer * graph.partitions + part)
         if train and not regather:  # behind the reads of each part
             turn = layer * graph.partitions + parts
-            made = _Walk(layers * count + turn, kept, np.ones(graph.partitions, bool), turn)
+            made = _Accesses(layers * count + turn, kept, np.ones(graph.partitions, bool), turn)
             order = np.argsort(np.append(part * 2, parts * 2 + 1), kind="stable")
-            reads = _Walk(*(np.append(a, b)[order] for a, b in zip(reads, made, strict=True)))
+            reads = _Accesses(*(np.append(a, b)[order] for a, b in zip(reads, made, strict=True)))
         found.append(reads)
     first = layers * graph.partitions
     if train and not regather:
         back = np.arange(first)[::-1]
-        found.append(_Walk(layers * count + back, np.tile(kept, layers)[::-1], np.zeros(first, bool),
-                           first + np.arange(first)))  # fmt: skip
+        found.append(
+            _Accesses(
+                layers * count + back, np.tile(kept, layers)[::-1], np.zeros(first, bool), first + np.arange(first)
+            )
+        )
     elif train:
         for layer in reversed(range(layers)):
             turn = first + (layers - 1 - layer) * graph.partitions + part
             found.append(_reads(need % graph.nodes + layer * count, item_bytes, turn))
-    return _Walk(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
+    return _Accesses(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
 
 
-def _streamed(graph: Graph, source: I64, target: I64, room_bytes: int) -> Steps:
+def _streamed(graph: FeatureGraph, source: I64, target: I64, room_bytes: int) -> TurnWork:
     """One layer: messages arrive in the order of their sources; among waiting sums, those with the fewest remaining
     messages are evicted first, and complete ones leave for good. An evicted sum is read when its next message
     arrives."""
@@ -306,9 +310,11 @@ def _streamed(graph: Graph, source: I64, target: I64, room_bytes: int) -> Steps:
     alone = np.setdiff1d(np.arange(graph.nodes), items)  # without a message: done when they are read
     done += np.bincount(alone // graph.size, minlength=graph.partitions)
     each, size = np.full(graph.partitions, graph.size), graph.feature_bytes
-    return Steps(
+    return TurnWork(
         read_bytes=(each + np.bincount(turn[back], minlength=graph.partitions)) * size,
         written_bytes=(done + np.bincount(turn[found.gone_at[out]], minlength=graph.partitions)) * size,
-        gathered=each, edges=np.bincount(turn, minlength=graph.partitions), nodes=done,
+        gathered=each,
+        edges=np.bincount(turn, minlength=graph.partitions),
+        nodes=done,
         is_backward=np.zeros(graph.partitions, bool),
-    )  # fmt: skip
+    )

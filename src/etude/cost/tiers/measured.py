@@ -126,8 +126,10 @@ def _way(system: System, method: str) -> Checkpointing:
     known = {way.name: way for way in system.checkpoints}
     bare = next((method.removesuffix(end) for end in ENDINGS if method.endswith(end)), method)
     if method not in known and bare not in known:
-        raise ClusterError(f"system `{system.name}` does not specify checkpoints by `{bare}`",
-                           hint=f"`checkpoints` in its file; known: {', '.join(known) or 'none'}")  # fmt: skip
+        raise ClusterError(
+            f"system `{system.name}` does not specify checkpoints by `{bare}`",
+            hint=f"`checkpoints` in its file; known: {', '.join(known) or 'none'}",
+        )
     return known.get(method) or known[bare]
 
 

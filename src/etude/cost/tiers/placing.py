@@ -13,7 +13,7 @@ from etude.base.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class StoredPart:
     name: str
     size_bytes: float
     use: float = 1.0
@@ -25,7 +25,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class PlacedParts:
     resident_bytes: dict[str, float]
     near_read_bytes: float
     """Bytes per token, from the device's memory."""
@@ -40,7 +40,7 @@ class Placed:
         return self.near_read_bytes * 1e9 / near_bytes_per_s + (self.far_read_bytes * 1e9 / far if far else 0.0)
 
 
-def place(parts: Sequence[Part], room_bytes: float, needed_bytes: float = 0.0) -> Placed:
+def place(parts: Sequence[StoredPart], room_bytes: float, needed_bytes: float = 0.0) -> PlacedParts:
     """Places parts; `needed_bytes` of the room are always taken: buffers, the layer that streams."""
     if needed_bytes > room_bytes:
         raise UsageError(
@@ -56,4 +56,4 @@ def place(parts: Sequence[Part], room_bytes: float, needed_bytes: float = 0.0) -
         resident[part.name] = here
         near += here * part.use
     far = sum(part.size_bytes * part.use for part in parts) - near
-    return Placed(resident_bytes=resident, near_read_bytes=near, far_read_bytes=max(far, 0.0))
+    return PlacedParts(resident_bytes=resident, near_read_bytes=near, far_read_bytes=max(far, 0.0))

@@ -12,21 +12,18 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.base.units import format_bytes
+from etude.kernels.arrays import I64, Bool
 from etude.kernels.compile import kernel
-
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 POLICIES: Final = ("lru", "lfu", "pinned", "belady", "min_pending")
 LRU, LFU, PINNED, BELADY, MIN_PENDING = range(5)
 NEVER: Final = 1 << 62
 
 
-class Held(NamedTuple):
+class AccessOutcome(NamedTuple):
     """The outcome of each access."""
 
     missed: Bool
@@ -62,7 +59,7 @@ def reside(accesses: I64, room: int, policy: str = "lru", writes: Bool | None = 
     return Residency(accesses=len(accesses), misses=int(found.missed.sum()), stores=int(found.is_dirty.sum()))
 
 
-def held(accesses: I64, sizes: I64, room: int, policy: str = "lru", writes: Bool | None = None) -> Held:
+def held(accesses: I64, sizes: I64, room: int, policy: str = "lru", writes: Bool | None = None) -> AccessOutcome:
     """Items of any sizes, which may change from one access to the next, in `room` bytes. Refuses an item that does not
     fit alone, except with `pinned`, which lets it through."""
     if policy not in POLICIES:
@@ -74,8 +71,9 @@ def held(accesses: I64, sizes: I64, room: int, policy: str = "lru", writes: Bool
     if len(written) != len(items) or len(of) != len(items):
         raise UsageError(f"{len(items)} accesses, {len(of)} sizes and {len(written)} write flags")
     if policy != "pinned" and len(of) and of.max() > room:
-        raise UsageError(f"an item of {format_bytes(int(of.max()))} does not fit a room of {format_bytes(room)}",
-                         hint="more room")  # fmt: skip
+        raise UsageError(
+            f"an item of {format_bytes(int(of.max()))} does not fit a room of {format_bytes(room)}", hint="more room"
+        )
     return _held(items, of, _next_use(items), written, room, POLICIES.index(policy))
 
 
@@ -140,7 +138,7 @@ def _drop(queue: _Queue) -> None:
 
 
 @kernel
-def _held(items: I64, sizes: I64, next_use: I64, written: Bool, room: int, policy: int) -> Held:
+def _held(items: I64, sizes: I64, next_use: I64, written: Bool, room: int, policy: int) -> AccessOutcome:
     n = len(items)
     missed, is_dirty = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
     gone_at = np.full(n, -1, np.int64)
@@ -184,4 +182,4 @@ def _held(items: I64, sizes: I64, next_use: I64, written: Bool, room: int, polic
         size_of[item] = sizes[i]
         was_written[item] |= written[i]
         _push(queue, rank, i, item)
-    return Held(missed, gone_at, is_dirty)
+    return AccessOutcome(missed, gone_at, is_dirty)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
 from etude.base.errors import UsageError
-
-F64 = NDArray[np.float64]
+from etude.kernels.arrays import F64
 
 
 def streamed_ns(compute_ns: F64, load_ns: F64, buffers: int = 2) -> float:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from etude.base.faces import face
 
 if TYPE_CHECKING:
-    from etude.decide.score.kind import Kind as Kind
+    from etude.decide.score.kind import ScoreKind as ScoreKind
     from etude.decide.score.kinds import KINDS as KINDS
     from etude.decide.score.scoring import Scored as Scored
     from etude.decide.score.scoring import document as document

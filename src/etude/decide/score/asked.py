@@ -14,7 +14,7 @@ from etude.base.talk import progress, say
 from etude.world.serve import Engine
 
 if TYPE_CHECKING:
-    from etude.decide.score.scoring import Prepared, Scored
+    from etude.decide.score.scoring import PreparedRows, Scored
 
 ROWS, REQUESTS = "Which rows", "Measured requests"
 SHOWN = 8
@@ -73,7 +73,7 @@ OPTIONS = ("system", "stack", "model", "tp", "ep", "precision", "kv_dtype", "rep
 
 @dataclass(frozen=True, slots=True)
 class ScoreInputs:
-    files: "tuple[Prepared, ...]"
+    files: "tuple[PreparedRows, ...]"
     notes: tuple[str, ...]
     place: Place | None
 
@@ -90,7 +90,7 @@ def score_inputs(asked: Score) -> ScoreInputs:
     def named(name: str) -> str:
         return spelled(asked, name)
 
-    def of_file(path: Path) -> "Prepared":
+    def of_file(path: Path) -> "PreparedRows":
         try:
             return prepared(path, spelled=named, **options)
         except UsageError as problem:

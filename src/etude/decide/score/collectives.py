@@ -11,9 +11,9 @@ import numpy as np
 
 from etude.base.errors import UsageError
 from etude.cost.collectives import collective_time_ns, p2p_time_ns
-from etude.decide.score.kind import Asked, CsvRow, Item, Kind, Predicted, check_system, table_rows
+from etude.decide.score.kind import CsvRow, Item, PredictedRow, ScoreKind, ScoreRequest, check_system, table_rows
 from etude.decide.score.nccl_tests import is_nccl_tests, read_nccl_tests
-from etude.decide.score.source import Source
+from etude.decide.score.source import ScoreFile
 from etude.machine import System, open_system
 from etude.model.schema import Collective
 from etude.steps.measured.gpus import words
@@ -28,7 +28,7 @@ GATHERING: Final = (Collective.ALL_GATHER, Collective.GATHER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class MeasuredCall:
     """A measured call; `size_bytes` as nccl-tests count them."""
 
     collective: str
@@ -42,8 +42,8 @@ class Call:
     """The GPU or machine as the file names it."""
 
 
-def predict(item: Item, asked: Asked) -> Predicted:
-    call = item.value if isinstance(item.value, Call) else call_of(item.value)
+def predict(item: Item, asked: ScoreRequest) -> PredictedRow:
+    call = item.value if isinstance(item.value, MeasuredCall) else call_of(item.value)
     name = asked.system or call.system
     if not name:
         raise UsageError(f"there is no system for `{call.named}`")
@@ -56,18 +56,18 @@ def predict(item: Item, asked: Asked) -> Predicted:
         assumed.append("the network between nodes is that of the system")
     assumed.append("NCCL's own choice of algorithm and protocol")
     time_ns = call_time_ns(open_part(name, call.gpus, call.per_node), call)
-    return Predicted(measured={"time_s": call.time_us / 1e6}, predicted={"time_s": time_ns / 1e9}, assumed=assumed)
+    return PredictedRow(measured={"time_s": call.time_us / 1e6}, predicted={"time_s": time_ns / 1e9}, assumed=assumed)
 
 
-def call_of(row: CsvRow) -> Call:
+def call_of(row: CsvRow) -> MeasuredCall:
     """A row of either table."""
     if "median_us" in row:
-        return Call(
+        return MeasuredCall(
             collective=row["collective"], size_bytes=int(row["bytes"]), time_us=float(row["median_us"]),
             gpus=int(row["workers"]), per_node=int(row["devices_per_node"]),
             system=VIDUR_SYSTEMS.get(row["system"], ""), named=row["system"],
         )  # fmt: skip
-    return Call(
+    return MeasuredCall(
         collective=row["collective"], size_bytes=int(row["size_bytes"]), time_us=float(row["time_us"]),
         gpus=int(row["gpus"]), per_node=int(row["gpus_per_node"]),
         system=SYSTEMS.get(row["gpu"].partition("-")[0], ""), named=row["gpu"],
@@ -89,7 +89,7 @@ def open_part(name: str, gpus: int, per_node: int) -> System:
     return on_system(system, gpus, per_node)
 
 
-def call_time_ns(part: System, call: Call) -> float:
+def call_time_ns(part: System, call: MeasuredCall) -> float:
     stride = part.levels[0].size
     ranks = [node * stride + k for node in range(call.gpus // call.per_node) for k in range(call.per_node)]
     sizes = np.array([call.size_bytes])
@@ -101,24 +101,34 @@ def call_time_ns(part: System, call: Call) -> float:
     return float(collective_time_ns(part, kind, sizes, ranks)[0])
 
 
-def _holds(source: Source) -> bool:
+def _holds(source: ScoreFile) -> bool:
     return source.has(*NCCL) or source.has(*VIDUR) or is_nccl_tests(source.head)
 
 
-def _rows(path: Path, asked: Asked) -> list[Item]:
+def _rows(path: Path, asked: ScoreRequest) -> list[Item]:
     with path.open("rb") as file:
         if not is_nccl_tests(file.read(1 << 16)):
             return table_rows(path, asked)
     lines = read_nccl_tests(path)
     known = next((SYSTEMS[name] for name in SYSTEMS if name.lower() in words(lines[0].gpu)), "")
     return [
-        Item(number, Call(collective=one.collective, size_bytes=one.size_bytes, time_us=one.time_us, gpus=one.gpus,
-                          per_node=one.per_node, system=known, named=one.gpu))
+        Item(
+            number,
+            MeasuredCall(
+                collective=one.collective,
+                size_bytes=one.size_bytes,
+                time_us=one.time_us,
+                gpus=one.gpus,
+                per_node=one.per_node,
+                system=known,
+                named=one.gpu,
+            ),
+        )
         for number, one in enumerate(lines, 1)
-    ]  # fmt: skip
+    ]
 
 
-KIND: Final = Kind(
+KIND: Final = ScoreKind(
     name="collectives",
     doc="output of nccl-tests; CSV of collectives: gpu, gpus, gpus_per_node, collective, size_bytes, time_us, ...",
     holds=_holds,

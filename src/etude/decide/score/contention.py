@@ -8,12 +8,12 @@ from typing import Final
 from etude.base.errors import UsageError
 from etude.cost.contention.rows import Launches, is_contention, predicted_row
 from etude.decide.score.devices import device_of
-from etude.decide.score.kind import Asked, Item, Kind, Predicted, check_device, table_rows
+from etude.decide.score.kind import Item, PredictedRow, ScoreKind, ScoreRequest, check_device, table_rows
 
 DEVICE: Final = "h200"
 
 
-def predict(item: Item, asked: Asked) -> Predicted:
+def predict(item: Item, asked: ScoreRequest) -> PredictedRow:
     row = item.value
     found = predicted_row(device_of(asked.system or DEVICE), row, int(item.label), launches=_seen(asked.system))
     if not found["covered"]:
@@ -23,7 +23,7 @@ def predict(item: Item, asked: Asked) -> Predicted:
     alone_s = float(row["op_alone_ns"]) / 1e9
     assumed = [] if asked.system else [f"device {DEVICE}: the row names none"]
     assumed += ["times alone as measured", "operands in bf16", "tiles and blocks of the device's usual kernels"]
-    return Predicted(
+    return PredictedRow(
         measured={"time_s": found["measured"] * alone_s},
         predicted={"time_s": found["predicted"] * alone_s},
         assumed=assumed,
@@ -36,7 +36,7 @@ def _seen(system: str) -> Launches:
     return {}
 
 
-KIND: Final = Kind(
+KIND: Final = ScoreKind(
     name="contention",
     doc="CSV of operators that share a device: op, background, op_alone_ns, ...; or op, holder, sms_held, ...",
     holds=lambda source: is_contention(source.columns),

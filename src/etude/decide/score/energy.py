@@ -6,19 +6,21 @@ from functools import cache
 from typing import Final
 
 from etude.base.errors import UsageError
-from etude.decide.score.kind import Asked, Item, Kind, Predicted, check_system, table_rows
-from etude.decide.score.source import Source
+from etude.decide.score.kind import Item, PredictedRow, ScoreKind, ScoreRequest, check_system, table_rows
+from etude.decide.score.source import ScoreFile
 from etude.machine import System, open_system
 from etude.steps.energy.rows import energy_row
 
 SYSTEM: Final = "dgx-h200"
 FIGURES: Final = {
-    "mean_w": ("power_w", 1.0), "energy_j_per_call": ("energy_j_per_call", 1.0), "call_ns": ("time_s", 1e-9),
-}  # fmt: skip
+    "mean_w": ("power_w", 1.0),
+    "energy_j_per_call": ("energy_j_per_call", 1.0),
+    "call_ns": ("time_s", 1e-9),
+}
 """Column -> figure, and its unit in that of the figure."""
 
 
-def predict(item: Item, asked: Asked) -> Predicted:
+def predict(item: Item, asked: ScoreRequest) -> PredictedRow:
     row = item.value
     found = energy_row(int(item.label), row, _system(asked.system or SYSTEM))
     if "refused" in found:
@@ -31,7 +33,7 @@ def predict(item: Item, asked: Asked) -> Predicted:
     }.get(row["kind"], [])
     assumed += ["a context of 1,024"] if row["kind"] == "decode" and "context" not in row.get("detail", "") else []
     assumed += [] if row.get("clock_mhz") or row.get("cap_w") else ["nominal clock, no power cap"]
-    return Predicted(measured=_named(found["measured"]), predicted=_named(found["predicted"]), assumed=assumed)
+    return PredictedRow(measured=_named(found["measured"]), predicted=_named(found["predicted"]), assumed=assumed)
 
 
 @cache
@@ -43,11 +45,11 @@ def _named(values: dict[str, float]) -> dict[str, float]:
     return {FIGURES[name][0]: value * FIGURES[name][1] for name, value in values.items()}
 
 
-def _holds(source: Source) -> bool:
+def _holds(source: ScoreFile) -> bool:
     return source.has("name", "kind") and bool(source.columns & FIGURES.keys())
 
 
-KIND: Final = Kind(
+KIND: Final = ScoreKind(
     name="energy",
     doc="CSV of an energy counter: name, kind, mean_w, energy_j_per_call, call_ns",
     holds=_holds,

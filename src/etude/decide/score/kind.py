@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from etude.base.errors import EtudeError, FormatError, UsageError
 from etude.base.files import csv_rows
 from etude.decide.score.devices import device_of
-from etude.decide.score.source import Source
+from etude.decide.score.source import ScoreFile
 from etude.machine import open_system
 
 Figures: TypeAlias = Mapping[str, float]
@@ -18,7 +18,7 @@ CsvRow: TypeAlias = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ScoreRequest:
     """Options of a score. A kind reads some of them; None or empty: not given."""
 
     model: str = ""
@@ -48,7 +48,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Predicted:
+class PredictedRow:
     """Figures of a row, in seconds, bytes, watts and joules; `assumed` is what the row did not state."""
 
     measured: Figures
@@ -57,37 +57,37 @@ class Predicted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class ScoreKind:
     """`rows` reads a file; `predict` takes one of its rows, and raises an EtudeError where it refuses it."""
 
     name: str
     doc: str
     """Which files these are."""
-    holds: Callable[[Source], bool]
-    rows: Callable[[Path, Asked], list[Item]]
-    predict: Callable[[Item, Asked], Predicted]
+    holds: Callable[[ScoreFile], bool]
+    rows: Callable[[Path, ScoreRequest], list[Item]]
+    predict: Callable[[Item, ScoreRequest], PredictedRow]
     reads: frozenset[str] = frozenset()
-    """Options that it reads, by the names of `Asked`."""
-    check: Callable[[Asked], object] = lambda asked: None
+    """Options that it reads, by the names of `ScoreRequest`."""
+    check: Callable[[ScoreRequest], object] = lambda asked: None
     """Raises an EtudeError for options that no row could be predicted with."""
 
 
-def check_system(asked: Asked) -> None:
+def check_system(asked: ScoreRequest) -> None:
     if asked.system:
         open_system(asked.system)
 
 
-def check_device(asked: Asked) -> None:
+def check_device(asked: ScoreRequest) -> None:
     if asked.system:
         device_of(asked.system)
 
 
-def check_profile(asked: Asked) -> None:
+def check_profile(asked: ScoreRequest) -> None:
     if asked.ops is not None and not asked.ops.exists():
         raise UsageError("there is no such database or profile", where=str(asked.ops))
 
 
-def table_rows(path: Path, asked: Asked) -> list[Item]:
+def table_rows(path: Path, asked: ScoreRequest) -> list[Item]:
     """Rows of a CSV file, stripped, numbered from 1."""
     try:
         _, rows = csv_rows(path)

@@ -17,9 +17,9 @@ from etude.decide.score import (
     serving,
     training,
 )
-from etude.decide.score.kind import Kind
+from etude.decide.score.kind import ScoreKind
 
-KINDS: Final[dict[str, Kind]] = {
+KINDS: Final[dict[str, ScoreKind]] = {
     kind.name: kind
     for kind in (
         training.KIND,

@@ -16,7 +16,7 @@ NAMES: Final = {"alltoall": "all_to_all", "sendrecv": "send_recv"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class NcclLine:
     """A line: `bytes` of the collective, time of a call out of place."""
 
     collective: str
@@ -32,7 +32,7 @@ def is_nccl_tests(head: bytes) -> bool:
     return MARK.search(head) is not None
 
 
-def read_nccl_tests(path: Path) -> list[Measured]:
+def read_nccl_tests(path: Path) -> list[NcclLine]:
     text = path.read_text("utf-8", errors="replace")
     ranks = {int(found[1]): (found[2], found[3].strip()) for found in _RANK.finditer(text)}
     hosts = {host for host, _ in ranks.values()}
@@ -51,15 +51,15 @@ def read_nccl_tests(path: Path) -> list[Measured]:
         except ValueError:
             continue
         kind = stated or _collective(cells[3], bus / wire if wire else 0.0, gpus)
-        found.append(Measured(
-            collective=kind, size_bytes=int(cells[0]), time_us=time_us, gpus=gpus, per_node=per_node, gpu=gpu
-        ))  # fmt: skip
+        found.append(
+            NcclLine(collective=kind, size_bytes=int(cells[0]), time_us=time_us, gpus=gpus, per_node=per_node, gpu=gpu)
+        )
     if not found:
         raise FormatError("has no line of results", path=path)
     known = {one.collective for one in found if one.collective}
     if len(known) == 1:  # lines of a few bytes have no bandwidth that shows it
         kind = known.pop()
-        found = [Measured(**{**{k: getattr(one, k) for k in one.__slots__}, "collective": kind}) for one in found]
+        found = [NcclLine(**{**{k: getattr(one, k) for k in one.__slots__}, "collective": kind}) for one in found]
     return found
 
 

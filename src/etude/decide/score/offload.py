@@ -7,15 +7,15 @@ from typing import Final
 
 from etude.base.errors import UsageError
 from etude.cost.tiers.measured import is_offload, offload_row
-from etude.decide.score.kind import Asked, CsvRow, Item, Kind, Predicted, check_system, table_rows
+from etude.decide.score.kind import CsvRow, Item, PredictedRow, ScoreKind, ScoreRequest, check_system, table_rows
 from etude.machine import System, open_system
 
 SYSTEM: Final = "h200-server"
 FIGURES: Final = {"stall": "stall_s", "serial": "serial_s", "transfer": "transfer_s"}
-"""Times beside that of the whole row, which is `time_s`."""
+"""Times besides that of the whole row, which is `time_s`."""
 
 
-def predict(item: Item, asked: Asked) -> Predicted:
+def predict(item: Item, asked: ScoreRequest) -> PredictedRow:
     times = offload_row(_system(asked.system or SYSTEM), item.value, f"row {item.label}")
     if not times:
         raise UsageError("copies from one buffer of the host to another are not predicted")
@@ -23,7 +23,7 @@ def predict(item: Item, asked: Asked) -> Predicted:
     predicted = {FIGURES.get(what, "time_s"): time_ns / 1e9 for what, _, time_ns in times}
     assumed = [] if asked.system else [f"system {SYSTEM}: the row names none"]
     assumed += _unsaid(item.value)
-    return Predicted(measured=measured, predicted=predicted, assumed=assumed)
+    return PredictedRow(measured=measured, predicted=predicted, assumed=assumed)
 
 
 def _unsaid(row: CsvRow) -> list[str]:
@@ -42,7 +42,7 @@ def _system(name: str) -> System:
     return open_system(name)
 
 
-KIND: Final = Kind(
+KIND: Final = ScoreKind(
     name="offload",
     doc="CSV of copies, files, checkpoints or streamed layers: direction, memory, bytes, ns_median; ...",
     holds=lambda source: is_offload(source.columns),

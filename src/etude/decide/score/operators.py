@@ -12,8 +12,8 @@ from etude.cost.calibrate import row_work
 from etude.cost.compute import compute_time_ns
 from etude.cost.ops import OpTable, Work
 from etude.decide.score.devices import device_of
-from etude.decide.score.kind import Asked, CsvRow, Item, Kind, Predicted, check_device, table_rows
-from etude.decide.score.source import Source
+from etude.decide.score.kind import CsvRow, Item, PredictedRow, ScoreKind, ScoreRequest, check_device, table_rows
+from etude.decide.score.source import ScoreFile
 from etude.machine import device_names
 from etude.model.schema import UNKNOWN
 
@@ -23,7 +23,7 @@ VIDUR: Final = ("device", "op", "tokens", "tp", "heads", "kv_heads", "hidden", "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
+class PricedRow:
     """A row whose operator was priced; `problem`: why it was not."""
 
     row: CsvRow
@@ -31,8 +31,8 @@ class Timed:
     problem: str = ""
 
 
-def predict(item: Item, asked: Asked) -> Predicted:
-    timed: Timed = item.value
+def predict(item: Item, asked: ScoreRequest) -> PredictedRow:
+    timed: PricedRow = item.value
     if timed.problem:
         raise UsageError(timed.problem)
     plain = "microseconds" in timed.row
@@ -40,10 +40,12 @@ def predict(item: Item, asked: Asked) -> Predicted:
     assumed += [] if plain else ["norms, sums and embeddings are not split over tensor-parallel ranks"]
     assumed += [f"device {DEVICE}: the row names none"] if plain and not asked.system else []
     measured_ns = round(float(timed.row["microseconds" if plain else "median_us"]) * 1000)
-    return Predicted(measured={"time_s": measured_ns / 1e9}, predicted={"time_s": timed.time_ns / 1e9}, assumed=assumed)
+    return PredictedRow(
+        measured={"time_s": measured_ns / 1e9}, predicted={"time_s": timed.time_ns / 1e9}, assumed=assumed
+    )
 
 
-def timed_rows(path: Path, asked: Asked) -> list[Item]:
+def timed_rows(path: Path, asked: ScoreRequest) -> list[Item]:
     """All rows, priced together for each device."""
     items = table_rows(path, asked)
     works: dict[str, list[tuple[int, Work]]] = {}
@@ -61,12 +63,12 @@ def timed_rows(path: Path, asked: Asked) -> list[Item]:
         times |= dict(zip([place for place, _ in of], found.tolist(), strict=True))
     problems |= {place: "the cost of the operator is not known" for place, time_ns in times.items() if time_ns < 0}
     return [
-        Item(item.label, Timed(row=item.value, time_ns=times.get(place, UNKNOWN), problem=problems.get(place, "")))
+        Item(item.label, PricedRow(row=item.value, time_ns=times.get(place, UNKNOWN), problem=problems.get(place, "")))
         for place, item in enumerate(items)
     ]
 
 
-def _named(row: CsvRow, asked: Asked) -> str:
+def _named(row: CsvRow, asked: ScoreRequest) -> str:
     """Name of the system or device that was given, else of the row's device."""
     name = asked.system or row.get("device") or DEVICE
     if not asked.system and name not in device_names():
@@ -107,11 +109,11 @@ def vidur_work(row: CsvRow) -> Work:
     raise UsageError(f"operator `{row['op']}` is not known")
 
 
-def _holds(source: Source) -> bool:
+def _holds(source: ScoreFile) -> bool:
     return source.has(*PLAIN) or source.has(*VIDUR)
 
 
-KIND: Final = Kind(
+KIND: Final = ScoreKind(
     name="operators",
     doc="CSV of single operators: op, shape, flops, bytes, microseconds; or Vidur's device, op, tokens, tp, ...",
     holds=_holds,

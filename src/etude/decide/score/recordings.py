@@ -11,8 +11,8 @@ from typing import Final
 
 from etude.base.errors import UsageError
 from etude.capture.ingest import causal, runs
-from etude.decide.score.kind import Asked, Item, Kind, Predicted
-from etude.decide.score.source import Source
+from etude.decide.score.kind import Item, PredictedRow, ScoreKind, ScoreRequest
+from etude.decide.score.source import ScoreFile
 from etude.machine import open_system
 from etude.make.transform import with_device_times
 from etude.model.job import Job
@@ -24,12 +24,12 @@ RANKS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class ScoredRecording:
     name: str
     ranks: tuple[runs.RankFiles, ...]
 
 
-def predict(item: Item, asked: Asked) -> Predicted:
+def predict(item: Item, asked: ScoreRequest) -> PredictedRow:
     first, second = item.value
     graph, other = linked(first), linked(second)
     found = with_device_times(graph, other)
@@ -38,7 +38,7 @@ def predict(item: Item, asked: Asked) -> Predicted:
         f"{found.placed:.1%} of the device times belong to operators that both recordings have, the rest is spread",
         "collectives take their recorded times",
     ]
-    return Predicted(
+    return PredictedRow(
         measured={"time_s": recorded_span_ns(other) / 1e9},
         predicted={"time_s": simulated_span_ns(found.job) / 1e9},
         assumed=assumed,
@@ -46,7 +46,7 @@ def predict(item: Item, asked: Asked) -> Predicted:
 
 
 @lru_cache(4)
-def linked(recording: Recording) -> Job:
+def linked(recording: ScoredRecording) -> Job:
     return causal.to_job("run", [runs.link_rank(files) for files in recording.ranks])
 
 
@@ -62,16 +62,16 @@ def recorded_span_ns(job: Job) -> int:
     return max(int(end.max() - start.min()) for start, end in zip(job.timing.start_ns, job.timing.end_ns, strict=True))
 
 
-def recordings_in(folder: Path) -> list[Recording]:
+def recordings_in(folder: Path) -> list[ScoredRecording]:
     """Recordings in a folder, or one in each of its folders."""
-    found = [Recording(name or folder.name, tuple(ranks)) for name, ranks in runs.runs_in(folder).items()]
+    found = [ScoredRecording(name or folder.name, tuple(ranks)) for name, ranks in runs.runs_in(folder).items()]
     if not found:
         for place in sorted(one for one in folder.iterdir() if one.is_dir()):
-            found += [Recording(place.name, tuple(ranks)) for ranks in runs.runs_in(place).values()]
+            found += [ScoredRecording(place.name, tuple(ranks)) for ranks in runs.runs_in(place).values()]
     return [one for one in found if one.ranks]
 
 
-def _holds(source: Source) -> bool:
+def _holds(source: ScoreFile) -> bool:
     if not source.folder:
         return False
     try:
@@ -80,14 +80,14 @@ def _holds(source: Source) -> bool:
         return False
 
 
-def _rows(path: Path, asked: Asked) -> list[Item]:
+def _rows(path: Path, asked: ScoreRequest) -> list[Item]:
     found = recordings_in(path) if path.is_dir() else []
     if len(found) < 2:
         raise UsageError("needs two recordings of one program", where=str(path))
     return [Item(f"{a.name} -> {b.name}", (a, b)) for a, b in permutations(found, 2)]
 
 
-KIND: Final = Kind(
+KIND: Final = ScoreKind(
     name="recordings",
     doc="folder of two or more recordings of one program by PyTorch's profiler, of different sizes",
     holds=_holds,

@@ -9,7 +9,7 @@ from typing import Final
 
 from etude.base.errors import UsageError
 from etude.capture.ingest.requests import holds_requests
-from etude.decide.score.kind import Asked, Item, Kind, Predicted
+from etude.decide.score.kind import Item, PredictedRow, ScoreKind, ScoreRequest
 from etude.decide.score.serving import check_serving
 from etude.make.generate.model import open_model
 from etude.world.serve import Engine, request_stream, serve
@@ -22,7 +22,7 @@ READS: Final = (
 )  # fmt: skip
 
 
-def predict(item: Item, asked: Asked) -> Predicted:
+def predict(item: Item, asked: ScoreRequest) -> PredictedRow:
     path: Path = item.value
     engine, between = Engine.from_dict(asked.engine), Between()
     network, tp, ep = open_model(asked.model), asked.tp or 1, asked.ep or 1
@@ -38,12 +38,12 @@ def predict(item: Item, asked: Asked) -> Predicted:
     }  # fmt: skip
     served = serve(request_stream(str(path)), engine, groups, **options)
     found = beside_bench(bench_result(path), served)
-    return Predicted(
+    return PredictedRow(
         measured=found["measured"], predicted=found["predicted"], assumed=[*found["assumed"], *_unsaid(asked)]
     )
 
 
-def _unsaid(asked: Asked) -> list[str]:
+def _unsaid(asked: ScoreRequest) -> list[str]:
     usual = {
         "tp": "tensor parallel 1", "ep": "each expert is split over the ranks", "replicas": "one replica",
         "router": "requests go to the replica with the fewest", "precision": "precision bf16",
@@ -53,7 +53,7 @@ def _unsaid(asked: Asked) -> list[str]:
     return [*said, f"other rules of the engine as in `etude serve` ({len(asked.engine)} were given)"]
 
 
-def _rows(path: Path, asked: Asked) -> list[Item]:
+def _rows(path: Path, asked: ScoreRequest) -> list[Item]:
     if not asked.model or not asked.system:
         hint = "etude score result.json --model llama3-8b --system dgx-h100, and the engine's flags"
         raise UsageError("measured requests do not say what they ran on", where=str(path), hint=hint)
@@ -64,7 +64,7 @@ def _rows(path: Path, asked: Asked) -> list[Item]:
     return [Item(1, path)]
 
 
-KIND: Final = Kind(
+KIND: Final = ScoreKind(
     name="requests",
     doc="result of `vllm bench serve` or `sglang.bench_serving`, or spans of an engine; with --model and --system",
     holds=lambda source: holds_requests(source.path),

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from etude.base.errors import FormatError
-from etude.decide.score.kind import Asked, Item, Kind, Predicted, check_profile
-from etude.decide.score.source import Source
+from etude.decide.score.kind import Item, PredictedRow, ScoreKind, ScoreRequest, check_profile
+from etude.decide.score.source import ScoreFile
 from etude.world.serve.measured.again import beside_run, measured_run
 
 META: Final = "meta.json"
@@ -16,12 +16,12 @@ CONFIGS: Final = "configs_*.json"
 RUN: Final = "requests.jsonl"
 
 
-def predict(item: Item, asked: Asked) -> Predicted:
+def predict(item: Item, asked: ScoreRequest) -> PredictedRow:
     folder, config = item.value
     run = measured_run(folder, ops=asked.ops, config=config)
     found = beside_run(run)
     assumed = [*run.assumed, *run.unstated]
-    return Predicted(measured=found["measured"], predicted=found["predicted"], assumed=assumed)
+    return PredictedRow(measured=found["measured"], predicted=found["predicted"], assumed=assumed)
 
 
 def _folders(place: Path) -> list[Path]:
@@ -39,18 +39,18 @@ def _configs(place: Path) -> list[str]:
     return names
 
 
-def _holds(source: Source) -> bool:
+def _holds(source: ScoreFile) -> bool:
     return source.folder and (any(source.path.glob(CONFIGS)) or bool(_folders(source.path)))
 
 
-def _rows(path: Path, asked: Asked) -> list[Item]:
+def _rows(path: Path, asked: ScoreRequest) -> list[Item]:
     if configs := _configs(path):
         return [Item(config, (path, config)) for config in configs]
     names = [(folder, str(folder.relative_to(path))) for folder in _folders(path)]
     return [Item(name if name != "." else path.resolve().name, (folder, "")) for folder, name in names]
 
 
-KIND: Final = Kind(
+KIND: Final = ScoreKind(
     name="runs",
     doc="folder of measured serving runs: meta.json and requests.jsonl, or configs_*.json",
     holds=_holds,

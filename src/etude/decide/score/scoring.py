@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.base.errors import EtudeError, FormatError, UsageError
-from etude.decide.score.kind import Asked, Figures, Item, Kind
+from etude.decide.score.kind import Figures, Item, ScoreKind, ScoreRequest
 from etude.decide.score.kinds import KINDS
 from etude.decide.score.source import look
 from etude.decide.score.summary import summary
@@ -44,16 +44,16 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class PreparedRows:
     """The rows of a file that was read, and which of them are predicted."""
 
     file: Path
-    kind: Kind
+    kind: ScoreKind
     items: list[Item]
     """All rows of the file."""
     first: int
     rows: str
-    asked: Asked
+    asked: ScoreRequest
 
     def chosen(self) -> list[Item]:
         """The first rows, those that `rows` names, or all."""
@@ -75,10 +75,10 @@ def score(path: str | PathLike[str], *, advance: Advance = lambda amount: None, 
 def prepared(
     path: str | PathLike[str], *, kind: str = "", first: int = 0, rows: str = "", spelled: Spelled = flag,
     **options: Any,
-) -> Prepared:  # fmt: skip
+) -> PreparedRows:  # fmt: skip
     """`kind` instead of the one that the content shows; the `first` rows, or those that `rows` names (`3,7-9`; both
-    count from 1). `options` are those of `Asked`; `spelled` writes their names in messages."""
-    place, asked = Path(path), Asked(**options)
+    count from 1). `options` are those of `ScoreRequest`; `spelled` writes their names in messages."""
+    place, asked = Path(path), ScoreRequest(**options)
     found = kind_of(place, kind, spelled)
     refuse_unread(found, asked, spelled)
     found.check(asked)
@@ -88,7 +88,7 @@ def prepared(
         raise FormatError(f"cannot be read as {found.name}: {problem!r}", path=place) from None
     if not items:
         raise FormatError("has no rows", path=place)
-    made = Prepared(file=place, kind=found, items=items, first=first, rows=rows, asked=asked)
+    made = PreparedRows(file=place, kind=found, items=items, first=first, rows=rows, asked=asked)
     made.chosen()  # rows that are not there are refused before any is predicted
     return made
 
@@ -103,7 +103,7 @@ def document(scored: Sequence[Scored]) -> dict[str, Any]:
 def scored_files(
     paths: Sequence[str | PathLike[str]], *, kind: str = "", spelled: Spelled = flag
 ) -> tuple[list[Path], list[str]]:
-    """The files of paths, and notes: a folder that is not itself of a kind stands for those of its files that are."""
+    """The files of paths, and notes: a folder that is not itself of a kind means those of its files that are."""
     found: list[Path] = []
     notes: list[str] = []
     for path in map(Path, paths):
@@ -120,7 +120,7 @@ def scored_files(
     return found, notes
 
 
-def kind_of(path: Path, name: str = "", spelled: Spelled = flag) -> Kind:
+def kind_of(path: Path, name: str = "", spelled: Spelled = flag) -> ScoreKind:
     """The kind of this name, which the file has to fit, else the one that the content of the file shows."""
     found = _recognised(path, name, spelled)
     if found is None:
@@ -128,7 +128,7 @@ def kind_of(path: Path, name: str = "", spelled: Spelled = flag) -> Kind:
     return found
 
 
-def _recognised(path: Path, name: str = "", spelled: Spelled = flag) -> Kind | None:
+def _recognised(path: Path, name: str = "", spelled: Spelled = flag) -> ScoreKind | None:
     if name and name not in KINDS:
         raise UsageError(f"unknown kind `{name}`", where=spelled("kind"), hint=f"known: {', '.join(KINDS)}")
     source = look(path)
@@ -143,7 +143,7 @@ def unknown(path: Path, name: str = "", spelled: Spelled = flag) -> EtudeError:
     return FormatError("is not of a kind that can be scored", path=path, hint=f"known: {known}")
 
 
-def refuse_unread(kind: Kind, asked: Asked, spelled: Spelled = flag) -> None:
+def refuse_unread(kind: ScoreKind, asked: ScoreRequest, spelled: Spelled = flag) -> None:
     """Raises UsageError for an option that the kind does not read."""
     for name in asked.given():
         if name in kind.reads:
@@ -177,7 +177,7 @@ def numbers(text: str) -> list[int]:
     return sorted(found)
 
 
-def predicted_row(kind: Kind, item: Item, asked: Asked) -> dict[str, Any]:
+def predicted_row(kind: ScoreKind, item: Item, asked: ScoreRequest) -> dict[str, Any]:
     """The record of a row."""
     try:
         found = kind.predict(item, asked)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from etude.base.errors import UsageError
-from etude.decide.score.kind import Asked, Item, Kind, Predicted, check_profile, check_system, table_rows
-from etude.decide.score.source import Source
+from etude.decide.score.kind import Item, PredictedRow, ScoreKind, ScoreRequest, check_profile, check_system, table_rows
+from etude.decide.score.source import ScoreFile
 from etude.world.serve.measured import published
 from etude.world.serve.measured.rows import STACK, assumed_of, predicted_row, read_rows
 from etude.world.serve.stacks import serving_stack
@@ -21,41 +21,42 @@ FIGURES: Final = {
 """Column of a leaderboard -> figure, and its unit in that of the figure."""
 
 
-def predict(item: Item, asked: Asked) -> Predicted:
+def predict(item: Item, asked: ScoreRequest) -> PredictedRow:
     if published.is_published(item.value):
         found = published.predicted_row(item.value, system=asked.system, stack=asked.stack, ops=asked.ops)
-        return Predicted(measured=found.measured, predicted=found.predicted, assumed=found.assumed)
+        return PredictedRow(measured=found.measured, predicted=found.predicted, assumed=found.assumed)
     stack = asked.stack or STACK
     measured, predicted = predicted_row(item.value, stack)
     assumed = [said for said in assumed_of(item.value, stack) if not (asked.stack and said == f"stack {stack}")]
-    return Predicted(measured=_named(measured), predicted=_named(predicted), assumed=assumed)
+    return PredictedRow(measured=_named(measured), predicted=_named(predicted), assumed=assumed)
 
 
 def _named(values: dict[str, float]) -> dict[str, float]:
     return {FIGURES[name][0]: value * FIGURES[name][1] for name, value in values.items()}
 
 
-def check_serving(asked: Asked) -> None:
+def check_serving(asked: ScoreRequest) -> None:
     check_system(asked)
     check_profile(asked)
     serving_stack(asked.stack or STACK, "")
 
 
-def _holds(source: Source) -> bool:
+def _holds(source: ScoreFile) -> bool:
     return source.has("model", "gpu", "num_gpus", "avg_batch_size") or published.is_published(source.columns)
 
 
-def _rows(path: Path, asked: Asked) -> list[Item]:
+def _rows(path: Path, asked: ScoreRequest) -> list[Item]:
     found = table_rows(path, asked)
     if found and not published.is_published(found[0].value):
         if asked.system or asked.ops:
-            raise UsageError("--system and --ops are not read by rows of a leaderboard: they name their GPUs",
-                             hint="leave them out")  # fmt: skip
+            raise UsageError(
+                "--system and --ops are not read by rows of a leaderboard: they name their GPUs", hint="leave them out"
+            )
         read_rows(path)  # the columns that it needs
     return found
 
 
-KIND: Final = Kind(
+KIND: Final = ScoreKind(
     name="serving",
     doc="CSV of served models: model, gpu, num_gpus, avg_batch_size, ...; or model, gpu_type, load, input_tokens, ...",
     holds=_holds,

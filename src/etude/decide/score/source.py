@@ -14,7 +14,7 @@ HEAD: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Source:
+class ScoreFile:
     path: Path
     columns: frozenset[str]
     """Of a CSV file; empty for any other."""
@@ -29,15 +29,15 @@ class Source:
         return set(columns) <= self.columns
 
 
-def look(path: Path) -> Source:
+def look(path: Path) -> ScoreFile:
     if not path.exists():
         raise UsageError("there is no such file or folder", where=str(path))
     if path.is_dir():
-        return Source(path=path, columns=frozenset(), head=b"")
+        return ScoreFile(path=path, columns=frozenset(), head=b"")
     head = compressed.head(path, HEAD)
     if not head.strip():
         raise FormatError("is empty", path=path)
-    return Source(path=path, columns=_columns(head), head=head)
+    return ScoreFile(path=path, columns=_columns(head), head=head)
 
 
 def _columns(head: bytes) -> frozenset[str]:

@@ -9,8 +9,8 @@ from typing import Final
 from etude.base.errors import UsageError
 from etude.cost.opdb import OpDatabase
 from etude.cost.stacks import Stack, open_stack
-from etude.decide.score.kind import Asked, CsvRow, Item, Kind, Predicted, check_system, table_rows
-from etude.decide.score.source import Source
+from etude.decide.score.kind import CsvRow, Item, PredictedRow, ScoreKind, ScoreRequest, check_system, table_rows
+from etude.decide.score.source import ScoreFile
 from etude.machine import System, open_system
 from etude.steps.measured import eager, row_models, rows
 from etude.steps.measured.row_figures import SECONDS
@@ -21,7 +21,7 @@ from etude.steps.step import step_time
 AXES: Final = ("tp", "pp", "cp", "ep")
 
 
-def predict(item: Item, asked: Asked) -> Predicted:
+def predict(item: Item, asked: ScoreRequest) -> PredictedRow:
     row = item.value
     stack = open_stack(asked.stack) if asked.stack else None
     system = open_system(asked.system) if asked.system else None
@@ -31,7 +31,9 @@ def predict(item: Item, asked: Asked) -> Predicted:
     if isinstance(case, rows.Refused):
         raise UsageError(case.why)
     assumed = (*case.assumed, *_unsaid(row, case, asked))
-    return Predicted(measured={"step_s": case.step_s}, predicted={"step_s": _step_s(case, asked.ops)}, assumed=assumed)
+    return PredictedRow(
+        measured={"step_s": case.step_s}, predicted={"step_s": _step_s(case, asked.ops)}, assumed=assumed
+    )
 
 
 def _step_s(case: rows.Case, ops: Path | None) -> float:
@@ -46,7 +48,7 @@ def _database(path: Path) -> OpDatabase:
     return open_ops(path)
 
 
-def _check(asked: Asked) -> None:
+def _check(asked: ScoreRequest) -> None:
     check_system(asked)
     if asked.stack:
         open_stack(asked.stack)
@@ -55,7 +57,7 @@ def _check(asked: Asked) -> None:
         _database(asked.ops)
 
 
-def _eager(row: CsvRow, number: int, ops: Path | None, stack: Stack | None, system: System | None) -> Predicted:
+def _eager(row: CsvRow, number: int, ops: Path | None, stack: Stack | None, system: System | None) -> PredictedRow:
     case = eager.eager_case(row, number, stack, system)
     measured, predicted = {"step_s": case.step_s}, {"step_s": _step_s(case, ops)}
     assumed = [*case.assumed]
@@ -63,11 +65,11 @@ def _eager(row: CsvRow, number: int, ops: Path | None, stack: Stack | None, syst
         measured["peak_memory_bytes"] = float(row["peak_bytes"])
         predicted["peak_memory_bytes"] = float(eager.peak_memory_bytes(case))
         assumed.append("memory: states, gradients and the loss in bf16, a gated activation as two operations")
-    return Predicted(measured=measured, predicted=predicted, assumed=assumed)
+    return PredictedRow(measured=measured, predicted=predicted, assumed=assumed)
 
 
-def _unsaid(row: CsvRow, case: rows.Case, asked: Asked) -> list[str]:
-    """What the case of a row has that the row does not state, beside what its recipe says."""
+def _unsaid(row: CsvRow, case: rows.Case, asked: ScoreRequest) -> list[str]:
+    """What the case of a row has that the row does not state, besides what its recipe says."""
     said = [] if asked.system else [f"system {case.system.name} for the GPU `{row['gpu_type']}`"]
     if not asked.stack and row.get("stack") and case.stack.name != row["stack"]:
         said.append(f"stack {case.stack.name} for `{row['stack']}`")
@@ -98,18 +100,18 @@ def _is_eager(columns: frozenset[str]) -> bool:
     return set(eager.COLUMNS) <= columns
 
 
-def _holds(source: Source) -> bool:
+def _holds(source: ScoreFile) -> bool:
     return source.has(*rows.NEEDED) or _is_eager(source.columns)
 
 
-def _rows(path: Path, asked: Asked) -> list[Item]:
+def _rows(path: Path, asked: ScoreRequest) -> list[Item]:
     found = table_rows(path, asked)
     if found and not _is_eager(frozenset(found[0].value)):
         rows.read_rows(path)  # the columns that it needs
     return found
 
 
-KIND: Final = Kind(
+KIND: Final = ScoreKind(
     name="training",
     doc="CSV of measured training steps: model, gpu_type, value, unit, ...; or layers, hidden, ..., "
     "train_step_ms_median",

@@ -11,7 +11,7 @@ from etude.base.faces import face
 
 if TYPE_CHECKING:
     from etude.decide.search.found import Found as Found
-    from etude.decide.search.given import Asked as Asked
+    from etude.decide.search.given import SearchRequest as SearchRequest
     from etude.decide.search.run import is_space as is_space
     from etude.decide.search.run import kept as kept
     from etude.decide.search.run import options_read as options_read

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from etude.base.errors import UsageError
-from etude.decide.search.cuts import Chain, Cut, Score, all_cuts, best_cut, no_cut, row_of
+from etude.decide.search.cuts import Chain, Cut, CutScore, all_cuts, best_cut, no_cut, row_of
 from etude.decide.search.found import Found, Row
 from etude.decide.search.links import NEVER
 
@@ -62,7 +62,7 @@ def _best_of_all(chain: Chain, rates: Sequence[int], score: str, deadline_ns: in
     return min(good)[1] if good else None
 
 
-Inference = tuple[int, Score]
+Inference = tuple[int, CutScore]
 """Its start, and its score."""
 
 
@@ -76,8 +76,9 @@ def _inferences(
     while now < duration:
         score = chain.walk(cuts[min(now // period_ns, len(cuts) - 1)], now)
         if now + score.latency_ns >= NEVER:
-            raise UsageError(f"an inference that begins at {now / 1e9:g} s never completes: its link stays down",
-                             where=where)  # fmt: skip
+            raise UsageError(
+                f"an inference that begins at {now / 1e9:g} s never completes: its link stays down", where=where
+            )
         found.append((now, score))
         now = max(now + score.latency_ns, every * (now // every + 1))
     return found

@@ -13,12 +13,12 @@ from etude.base.talk import progress, say
 from etude.steps.asked.plans import PlanInput, plan_keys
 
 if TYPE_CHECKING:
-    from etude.decide.search import Asked, Found
+    from etude.decide.search import Found, SearchRequest
     from etude.decide.search.given import Execute
 
 
 FIGURES = ("dp", "step_time_ns", "tokens_per_s_per_gpu", "mfu", "memory_peak_bytes", "cost_usd", "energy_j")
-"""Columns of a table of plans beside its axes."""
+"""Columns of a table of plans besides its axes."""
 OF_SPACE = ("model", "hf", "over", "score", "limit", "system", "network", "price", "plan")
 OF_MODELS, HOW = "A search over plans of a model", "Search"
 
@@ -68,17 +68,21 @@ class SearchPlans(PlanInput, HowToSearch):
         "axes, with given values or the usual ones: `tp=1|2|4,pp,zero`; fields of a plan, `gpus`, `system`, and "
         "`placement`, which places the ranks of the best three plans; default: all axes that change speed or memory "
         "much",
-        "", like="pp,zero", panel=OF_MODELS,
-    )  # fmt: skip
+        "",
+        like="pp,zero",
+        panel=OF_MODELS,
+    )
     score: str = figure(
         "text", "step, tokens, mfu, memory, cost, energy; several give a frontier; default: step", "", like="tokens",
         panel=OF_MODELS,
     )  # fmt: skip
     limit: tuple[str, ...] = figure(
         "several",
-        "upper limit of a score (lower limit of tokens and mfu): `memory=80GB`; default: the memory of the device", (),
-        like="memory=50GB", panel=OF_MODELS,
-    )  # fmt: skip
+        "upper limit of a score (lower limit of tokens and mfu): `memory=80GB`; default: the memory of the device",
+        (),
+        like="memory=50GB",
+        panel=OF_MODELS,
+    )
     system: str = figure(
         "noun", "simulate there: a name of `etude systems`, or a file", "", of=str, names=("-s",), like="dgx-a100",
         panel=OF_MODELS,
@@ -125,21 +129,21 @@ class SearchSpace(HowToSearch):
 class SearchInputs:
     space: Any
     """The space of a file, or a `PlanSpace`."""
-    asked: "Asked"
+    asked: "SearchRequest"
     top: int
     """Rows of the table."""
 
 
-def how_to_search(asked: HowToSearch, read: "frozenset[str]", **more: Any) -> "tuple[Asked, int]":
+def how_to_search(asked: HowToSearch, read: "frozenset[str]", **more: Any) -> "tuple[SearchRequest, int]":
     """How to search, and the rows that are shown; options that are not among those read are left alone."""
-    from etude.decide.search import Asked
+    from etude.decide.search import SearchRequest
 
     options = {name: getattr(asked, name) for name in ("workers", "ray", "seed") if name in read}
     out = None if asked.out is None else Path(asked.out)
     if asked.output.json and is_given(asked, "top"):
         raise UsageError(f"{spelled(asked, 'top')} is read only without {spelled(asked, 'json')}", hint="leave it out")
     top = 0 if asked.output.json else asked.top
-    return Asked(method=asked.method, out=out, fresh=asked.force, progress=progress, **options, **more), top
+    return SearchRequest(method=asked.method, out=out, fresh=asked.force, progress=progress, **options, **more), top
 
 
 def space_inputs(asked: SearchSpace) -> SearchInputs:

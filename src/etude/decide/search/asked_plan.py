@@ -54,14 +54,16 @@ def plan_inputs(asked: PlanRequest) -> PlanSpace:
 
 
 def run_plan(given: PlanSpace) -> list[dict[str, Any]]:
-    from etude.decide.search import Asked
+    from etude.decide.search import SearchRequest
     from etude.decide.search.plans import solved
 
-    found = solved(given, Asked(progress=progress))
+    found = solved(given, SearchRequest(progress=progress))
     rows = [{key: row[key] for key in COLUMNS} for row in found.rows]
     say(f"{len(rows)} plans simulated, the best first; a step has {rows[0]['global_batch']:,} samples")
-    return [row | {"tokens_per_s_per_gpu": round(row["tokens_per_s_per_gpu"], 1), "mfu": round(row["mfu"], 4)}
-            for row in rows]  # fmt: skip
+    return [
+        row | {"tokens_per_s_per_gpu": round(row["tokens_per_s_per_gpu"], 1), "mfu": round(row["mfu"], 4)}
+        for row in rows
+    ]
 
 
 def readable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

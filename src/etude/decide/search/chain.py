@@ -17,12 +17,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, usage_errors
 from etude.decide.search.again import searched_again
 from etude.decide.search.cuts import SCORES, Chain, all_cuts, best_cut, chain_of, no_cut, row_of
 from etude.decide.search.found import Found, frontier
-from etude.decide.search.given import Asked, Given
+from etude.decide.search.given import Given, SearchRequest
 from etude.decide.search.layers import Layers, given_layers, model_layers
 from etude.decide.search.links import NEVER, read_links
 from etude.machine import Device, open_system
@@ -38,7 +38,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
+class ChainSpace:
     model: str = figure("text", "name or file", "")
     layers: Any = figure("one", "layers by hand", None)
     input_bytes: int = figure("bytes", "input of the first of these", 0, zero=True)
@@ -53,12 +53,10 @@ class Space:
     every_ns: int = figure("time", "time from one inference to the next", 1_000_000_000)
 
 
-def solve(given: Given, asked: Asked) -> Found:
+def solve(given: Given, asked: SearchRequest) -> Found:
     method = asked.one_of("dp", "all")
-    try:
-        space = read(Space, given.keys, given.where)
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
+    with usage_errors():
+        space = read(ChainSpace, given.keys, given.where)
     if space.score not in SCORES:
         raise UsageError(f"unknown score `{space.score}`", where=given.where, hint=f"known: {', '.join(SCORES)}")
     chain = _chain(given, space, asked.seed)
@@ -71,7 +69,7 @@ def solve(given: Given, asked: Asked) -> Found:
     return (_by_all if method == "all" else _by_program)(chain, space, rates, given.where)
 
 
-def _chain(given: Given, space: Space, seed: int) -> Chain:
+def _chain(given: Given, space: ChainSpace, seed: int) -> Chain:
     if not isinstance(space.devices, list) or not space.devices:
         raise UsageError("`devices` is a list", where=given.where, hint="devices: [raspberry-pi5, desktop]")
     devices = [device_of(given, one, f"{given.where}: devices[{i}]") for i, one in enumerate(space.devices)]
@@ -80,13 +78,14 @@ def _chain(given: Given, space: Space, seed: int) -> Chain:
     return chain_of(_layers(given, space), devices, links, memory)
 
 
-def _layers(given: Given, space: Space) -> Layers:
+def _layers(given: Given, space: ChainSpace) -> Layers:
     if bool(space.model) == (space.layers is not None):
         raise UsageError("either `model` or `layers` is needed", where=given.where, hint="model: vgg16")
     if space.model:
         beside = given.folder / space.model
-        return model_layers(str(beside) if beside.is_file() else space.model, space.dtype, batch=space.batch,
-                            seq=space.seq)  # fmt: skip
+        return model_layers(
+            str(beside) if beside.is_file() else space.model, space.dtype, batch=space.batch, seq=space.seq
+        )
     return given_layers(space.layers, space.input_bytes, space.dtype, f"{given.where}: layers")
 
 
@@ -98,18 +97,25 @@ def device_of(given: Given, one: Any, where: str) -> Device:
     return open_system(beside if beside.is_file() else str(one)).device
 
 
-def _by_program(chain: Chain, space: Space, rates: list[int], where: str) -> Found:
+def _by_program(chain: Chain, space: ChainSpace, rates: list[int], where: str) -> Found:
     cut = best_cut(chain, rates, space.score, space.limits.deadline_ns)
     if cut is None:
         raise no_cut(where)
     row = row_of(chain, cut, chain.score(cut, rates))
     big = chain.space - chain.fitting()
     pruned = {"too large for the memory": big, "not better than the best bound": chain.space - big - 1}
-    return Found(best=row, frontier=[row], tried=1, pruned={k: v for k, v in pruned.items() if v},
-                 space=chain.space, rows=[row], more=_more(chain))  # fmt: skip
+    return Found(
+        best=row,
+        frontier=[row],
+        tried=1,
+        pruned={k: v for k, v in pruned.items() if v},
+        space=chain.space,
+        rows=[row],
+        more=_more(chain),
+    )
 
 
-def _by_all(chain: Chain, space: Space, rates: list[int], where: str) -> Found:
+def _by_all(chain: Chain, space: ChainSpace, rates: list[int], where: str) -> Found:
     rows, late = [], 0
     for cut in all_cuts(chain):
         score = chain.score(cut, rates)
@@ -122,9 +128,15 @@ def _by_all(chain: Chain, space: Space, rates: list[int], where: str) -> Found:
     rows.sort(key=lambda row: row[:2])
     shown = [row_of(chain, cut, score) for _, cut, score in rows]
     pruned = {"too large for the memory": chain.space - len(rows) - late, "late": late}
-    return Found(best=shown[0], frontier=frontier(shown, {"latency_ms": 1, "energy_j": 1}), tried=len(rows),
-                 pruned={k: v for k, v in pruned.items() if v}, space=chain.space, rows=shown[:ROWS],
-                 more=_more(chain))  # fmt: skip
+    return Found(
+        best=shown[0],
+        frontier=frontier(shown, {"latency_ms": 1, "energy_j": 1}),
+        tried=len(rows),
+        pruned={k: v for k, v in pruned.items() if v},
+        space=chain.space,
+        rows=shown[:ROWS],
+        more=_more(chain),
+    )
 
 
 def _more(chain: Chain) -> dict[str, Any]:

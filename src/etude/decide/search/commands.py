@@ -16,7 +16,7 @@ from typing import Any
 
 from etude.base.errors import UsageError
 from etude.decide.search.found import Found, Row, frontier
-from etude.decide.search.given import Asked, Given
+from etude.decide.search.given import Given, SearchRequest
 from etude.decide.search.methods import METHODS, Point
 from etude.decide.study import evaluate
 from etude.decide.study.expressions import evaluated
@@ -25,7 +25,7 @@ from etude.decide.study.space import Space
 FAILED = "failed"
 
 
-def solve(given: Given, asked: Asked) -> Found:
+def solve(given: Given, asked: SearchRequest) -> Found:
     given.only("run", "axes", "when", "score", "better", "limits")
     method = asked.one_of("all", *METHODS)
     asked.once("commands")
@@ -42,8 +42,10 @@ def solve(given: Given, asked: Asked) -> Found:
     else:
         judge.take(space)
     if not judge.good:
-        raise UsageError(f"no candidate is left; the first: {judge.first_error or 'the limits exclude all candidates'}",
-                         where=given.where)  # fmt: skip
+        raise UsageError(
+            f"no candidate is left; the first: {judge.first_error or 'the limits exclude all candidates'}",
+            where=given.where,
+        )
     left = whole - len(judge.good) - sum(judge.pruned.values())
     judge.pruned["when" if method == "all" else "not tried, or `when`"] += left
     name, sign = next(iter(signs.items()))
@@ -57,7 +59,7 @@ def solve(given: Given, asked: Asked) -> Found:
 class _Judge:
     """Runs commands, and keeps results within the limits."""
 
-    def __init__(self, command: str, metrics: dict[str, str], asked: Asked, given: Given) -> None:
+    def __init__(self, command: str, metrics: dict[str, str], asked: SearchRequest, given: Given) -> None:
         self._command, self._metrics, self._asked, self._given = command, metrics, asked, given
         self.good: list[Row] = []
         self.pruned: Counter[str] = Counter()

@@ -12,16 +12,14 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, usage_errors
 from etude.base.files import csv_rows
 from etude.base.units import parse_bandwidth, parse_time
 from etude.decide.search.links import NEVER
+from etude.kernels.arrays import F64, I64
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 EARTH_KM: Final = 6371.0
 MU_KM3: Final = 398600.4418
 """Gravitational parameter of the earth, km^3/s^2."""
@@ -65,10 +63,8 @@ def read_sky(given: Any, folder: Path, where: str, duration_ns: int) -> tuple[Sk
         raise UsageError(
             "expected a table, or keys of a constellation", where=where, hint="{planes: 6, satellites: 11}"
         )
-    try:
+    with usage_errors():
         spec = read(Constellation, given, where)
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
     return generated(spec, duration_ns, where), _names(spec)
 
 
@@ -133,7 +129,7 @@ Edge = tuple[int, int, int, int]
 
 
 def sky_of(graphs: list[tuple[int, list[Edge]]], nodes: int) -> Sky:
-    """From the edges of each time; a rate of 0 is no link."""
+    """From the edges of each time; a rate of 0 means no link."""
     numbers: dict[tuple[int, int], int] = {}
     most = max((2 * sum(edge[3] > 0 for edge in edges) for _, edges in graphs), default=0)
     first = np.zeros((len(graphs), nodes + 1), np.int64)

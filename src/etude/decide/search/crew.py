@@ -6,13 +6,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from etude.base.errors import UsageError
-from etude.decide.search.given import Asked
+from etude.decide.search.given import SearchRequest
 from etude.decide.study import functions
-from etude.decide.study.functions import Call, Function, RunCalls
+from etude.decide.study.functions import Function, FunctionCall, RunCalls
 from etude.decide.study.results import Results, kept_in, settle
 from etude.decide.study.sweep import carry_out
 from etude.decide.study.team import Family
@@ -29,7 +28,7 @@ class Crew:
         """Calls that were run in this search."""
 
     def ask(self, points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        calls: list[Call] = functions.calls_at(self._function, points, self._seal)
+        calls: list[FunctionCall] = functions.calls_at(self._function, points, self._seal)
         self.ran += carry_out(calls, self._results, self._run)
         self.asked.update(call.key for call in calls)
         found = []
@@ -40,12 +39,11 @@ class Crew:
             found.append(functions.columns_of(answer))
         return found
 
-    def keep_in(self, folder: Path) -> None:
-        settle(folder, self._results)
-
 
 @contextmanager
-def crew(function: Function, shared: Mapping[str, Any], asked: Asked, family: Family | None = None) -> Iterator[Crew]:
+def crew(
+    function: Function, shared: Mapping[str, Any], asked: SearchRequest, family: Family | None = None
+) -> Iterator[Crew]:
     """Workers as requested, until the search is done; points of one `family` go to one process."""
     folder = asked.out
     if folder is not None:

@@ -18,17 +18,16 @@ from etude.base.errors import UsageError
 from etude.cost.energy import costs_of, idle_w
 from etude.decide.search.found import Row
 from etude.decide.search.layers import Layers
-from etude.decide.search.links import NEVER, Link
+from etude.decide.search.links import NEVER, VaryingLink
+from etude.kernels.arrays import F64, I64
 from etude.machine import Device
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 Cut = tuple[int, ...]
 SCORES = ("latency", "energy", "bottleneck")
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class CutScore:
     latency_ns: int
     energy_j: float
     bottleneck_ns: int
@@ -44,7 +43,7 @@ class Chain:
 
     layers: Layers
     devices: tuple[Device, ...]
-    links: tuple[Link, ...]
+    links: tuple[VaryingLink, ...]
     ends_ns: I64
     """(device, layer): total of the layers before this one; a stage is a difference of two."""
     ends_j: F64
@@ -67,7 +66,7 @@ class Chain:
         """First layer and the one after the last, of each device."""
         return list(zip((0, *cut), (*cut, len(self.layers)), strict=True))
 
-    def score(self, cut: Cut, rates: Sequence[int]) -> Score:
+    def score(self, cut: Cut, rates: Sequence[int]) -> CutScore:
         """Score if the links kept these rates."""
         parts = []
         energy = 0.0
@@ -78,14 +77,14 @@ class Chain:
                 parts.append(hop)
             parts.append(int(self.ends_ns[d, b] - self.ends_ns[d, a]))
             energy += float(self.ends_j[d, b] - self.ends_j[d, a])
-        return Score(sum(parts), energy + self.idle_w * sum(parts) / 1e9, max(parts))
+        return CutScore(sum(parts), energy + self.idle_w * sum(parts) / 1e9, max(parts))
 
     def hop_ns(self, link: int, layer: int, rate: int) -> int:
         """Time of a message before this layer; 0 if all layers are done."""
         done = layer == len(self.layers)
         return 0 if done else self.links[link].constant_ns(int(self.message_bytes[layer]), rate)
 
-    def walk(self, cut: Cut, start_ns: int) -> Score:
+    def walk(self, cut: Cut, start_ns: int) -> CutScore:
         """Score of an inference that begins at this time, with the rates of the links while messages are sent."""
         now, energy, longest = start_ns, 0.0, 0
         for d, (a, b) in enumerate(self.stages(cut)):
@@ -96,7 +95,7 @@ class Chain:
             took = int(self.ends_ns[d, b] - self.ends_ns[d, a])
             energy += float(self.ends_j[d, b] - self.ends_j[d, a])
             longest, now = max(longest, took), now + took
-        return Score(now - start_ns, energy + self.idle_w * (now - start_ns) / 1e9, longest)
+        return CutScore(now - start_ns, energy + self.idle_w * (now - start_ns) / 1e9, longest)
 
     def fitting(self) -> int:
         """Number of cuts that fit in the memories of all devices."""
@@ -108,7 +107,7 @@ class Chain:
         return int(ways[-1])
 
 
-def chain_of(layers: Layers, devices: Sequence[Device], links: Sequence[Link], memory: Sequence[int]) -> Chain:
+def chain_of(layers: Layers, devices: Sequence[Device], links: Sequence[VaryingLink], memory: Sequence[int]) -> Chain:
     """`memory`: bytes of each device, 0: no limit."""
     size = len(layers) + 1
     ends_ns = np.zeros((len(devices), size), np.int64)
@@ -218,7 +217,7 @@ def _unbeaten(labels: list[Label]) -> list[Label]:
     return kept
 
 
-def row_of(chain: Chain, cut: Cut, score: Score) -> Row:
+def row_of(chain: Chain, cut: Cut, score: CutScore) -> Row:
     """A cut and its scores, as a row of the table."""
     found: Row = {"cut": list(cut), "latency_ms": score.latency_ns / 1e6, "energy_j": score.energy_j,
                   "bottleneck_ms": score.bottleneck_ns / 1e6}  # fmt: skip

@@ -46,7 +46,7 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class SearchRequest:
     """How to search."""
 
     method: str = ""

@@ -12,7 +12,7 @@ from math import prod
 
 from etude.base.errors import UsageError
 from etude.cost.ops import width
-from etude.decide.search.layers import forward_blocks
+from etude.decide.search.layers import elements, forward_blocks
 from etude.make.generate.blocks import Block, Op
 
 INPUT = -1
@@ -43,7 +43,7 @@ class KernelLayer:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class LayerShape:
     """Channels and pixels of a layer's output."""
 
     channels: int
@@ -56,7 +56,7 @@ class Shape:
 
 def kernel_layers(model: str, dtype: str) -> list[KernelLayer]:
     found: list[KernelLayer] = []
-    shapes: dict[int, Shape] = {}
+    shapes: dict[int, LayerShape] = {}
     for block in forward_blocks(model, dtype, 1, 0):
         _walk(block, found, shapes, width(dtype), model)
     if not found:
@@ -64,7 +64,7 @@ def kernel_layers(model: str, dtype: str) -> list[KernelLayer]:
     return found
 
 
-def _walk(block: Block, found: list[KernelLayer], shapes: dict[int, Shape], size: float, model: str) -> None:
+def _walk(block: Block, found: list[KernelLayer], shapes: dict[int, LayerShape], size: float, model: str) -> None:
     """Adds the layers of a block. Inputs are recognised by their shape: the previous op's output, or the block's
     input."""
     first, pending = len(found) - 1, NOTHING
@@ -91,20 +91,20 @@ def _walk(block: Block, found: list[KernelLayer], shapes: dict[int, Shape], size
                 raise _unlike(model, block, op)
             found[last], pending = replace(found[last], adds=added), NOTHING
         elif op.name == "aten::_adaptive_avg_pool2d":
-            shapes[last] = Shape(shapes[last].channels, _elements(op.out_shapes) // shapes[last].channels)
+            shapes[last] = LayerShape(shapes[last].channels, elements(op.out_shapes) // shapes[last].channels)
             found[last] = replace(found[last], out_bytes=int(size * shapes[last].size))
-        elif op.name != "aten::gelu" or _elements(op.in_shapes) != shapes[last].size:
+        elif op.name != "aten::gelu" or elements(op.in_shapes) != shapes[last].size:
             raise _unlike(model, block, op)
 
 
-def _layer(op: Op, name: str, size: float) -> tuple[KernelLayer, Shape, Shape]:
+def _layer(op: Op, name: str, size: float) -> tuple[KernelLayer, LayerShape, LayerShape]:
     """The layer, and the shapes of its input and output."""
     ins, weights = json.loads(op.in_shapes)
     outs = json.loads(op.out_shapes)[0]
     if op.name == "aten::mm":
-        into, out, groups = Shape(weights[0], 1), Shape(weights[1], 1), 1
+        into, out, groups = LayerShape(weights[0], 1), LayerShape(weights[1], 1), 1
     else:
-        into, out = Shape(ins[1], prod(ins[2:])), Shape(outs[1], prod(outs[2:]))
+        into, out = LayerShape(ins[1], prod(ins[2:])), LayerShape(outs[1], prod(outs[2:]))
         groups = ins[1] // weights[1]
     made = int(size * out.size)
     layer = KernelLayer(
@@ -113,10 +113,6 @@ def _layer(op: Op, name: str, size: float) -> tuple[KernelLayer, Shape, Shape]:
         flops=op.flops, linear=op.name == "aten::mm",
     )  # fmt: skip
     return layer, into, out
-
-
-def _elements(shapes: str) -> int:
-    return prod(json.loads(shapes)[0])
 
 
 def _unlike(model: str, block: Block, op: Op) -> UsageError:

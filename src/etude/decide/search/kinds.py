@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from etude.base.errors import EtudeError, UsageError
 from etude.base.figures import figure, read, read_mapping
-from etude.decide.search.given import Asked, Given
+from etude.decide.search.given import Given, SearchRequest
 from etude.decide.search.tables import table
 
 WITHIN: Final = 1.02
@@ -22,7 +22,7 @@ MEMORY, PLAN, SLO = "memory", "plan", "slo"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class DeviceOffer:
     """An available kind of device."""
 
     kind: str = figure("text", "its name")
@@ -35,7 +35,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class WantedModel:
     """A model, its requests and their limits."""
 
     model: str = figure("text", "a model of the catalogue, or a file")
@@ -79,7 +79,7 @@ class Offer:
     rate: float = figure("number", "requests per second")
 
 
-def wanted_of(given: Given) -> dict[str, Wanted]:
+def wanted_of(given: Given) -> dict[str, WantedModel]:
     """`models`: a mapping, or the file that holds it."""
     found = given.keys.get("models")
     if isinstance(found, str):
@@ -87,7 +87,7 @@ def wanted_of(given: Given) -> dict[str, Wanted]:
     if not isinstance(found, Mapping) or not found:
         raise UsageError("key `models` is missing", where=given.where,
                          hint="models: {chat: {model: llama3-8b, prompt: 1024, output: 128, ttft: 1s}}")  # fmt: skip
-    return {str(name): read(Wanted, about, f"{given.where}: models: {name}") for name, about in found.items()}
+    return {str(name): read(WantedModel, about, f"{given.where}: models: {name}") for name, about in found.items()}
 
 
 def strategies_of(given: Given) -> list[Strategy]:
@@ -100,7 +100,7 @@ def strategies_of(given: Given) -> list[Strategy]:
 
 
 def offers_of(
-    given: Given, asked: Asked, models: Mapping[str, Wanted], kinds: Sequence[Kind]
+    given: Given, asked: SearchRequest, models: Mapping[str, WantedModel], kinds: Sequence[DeviceOffer]
 ) -> tuple[list[Offer], dict[str, int]]:
     """Every (model, kind, plan) that sustains some rate, and how many do not, by reason."""
     if "throughput" in given.keys:
@@ -108,8 +108,10 @@ def offers_of(
         known = {one.kind for one in kinds}
         for one in offers:
             if one.model not in models or one.kind not in known:
-                raise UsageError(f"a rate of `{one.model}` on `{one.kind}`, which are not both in the search",
-                                 where=str(given.keys["throughput"]))  # fmt: skip
+                raise UsageError(
+                    f"a rate of `{one.model}` on `{one.kind}`, which are not both in the search",
+                    where=str(given.keys["throughput"]),
+                )
         return offers, {}
     from etude.decide.study import evaluate
     from etude.decide.study.space import Space
@@ -122,8 +124,10 @@ def offers_of(
     plans = strategies_of(given)
     rows = [
         {"model": m, "kind": k, "plan": p}
-        for m in range(len(models)) for k in range(len(kinds)) for p in range(len(plans))
-    ]  # fmt: skip
+        for m in range(len(models))
+        for k in range(len(kinds))
+        for p in range(len(plans))
+    ]
     told = {"models": list(models.values()), "kinds": list(kinds), "plans": plans, "seconds": seconds, "part": part}
     found = evaluate(Space(rows=rows), rate_at, shared={**told, "seed": asked.seed}, workers=asked.workers,
                      ray=asked.ray, out=asked.out, progress=asked.progress).to_pylist()  # fmt: skip
@@ -141,9 +145,17 @@ def offers_of(
 
 
 def rate_at(
-    model: int, kind: int, plan: int, *, models: Sequence[Wanted], kinds: Sequence[Kind], plans: Sequence[Strategy],
-    seconds: float, part: float, seed: int,
-) -> dict[str, Any]:  # fmt: skip
+    model: int,
+    kind: int,
+    plan: int,
+    *,
+    models: Sequence[WantedModel],
+    kinds: Sequence[DeviceOffer],
+    plans: Sequence[Strategy],
+    seconds: float,
+    part: float,
+    seed: int,
+) -> dict[str, Any]:
     """The rate of one model on one kind by one plan, in requests per second, or why there is none."""
     return kept_rate(models[model], kinds[kind], plans[plan], seconds, part, seed)
 
@@ -153,7 +165,9 @@ _WEIGHTS: dict[str, int] = {}
 """Per process: results for equal models, systems and plans."""
 
 
-def kept_rate(wanted: Wanted, kind: Kind, plan: Strategy, seconds: float, part: float, seed: int) -> dict[str, Any]:
+def kept_rate(
+    wanted: WantedModel, kind: DeviceOffer, plan: Strategy, seconds: float, part: float, seed: int
+) -> dict[str, Any]:
     """`rate` and `why`: the highest rate at which this fraction of the requests of this many seconds, drawn at random,
     is within the limits. A stream has at least FEWEST requests; a short one may hide a queue that a longer one would
     not."""
@@ -171,7 +185,9 @@ def kept_rate(wanted: Wanted, kind: Kind, plan: Strategy, seconds: float, part: 
     return _RATES[key]
 
 
-def _served(model: Any, system: Any, wanted: Wanted, plan: Strategy, how: tuple[float, float, int]) -> dict[str, Any]:
+def _served(
+    model: Any, system: Any, wanted: WantedModel, plan: Strategy, how: tuple[float, float, int]
+) -> dict[str, Any]:
     from etude.make.generate.passes import held_by
     from etude.world.serve import Engine, deployed, replica_plan, request_stream, serve, summary
 

@@ -13,22 +13,20 @@ from math import prod
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, usage_errors
 from etude.cost.aten import aten_work
 from etude.cost.compute import compute_time_ns
 from etude.cost.energy import at_work_w
 from etude.cost.ops import OpClass, OpTable, Work, width
+from etude.kernels.arrays import F64, I64
 from etude.machine import Device
 from etude.make.generate.blocks import Block, Op, Shard, blocks_of, in_types
 from etude.make.generate.model import open_model
 from etude.make.generate.train import sequence_of
 from etude.model.schema import UNKNOWN
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 PRODUCTS: Final = ("aten::convolution", "aten::mm")
 """Ops with weights at which a layer begins."""
 
@@ -83,10 +81,8 @@ def given_layers(rows: Any, in_bytes: int, dtype: str, where: str) -> Layers:
     """Layers by hand: `[{name: a, flops: 1G, moved: 10MB, weights: 4MB, out: 100kB}, ...]`."""
     if not isinstance(rows, list) or not rows:
         raise UsageError("expected a list of layers", where=where, hint="[{flops: 1G, out: 100kB}, {flops: 2G}]")
-    try:
+    with usage_errors():
         found = [read(GivenLayer, row, f"{where}[{i}]") for i, row in enumerate(rows)]
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
     outs = np.array([row.out_bytes for row in found], np.int64)
     flops = np.array([row.flops for row in found], np.int64)
     return Layers(
@@ -124,7 +120,7 @@ def forward_blocks(model: str, dtype: str, batch: int, seq: int) -> list[Block]:
     network = open_model(model)
     shard = Shard(
         samples=batch, seq=seq or sequence_of(network), dtype=dtype, gemm_dtype=dtype, loss_dtype=dtype, training=False
-    )  # fmt: skip
+    )
     found = blocks_of(network, shard)
     return [replace(block, ops=tuple(op for op in block.ops if not _is_loss(op))) for block in found]
 

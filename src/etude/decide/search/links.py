@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, usage_errors
 from etude.base.files import csv_rows
 from etude.base.units import parse_bandwidth
 from etude.decide.search.given import Given
@@ -29,7 +29,7 @@ NEVER = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
+class RandomRates:
     """Random rates, uniform in their logarithm."""
 
     low_bytes_per_s: int = figure("bandwidth", "lowest rate")
@@ -45,7 +45,7 @@ class GivenLink:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class VaryingLink:
     """Rate `rate[i]` in bytes per second from `start_ns[i]` on."""
 
     start_ns: tuple[int, ...]
@@ -78,7 +78,7 @@ class Link:
             now_ns = self.start_ns[piece]
 
 
-def read_links(given: Given, rows: Any, count: int, duration_ns: int, seed: int) -> list[Link]:
+def read_links(given: Given, rows: Any, count: int, duration_ns: int, seed: int) -> list[VaryingLink]:
     """The links of a space, this many of them."""
     where = f"{given.where}: links"
     if not isinstance(rows, list) or len(rows) != count:
@@ -87,16 +87,14 @@ def read_links(given: Given, rows: Any, count: int, duration_ns: int, seed: int)
     return [_link(given, row, f"{where}[{i}]", duration_ns, (seed, i)) for i, row in enumerate(rows)]
 
 
-def _link(given: Given, row: Any, where: str, duration_ns: int, seed: tuple[int, int]) -> Link:
-    try:
+def _link(given: Given, row: Any, where: str, duration_ns: int, seed: tuple[int, int]) -> VaryingLink:
+    with usage_errors():
         one = read(GivenLink, row, where)
-        drawn = read(Drawn, one.rates, f"{where}: rates") if isinstance(one.rates, Mapping) else None
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
+        drawn = read(RandomRates, one.rates, f"{where}: rates") if isinstance(one.rates, Mapping) else None
     if (one.rates is None) != bool(one.rate_bytes_per_s):
         raise UsageError("either `rate` or `rates` is needed", where=where, hint="rate: 50Mb/s")
     if one.rates is None:
-        return Link((0,), (one.rate_bytes_per_s,), one.latency_ns)
+        return VaryingLink((0,), (one.rate_bytes_per_s,), one.latency_ns)
     if drawn is None:
         return _from_file(given.path(str(one.rates)), one.latency_ns)
     if drawn.low_bytes_per_s > drawn.high_bytes_per_s:
@@ -104,10 +102,10 @@ def _link(given: Given, row: Any, where: str, duration_ns: int, seed: tuple[int,
     count = -(-duration_ns // drawn.every_ns) + 1
     low, high = log(drawn.low_bytes_per_s), log(drawn.high_bytes_per_s)
     rates = np.exp(np.random.default_rng(seed).uniform(low, high, count)).round().astype(np.int64).tolist()
-    return Link(tuple(i * drawn.every_ns for i in range(count)), tuple(rates), one.latency_ns)
+    return VaryingLink(tuple(i * drawn.every_ns for i in range(count)), tuple(rates), one.latency_ns)
 
 
-def _from_file(path: Path, latency_ns: int) -> Link:
+def _from_file(path: Path, latency_ns: int) -> VaryingLink:
     columns, rows = csv_rows(path)
     if columns != ["time_s", "rate"] or not rows:
         raise UsageError("expected rows of time_s,rate", where=str(path), hint="time_s,rate\n0,50Mb/s\n30,5Mb/s")
@@ -122,4 +120,4 @@ def _from_file(path: Path, latency_ns: int) -> Link:
             raise UsageError(problem.problem, where=f"{path}: row {number}", hint=problem.hint) from None
     if starts[0] != 0 or any(a >= b for a, b in pairwise(starts)):
         raise UsageError("times must start at 0 and increase", where=str(path))
-    return Link(tuple(starts), tuple(rates), latency_ns)
+    return VaryingLink(tuple(starts), tuple(rates), latency_ns)

@@ -1,4 +1,4 @@
-"""What lies in a small device's memory and what with the host, and who computes what: one sequence on a client.
+"""What is kept in a small device's memory and what on the host, and who computes what: one sequence on a client.
 
 search: memory
 model: qwen3-30b-a3b
@@ -10,8 +10,8 @@ output: 64
 bits: 4.5
 score: request             # or tokens (a second), or ttft
 
-Every tensor of a layer lies in the device, or with the host; then it is copied when its turn comes, or the host
-computes it. Copies go on beside all else. A pass takes as long as the longest of: everything that is computed, one
+Every tensor of a layer is in the device, or on the host; then it is copied when its turn comes, or the host
+computes it. Copies overlap with all else. A pass takes as long as the longest of: everything that is computed, one
 after another; the link; the host's memory. Methods: `ilp`, `all`, and `greedy`, which fills the device by density of
 use.
 """
@@ -28,9 +28,9 @@ from etude.base.errors import UsageError
 from etude.base.figures import figure
 from etude.base.units import format_bytes, parse_bytes
 from etude.decide.search.found import Found, Row
-from etude.decide.search.given import Asked, Given
-from etude.decide.search.pieces import Client, Piece, Work, client_of, pieces_of
-from etude.decide.search.programs import Program
+from etude.decide.search.given import Given, SearchRequest
+from etude.decide.search.pieces import Client, PieceWork, TensorPiece, client_of, pieces_of
+from etude.decide.search.programs import IntegerProgram
 
 PHASES: Final = ("prompt", "token")
 SCORES: Final = ("request", "tokens", "ttft")
@@ -61,7 +61,7 @@ Sums = tuple[float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PieceCounts:
     """Counts of each piece: in the device, and among the others those that are copied; the host computes the rest."""
 
     resident: tuple[int, ...]
@@ -71,7 +71,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TensorPiece, ...]
     client: Client
     ways: tuple[str, ...]
     overlap: bool
@@ -79,14 +79,14 @@ class Problem:
     """Weight of a pass of each phase in the score."""
     known: dict[tuple[str, str], dict[str, Sums]] = field(default_factory=dict)
 
-    def costs(self, piece: Piece, phase: str) -> dict[str, Sums]:
+    def costs(self, piece: TensorPiece, phase: str) -> dict[str, Sums]:
         """ms of (sequential compute, the link, the host's memory) of one piece, by way."""
         known = self.known.get((piece.name, phase))
         if known is None:
             known = self.known[piece.name, phase] = self._costs(getattr(piece, phase))
         return known
 
-    def _costs(self, work: Work) -> dict[str, Sums]:
+    def _costs(self, work: PieceWork) -> dict[str, Sums]:
         near, far = self.client.device_ms(work), self.client.host_ms(work)
         link = work.read_bytes / self.client.link_bytes_per_ms
         read = work.read_bytes / self.client.far_bytes_per_ms
@@ -94,7 +94,7 @@ class Problem:
         return {"vram": (near, 0.0, 0.0), "copy": (near + waits, link, read), "cpu": (far, 0.0, read)}
 
 
-def solve(given: Given, asked: Asked) -> Found:
+def solve(given: Given, asked: SearchRequest) -> Found:
     from etude.machine import open_device
     from etude.make.generate.model import open_model
 
@@ -139,11 +139,11 @@ def _ways(given: Given) -> tuple[str, ...]:
     return tuple(found)
 
 
-def placed_by(problem: Problem, room_bytes: float, method: str = "ilp") -> Placed:
+def placed_by(problem: Problem, room_bytes: float, method: str = "ilp") -> PieceCounts:
     return {"ilp": _exact, "all": _every, "greedy": _greedy}[method](problem, room_bytes)
 
 
-def pass_ms(problem: Problem, placed: Placed, phase: str) -> float:
+def pass_ms(problem: Problem, placed: PieceCounts, phase: str) -> float:
     """Time of one pass: the longest of sequential compute, the link, and the host's memory."""
     turn = link = host = 0.0
     for piece, here, copied in zip(problem.pieces, placed.resident, placed.copied[phase], strict=True):
@@ -154,25 +154,25 @@ def pass_ms(problem: Problem, placed: Placed, phase: str) -> float:
     return max(turn, link, host)
 
 
-def _score(problem: Problem, placed: Placed) -> tuple[float, float]:
+def _score(problem: Problem, placed: PieceCounts) -> tuple[float, float]:
     """The score, then both phases together to break ties."""
     took = {phase: pass_ms(problem, placed, phase) for phase in PHASES}
     return sum(problem.weights[phase] * took[phase] for phase in PHASES), sum(took.values())
 
 
-def _exact(problem: Problem, room_bytes: float) -> Placed:
+def _exact(problem: Problem, room_bytes: float) -> PieceCounts:
     """By integer programming: equal pieces are counted. A phase that is not in the score is optimised afterwards."""
     scored = [phase for phase in PHASES if problem.weights[phase]]
     placed = _program(problem, room_bytes, scored, None)
     for phase in PHASES:
         if phase not in scored:
             rest = _program(problem, room_bytes, [phase], placed.resident)
-            placed = Placed(placed.resident, {**placed.copied, phase: rest.copied[phase]})
+            placed = PieceCounts(placed.resident, {**placed.copied, phase: rest.copied[phase]})
     return placed
 
 
-def _program(problem: Problem, room_bytes: float, phases: Sequence[str], fixed: Sequence[int] | None) -> Placed:
-    program = Program()
+def _program(problem: Problem, room_bytes: float, phases: Sequence[str], fixed: Sequence[int] | None) -> PieceCounts:
+    program = IntegerProgram()
     here = [program.variable(most=piece.count, whole=True) for piece in problem.pieces]
     program.row({v: p.size_bytes for v, p in zip(here, problem.pieces, strict=True)}, most=room_bytes)
     for v, count in zip(here, fixed or (), strict=False):
@@ -197,20 +197,20 @@ def _program(problem: Problem, room_bytes: float, phases: Sequence[str], fixed: 
     solved = program.solve()
     assert solved is not None  # an empty device is always a placement
     whole_of = solved.values.astype(int).tolist()
-    return Placed(tuple(whole_of[v] for v in here), {p: tuple(whole_of[v] for v in copies[p]) for p in phases})
+    return PieceCounts(tuple(whole_of[v] for v in here), {p: tuple(whole_of[v] for v in copies[p]) for p in phases})
 
 
-def _every(problem: Problem, room_bytes: float) -> Placed:
+def _every(problem: Problem, room_bytes: float) -> PieceCounts:
     """All counts in the device, and for each of them all counts of copies, phase by phase."""
     counts = [piece.count for piece in problem.pieces]
     if prod((n + 1) * (n + 2) // 2 for n in counts) > MOST:
         raise UsageError(f"more than {MOST:,} placements", hint="--method ilp, or a model of fewer layers")
-    best: tuple[tuple[float, float], Placed] | None = None
+    best: tuple[tuple[float, float], PieceCounts] | None = None
     for here in product(*(range(n + 1) for n in counts)):
         if sum(n * p.size_bytes for n, p in zip(here, problem.pieces, strict=True)) > room_bytes:
             continue
         copied = {phase: _copies(problem, here, phase) for phase in PHASES}
-        placed = Placed(here, copied)
+        placed = PieceCounts(here, copied)
         score = _score(problem, placed)
         if best is None or score < best[0]:
             best = score, placed
@@ -222,10 +222,10 @@ def _copies(problem: Problem, here: Sequence[int], phase: str) -> tuple[int, ...
     """The best of all counts of copies."""
     left = [piece.count - n for piece, n in zip(problem.pieces, here, strict=True)]
     ranges = [range(n + 1) if len(problem.ways) == 2 else [n if problem.ways == ("copy",) else 0] for n in left]
-    return min(product(*ranges), key=lambda copied: pass_ms(problem, Placed(tuple(here), {phase: copied}), phase))
+    return min(product(*ranges), key=lambda copied: pass_ms(problem, PieceCounts(tuple(here), {phase: copied}), phase))
 
 
-def _greedy(problem: Problem, room_bytes: float) -> Placed:
+def _greedy(problem: Problem, room_bytes: float) -> PieceCounts:
     """Pieces with the most reads per byte held go to the device; then, piece by piece, the way that ends sooner."""
     order = sorted(range(len(problem.pieces)), key=lambda i: -_density(problem.pieces[i]))
     here, left = [0] * len(order), room_bytes
@@ -237,17 +237,17 @@ def _greedy(problem: Problem, room_bytes: float) -> Placed:
         chosen = [0 if "cpu" in problem.ways else p.count - n for p, n in zip(problem.pieces, here, strict=True)]
         for i in order if len(problem.ways) == 2 else []:
             tries = [[*chosen[:i], n, *chosen[i + 1 :]] for n in range(problem.pieces[i].count - here[i] + 1)]
-            took = [pass_ms(problem, Placed(tuple(here), {phase: tuple(one)}), phase) for one in tries]
+            took = [pass_ms(problem, PieceCounts(tuple(here), {phase: tuple(one)}), phase) for one in tries]
             chosen = tries[took.index(min(took))]
         copied[phase] = tuple(chosen)
-    return Placed(tuple(here), copied)
+    return PieceCounts(tuple(here), copied)
 
 
-def _density(piece: Piece) -> float:
+def _density(piece: TensorPiece) -> float:
     return piece.token.read_bytes / piece.size_bytes if piece.size_bytes else 0.0
 
 
-def _row(problem: Problem, placed: Placed, vram: int, asking: Asking) -> Row:
+def _row(problem: Problem, placed: PieceCounts, vram: int, asking: Asking) -> Row:
     took = {phase: pass_ms(problem, placed, phase) for phase in PHASES}
     read = dict.fromkeys(("vram", "link", "host"), 0.0)
     where: dict[str, Any] = {}

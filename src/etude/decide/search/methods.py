@@ -21,7 +21,7 @@ STEPS: Final = 60
 
 
 @dataclass(slots=True)
-class Asked:
+class AskedPoints:
     """Points requested so far."""
 
     score: Score
@@ -56,7 +56,7 @@ def neighbours(point: Point, axes: Sequence[Sequence[Any]]) -> list[Point]:
 def greedy_swap(axes: Sequence[Sequence[Any]], score: Score, *, seed: int = 0, starts: int = STARTS) -> Point:
     """The best of several descents: each goes to its best neighbour as long as that is better. The first starts at the
     first value of every axis, the others at random points from `seed`."""
-    asked, draw = Asked(score), np.random.default_rng(seed)
+    asked, draw = AskedPoints(score), np.random.default_rng(seed)
     at = [_start(axes, asked, draw, first=k == 0) for k in range(starts)]
     going = list(dict.fromkeys(at))
     while going:
@@ -73,10 +73,10 @@ def greedy_swap(axes: Sequence[Sequence[Any]], score: Score, *, seed: int = 0, s
 
 def anneal(
     axes: Sequence[Sequence[Any]], score: Score, *, seed: int = 0, steps: int = STEPS, chains: int = CHAINS
-) -> Point:  # fmt: skip
+) -> Point:
     """The best of several chains. A chain accepts a neighbour that is better, and one that is worse by a fraction p of
     its score with probability exp(-p / t), where t falls from 0.2 to 0.002."""
-    asked, draw = Asked(score), np.random.default_rng(seed)
+    asked, draw = AskedPoints(score), np.random.default_rng(seed)
     at = [_start(axes, asked, draw, first=k == 0) for k in range(chains)]
     for step in range(steps):
         heat = 0.2 * 0.01 ** (step / max(steps - 1, 1))
@@ -94,7 +94,7 @@ def _chance(before: float, value: float, heat: float) -> float:
     return math.exp(-(value - before) / max(abs(before), 1e-300) / heat)
 
 
-def _start(axes: Sequence[Sequence[Any]], asked: Asked, draw: np.random.Generator, *, first: bool) -> Point:
+def _start(axes: Sequence[Sequence[Any]], asked: AskedPoints, draw: np.random.Generator, *, first: bool) -> Point:
     """The first values, or random ones until they are feasible."""
     if first:
         point: Point = (0,) * len(axes)

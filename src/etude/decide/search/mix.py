@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from etude.base.errors import UsageError
 from etude.base.figures import figure
 from etude.decide.search.found import Found, Row
-from etude.decide.search.given import Asked, Given
-from etude.decide.search.kinds import Kind, Offer, Wanted, offers_of, wanted_of
-from etude.decide.search.programs import Program
+from etude.decide.search.given import Given, SearchRequest
+from etude.decide.search.kinds import DeviceOffer, Offer, WantedModel, offers_of, wanted_of
+from etude.decide.search.programs import IntegerProgram
 from etude.decide.search.tables import table
 
 SCORES: Final = ("cost", "goodput")
@@ -45,7 +45,7 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Supply:
+class HourlySupply:
     kind: str = figure("text", "a kind")
     hour: int = figure("count", "from this hour on", 0, zero=True)
     count: float = figure("number", "available devices", zero=True)
@@ -65,7 +65,7 @@ class Hour:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class DeviceMix:
     counts: tuple[int, ...]
     """Number of each offer."""
     cost: float
@@ -74,13 +74,14 @@ class Choice:
     """Served requests per second, by weight."""
 
 
-def solve(given: Given, asked: Asked) -> Found:
-    given.only("models", "kinds", "plans", "demand", "available", "throughput", "score", "budget", "seconds", "part",
-               "mixed")  # fmt: skip
+def solve(given: Given, asked: SearchRequest) -> Found:
+    given.only(
+        "models", "kinds", "plans", "demand", "available", "throughput", "score", "budget", "seconds", "part", "mixed"
+    )
     method, mixed = asked.one_of("ilp", "joint", "all"), given.keys.get("mixed", True)
     if not isinstance(mixed, bool):
         raise UsageError(f"`mixed` is {mixed}", where=given.where, hint="true, or false: the best kind alone")
-    models, kinds = wanted_of(given), table(given, "kinds", Kind, "kind")
+    models, kinds = wanted_of(given), table(given, "kinds", DeviceOffer, "kind")
     hours = _hours(given, models, kinds)
     offers, pruned = offers_of(given, asked, models, kinds)
     possible = len(offers) + sum(pruned.values())
@@ -131,7 +132,7 @@ def undominated(offers: Sequence[Offer]) -> list[Offer]:
     return [one for one in offers if any(one is o for o in kept)]
 
 
-def _hours(given: Given, models: Mapping[str, Wanted], kinds: Sequence[Kind]) -> dict[int, Hour]:
+def _hours(given: Given, models: Mapping[str, WantedModel], kinds: Sequence[DeviceOffer]) -> dict[int, Hour]:
     score, budget = given.keys.get("score", "cost"), given.keys.get("budget", inf)
     if score not in SCORES:
         raise UsageError(f"unknown score `{score}`", where=given.where, hint=f"known: {', '.join(SCORES)}")
@@ -142,12 +143,13 @@ def _hours(given: Given, models: Mapping[str, Wanted], kinds: Sequence[Kind]) ->
     asks: dict[int, dict[str, float]] = {}
     for row in table(given, "demand", Demand):
         if row.model not in models:
-            raise UsageError(f"no model `{row.model}`", where=str(given.keys["demand"]),
-                             hint=f"known: {', '.join(models)}")  # fmt: skip
+            raise UsageError(
+                f"no model `{row.model}`", where=str(given.keys["demand"]), hint=f"known: {', '.join(models)}"
+            )
         if row.model in asks.setdefault(row.hour, {}):
             raise UsageError(f"hour {row.hour}: `{row.model}` appears twice", where=str(given.keys["demand"]))
         asks[row.hour][row.model] = row.rate
-    supply = table(given, "available", Supply) if "available" in given.keys else []
+    supply = table(given, "available", HourlySupply) if "available" in given.keys else []
     known = {one.kind for one in kinds}
     if wrong := [row.kind for row in supply if row.kind not in known]:
         raise UsageError(f"no kind `{wrong[0]}`", where=str(given.keys["available"]))
@@ -162,7 +164,7 @@ def _hours(given: Given, models: Mapping[str, Wanted], kinds: Sequence[Kind]) ->
     }  # fmt: skip
 
 
-def _supplied(kind: Kind, supply: Sequence[Supply], hour: int) -> float:
+def _supplied(kind: DeviceOffer, supply: Sequence[HourlySupply], hour: int) -> float:
     """The latest row of the kind up to this hour, or the kind's own figure."""
     known = [(row.hour, i) for i, row in enumerate(supply) if row.kind == kind.kind and row.hour <= hour]
     return supply[max(known)[1]].count if known else kind.available
@@ -178,7 +180,7 @@ def _peak(hours: Sequence[Hour]) -> Hour:
     )  # fmt: skip
 
 
-def choose(offers: Sequence[Offer], hour: Hour, method: str = "ilp") -> tuple[Choice | None, float]:
+def choose(offers: Sequence[Offer], hour: Hour, method: str = "ilp") -> tuple[DeviceMix | None, float]:
     """Counts of offers, and seconds of the solver; None if the available devices do not serve all."""
     if method == "all":
         return _every(offers, hour), 0.0
@@ -189,9 +191,9 @@ def choose(offers: Sequence[Offer], hour: Hour, method: str = "ilp") -> tuple[Ch
     return cheap or first, took + more
 
 
-def _program(offers: Sequence[Offer], hour: Hour, least: float | None = None) -> tuple[Choice | None, float]:
+def _program(offers: Sequence[Offer], hour: Hour, least: float | None = None) -> tuple[DeviceMix | None, float]:
     """By the score; with `least`, the cheapest of those with this goodput."""
-    program, most = Program(), hour.goodput and least is None
+    program, most = IntegerProgram(), hour.goodput and least is None
     at = {name: i for i, name in enumerate(hour.models)}
     spent = [one.devices * hour.prices[one.kind] for one in offers]
     counts = [program.variable(0.0 if most else cost, whole=True) for cost in spent]
@@ -217,7 +219,7 @@ def _program(offers: Sequence[Offer], hour: Hour, least: float | None = None) ->
     return chosen(offers, hour, [int(solved.values[c]) for c in counts]), solved.took_s
 
 
-def chosen(offers: Sequence[Offer], hour: Hour, counts: Sequence[int]) -> Choice:
+def chosen(offers: Sequence[Offer], hour: Hour, counts: Sequence[int]) -> DeviceMix:
     """Cost and goodput of this many of each offer."""
     rates = dict.fromkeys(hour.models, 0.0)
     cost = 0.0
@@ -225,10 +227,10 @@ def chosen(offers: Sequence[Offer], hour: Hour, counts: Sequence[int]) -> Choice
         rates[one.model] += one.rate * count
         cost += hour.prices[one.kind] * one.devices * count
     served = sum(w * min(d, rates[m]) for m, d, w in zip(hour.models, hour.demand, hour.weight, strict=True))
-    return Choice(tuple(counts), cost, served)
+    return DeviceMix(tuple(counts), cost, served)
 
 
-def _every(offers: Sequence[Offer], hour: Hour) -> Choice | None:
+def _every(offers: Sequence[Offer], hour: Hour) -> DeviceMix | None:
     """All counts, kind by kind: first every use of a kind's devices, then all of these together."""
     at = {name: i for i, name in enumerate(hour.models)}
     rates, costs, counts = np.zeros((1, len(at))), np.zeros(1), np.zeros((1, 0), np.int32)
@@ -273,9 +275,9 @@ def _used(offers: Sequence[Offer], counts: Sequence[int]) -> int:
     return sum(one.devices * count for one, count in zip(offers, counts, strict=False))
 
 
-def alone(offers: Sequence[Offer], hour: Hour) -> tuple[str, Choice] | None:
+def alone(offers: Sequence[Offer], hour: Hour) -> tuple[str, DeviceMix] | None:
     """The best that a single kind can do, and which."""
-    found: dict[str, Choice] = {}
+    found: dict[str, DeviceMix] = {}
     for kind in hour.prices:
         mine = [one for one in offers if one.kind == kind]
         choice = choose(mine, hour)[0] if mine else None
@@ -287,7 +289,9 @@ def alone(offers: Sequence[Offer], hour: Hour) -> tuple[str, Choice] | None:
     return best, found[best]
 
 
-def _row(number: int, hour: Hour, offers: Sequence[Offer], choice: Choice, single: tuple[str, Choice] | None) -> Row:
+def _row(
+    number: int, hour: Hour, offers: Sequence[Offer], choice: DeviceMix, single: tuple[str, DeviceMix] | None
+) -> Row:
     """An hour: what is held, and the best that one kind alone could do."""
     counted = list(zip(offers, choice.counts, strict=True))
     return {

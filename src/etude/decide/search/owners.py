@@ -10,21 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.cost.compute import compute_time_ns
 from etude.cost.ops import OpTable
 from etude.decide.search.kernel_layers import INPUT, NOTHING, KernelLayer
+from etude.kernels.arrays import F64, I64
 from etude.machine import Device
 from etude.model.schema import UNKNOWN
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
-
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Split:
+class OwnerSplit:
     """A network on devices; (layer, device) in bytes unless noted."""
 
     units: I64
@@ -104,7 +101,7 @@ def _overlap(a: I64, b: I64) -> I64:
 
 def split(
     layers: Sequence[KernelLayer], units: I64, devices: Sequence[Device], dtype: str, link: tuple[int, int]
-) -> Split:
+) -> OwnerSplit:
     """`link`: bytes per second of a device, in each direction, and ns of a message."""
     count = (len(layers), len(devices))
     inputs, outputs, weights, kept = (np.zeros(count, np.int64) for _ in range(4))
@@ -118,7 +115,7 @@ def split(
         weights[i] = _weights(layer, own[i])
         for j in _alive(layers, i):
             kept[i] += _source_bytes(layers, own, j)
-    return Split(
+    return OwnerSplit(
         units=units, inputs=inputs, outputs=outputs, weights=weights, kept=kept,
         compute_ns=_compute_ns(layers, units, inputs + outputs + weights, devices, dtype),
         message_ns=np.array([_message_ns(one, link) for one in sent], np.int64),

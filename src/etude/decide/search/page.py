@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from etude.base.files import writing
 from etude.base.units import format_bytes, format_time
-from etude.tell.view.charts import Bar, Heading, Piece, bars, legend, table
-from etude.tell.view.page import Figure, Page, Section, render
-from etude.tell.view.plots import Mark, fitted, plot
+from etude.tell.view.charts import Bar, BarPiece, Heading, bars, legend, table
+from etude.tell.view.page import Figure, Page, PageSection, render
+from etude.tell.view.plots import PlotPoint, fitted, plot
 
 if TYPE_CHECKING:
     from etude.decide.search.found import Found, Row
@@ -119,7 +119,7 @@ def best_name(found: Found, row: Row) -> str:
     return ", ".join(f"{k.replace('_', ' ')} {row[k]}" for k in varied) or "the only one"
 
 
-def frontier_plot(found: Found, scores: Sequence[str]) -> Section | None:
+def frontier_plot(found: Found, scores: Sequence[str]) -> PageSection | None:
     if len(scores) < 2 or len(found.rows) < 2:
         return None
     x, y = scores[1], scores[0]
@@ -128,26 +128,26 @@ def frontier_plot(found: Found, scores: Sequence[str]) -> Section | None:
     for row in found.rows:
         on = json.dumps(row, sort_keys=True, default=str) in best
         tip = f"{best_name(found, row)}\n{shown_value(y, row[y])}, {shown_value(x, row[x])}"
-        marks.append(Mark(float(row[x]), float(row[y]), "compute" if on else "idle", tip, 0.3 if on else 0.1))
+        marks.append(PlotPoint(float(row[x]), float(row[y]), "compute" if on else "idle", tip, 0.3 if on else 0.1))
     line = sorted((float(row[x]), float(row[y])) for row in found.frontier)
     axes = [fitted(_head(n), partial(shown_value, n), [float(r[n]) for r in found.rows], log=False) for n in (x, y)]
     body = legend([("compute", "on the frontier"), ("idle", "others that were tried")])
     body += plot(f"{_head(y)} over {_head(x)}", axes[0], axes[1], marks, [("roof", "", line)])
     lead = "Candidates that no other candidate beats in every score, and all others tried."
-    return Section("frontier", "Frontier", lead, body)
+    return PageSection("frontier", "Frontier", lead, body)
 
 
-def _breakdown(found: Found) -> Section | None:
+def _breakdown(found: Found) -> PageSection | None:
     rows = found.more.get("breakdown", [])
     if not rows:
         return None
-    shown = [Bar(r["name"], tuple(Piece(sort, label, r[key]) for key, sort, label in PARTS)) for r in rows]
+    shown = [Bar(r["name"], tuple(BarPiece(sort, label, r[key]) for key, sort, label in PARTS)) for r in rows]
     body = legend([(sort, label) for _, sort, label in PARTS]) + bars(shown, lambda v: format_time(round(v)))
     lead = "Breakdown of the step time per GPU, mean over all GPUs, for the best candidates."
-    return Section("why", "Why the best is best", lead, body)
+    return PageSection("why", "Why the best is best", lead, body)
 
 
-def _table(found: Found) -> Section:
+def _table(found: Found) -> PageSection:
     rows = found.rows or found.frontier
     names = [*_scores(found), *dict.fromkeys(name for row in rows for name in row)]
     names = [name for name in dict.fromkeys(names) if name == "flags" or name not in _constant(found)]
@@ -155,11 +155,11 @@ def _table(found: Found) -> Section:
         Heading(n, _head(n), lambda v, n=n: shown_value(n, v), number=n in _numbers(rows[0]), code=n == "flags")  # type: ignore[misc]
         for n in names
     ]
-    return Section("rows", "Tried", "Tried candidates, the best first.", table("t-rows", rows, columns, first=20))
+    return PageSection("rows", "Tried", "Tried candidates, the best first.", table("t-rows", rows, columns, first=20))
 
 
-def _pruned(found: Found) -> Section | None:
+def _pruned(found: Found) -> PageSection | None:
     if not found.pruned:
         return None
-    shown = [Bar(why, (Piece("idle", why, count),), f"{count:,}") for why, count in found.pruned.items()]
-    return Section("pruned", "Left out", "Why candidates were not tried.", bars(shown, lambda v: f"{v:,.0f}"))
+    shown = [Bar(why, (BarPiece("idle", why, count),), f"{count:,}") for why, count in found.pruned.items()]
+    return PageSection("pruned", "Left out", "Why candidates were not tried.", bars(shown, lambda v: f"{v:,.0f}"))

@@ -9,7 +9,7 @@ from typing import Final
 
 from etude.base.errors import ClusterError, UsageError
 from etude.cost.contention.launches import memory_rate
-from etude.cost.tiers.placing import Part
+from etude.cost.tiers.placing import StoredPart
 from etude.machine.system import Device, OpCost
 from etude.make.generate.model import Mixer, Model
 from etude.steps.placing import parts_of
@@ -19,7 +19,7 @@ UP: Final = 2 / 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class PieceWork:
     """Work of one piece in one phase."""
 
     read_bytes: float
@@ -29,15 +29,15 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class TensorPiece:
     """Similar tensors, one for each of `count` layers."""
 
     name: str
     count: int
     size_bytes: float
     """Of one piece."""
-    prompt: Work
-    token: Work
+    prompt: PieceWork
+    token: PieceWork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +52,10 @@ class Client:
     hop_ms: float
     """Round trip for what the host computes in the middle of a pass."""
 
-    def device_ms(self, work: Work) -> float:
+    def device_ms(self, work: PieceWork) -> float:
         return max(work.read_bytes / self.near_bytes_per_ms, work.flops / self.device_flop_per_ms)
 
-    def host_ms(self, work: Work) -> float:
+    def host_ms(self, work: PieceWork) -> float:
         return self.hop_ms + max(work.read_bytes / self.far_bytes_per_ms, work.flops / self.host_flop_per_ms)
 
 
@@ -73,7 +73,7 @@ def client_of(device: Device, host: Device) -> Client:
     )  # fmt: skip
 
 
-def pieces_of(model: Model, prompt: int, bits: float, *, whole: bool = False) -> list[Piece]:
+def pieces_of(model: Model, prompt: int, bits: float, *, whole: bool = False) -> list[TensorPiece]:
     """Pieces of a sequence with a prompt of this many tokens. `whole`: layers are not cut."""
     layers = sum(model.mixer_of(i) == Mixer.ATTENTION for i in range(model.layers))
     if not layers or layers != model.layers or model.kv_rank:
@@ -97,52 +97,59 @@ def pieces_of(model: Model, prompt: int, bits: float, *, whole: bool = False) ->
         ]
     if whole:
         found = [_joined(found)]
-    words = Work(read_bytes=table, flops=2.0 * model.vocab * model.hidden)
-    return [*found, Piece(name="head", count=1, size_bytes=table + head, prompt=words, token=words)]
+    words = PieceWork(read_bytes=table, flops=2.0 * model.vocab * model.hidden)
+    return [*found, TensorPiece(name="head", count=1, size_bytes=table + head, prompt=words, token=words)]
 
 
 @lru_cache(64)
-def _parts(model: Model, prompt: int, bits: float) -> tuple[Part, ...]:
+def _parts(model: Model, prompt: int, bits: float) -> tuple[StoredPart, ...]:
     return tuple(parts_of(model, prompt, bits))
 
 
-def _products(prompt: int, bits: float) -> Callable[[str, float], Piece]:
+def _products(prompt: int, bits: float) -> Callable[[str, float], TensorPiece]:
     """Weights that every token is multiplied with."""
 
-    def made(name: str, size_bytes: float) -> Piece:
+    def made(name: str, size_bytes: float) -> TensorPiece:
         flops = 2.0 * size_bytes * 8 / bits
-        return Piece(name=name, count=1, size_bytes=size_bytes, token=Work(read_bytes=size_bytes, flops=flops),
-                     prompt=Work(read_bytes=size_bytes, flops=flops * prompt))  # fmt: skip
+        return TensorPiece(
+            name=name,
+            count=1,
+            size_bytes=size_bytes,
+            token=PieceWork(read_bytes=size_bytes, flops=flops),
+            prompt=PieceWork(read_bytes=size_bytes, flops=flops * prompt),
+        )
 
     return made
 
 
-def _experts(size_bytes: float, use: float, prompt: int, bits: float, layers: int) -> list[Piece]:
+def _experts(size_bytes: float, use: float, prompt: int, bits: float, layers: int) -> list[TensorPiece]:
     """A token reads the experts of a layer that it is routed to, known only then; a prompt reads nearly all."""
     found = []
     for name, part in (("experts up", UP), ("experts down", 1 - UP)):
         size, active = size_bytes * part, 2.0 * size_bytes * part * use * 8 / bits
-        found.append(Piece(
-            name=name, count=layers, size_bytes=size, token=Work(read_bytes=size * use, flops=active, ahead=False),
-            prompt=Work(read_bytes=size * (1 - (1 - use) ** prompt), flops=active * prompt),
+        found.append(TensorPiece(
+            name=name, count=layers, size_bytes=size, token=PieceWork(read_bytes=size * use, flops=active, ahead=False),
+            prompt=PieceWork(read_bytes=size * (1 - (1 - use) ** prompt), flops=active * prompt),
         ))  # fmt: skip
     return found
 
 
-def _kv(model: Model, size_bytes: float, layers: int, prompt: int) -> Piece:
+def _kv(model: Model, size_bytes: float, layers: int, prompt: int) -> TensorPiece:
     """Keys and values, with the products of attention."""
     size, pair = size_bytes / layers, 4.0 * model.heads * model.head
-    return Piece(
-        name="kv", count=layers, size_bytes=size, token=Work(read_bytes=size, flops=pair * prompt),
-        prompt=Work(read_bytes=size, flops=pair * prompt * (prompt + 1) / 2),
+    return TensorPiece(
+        name="kv", count=layers, size_bytes=size, token=PieceWork(read_bytes=size, flops=pair * prompt),
+        prompt=PieceWork(read_bytes=size, flops=pair * prompt * (prompt + 1) / 2),
     )  # fmt: skip
 
 
-def _joined(pieces: list[Piece]) -> Piece:
+def _joined(pieces: list[TensorPiece]) -> TensorPiece:
     """All of a layer as one piece."""
     works = [
-        Work(read_bytes=sum(w.read_bytes for w in of), flops=sum(w.flops for w in of), ahead=all(w.ahead for w in of))
+        PieceWork(
+            read_bytes=sum(w.read_bytes for w in of), flops=sum(w.flops for w in of), ahead=all(w.ahead for w in of)
+        )
         for of in ([p.prompt for p in pieces], [p.token for p in pieces])
     ]
     size = sum(piece.size_bytes for piece in pieces)
-    return Piece(name="layer", count=pieces[0].count, size_bytes=size, prompt=works[0], token=works[1])
+    return TensorPiece(name="layer", count=pieces[0].count, size_bytes=size, prompt=works[0], token=works[1])

@@ -18,7 +18,7 @@ from typing import Any
 from etude.base.errors import UsageError
 from etude.capture.opening import open as open_job
 from etude.decide.search.found import Found
-from etude.decide.search.given import Asked, Given
+from etude.decide.search.given import Given, SearchRequest
 from etude.decide.search.placement_best import TRIES
 from etude.decide.search.placement_best import best_placement as best_placement
 from etude.decide.search.placement_shardings import best_of_shardings
@@ -26,7 +26,7 @@ from etude.decide.search.short_models import count, system_file
 from etude.machine import open_system
 
 
-def solve(given: Given, asked: Asked) -> Found:
+def solve(given: Given, asked: SearchRequest) -> Found:
     given.only("job", "model", "layers", "plan", "shardings", "keep", "system", "network", "tries")
     keys = given.keys
     if ("job" in keys) == ("model" in keys):

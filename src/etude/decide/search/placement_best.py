@@ -12,8 +12,8 @@ from etude.base.errors import UsageError
 from etude.decide.search import placement_methods as methods
 from etude.decide.search.crew import crew
 from etude.decide.search.found import Found, Row
-from etude.decide.search.given import Asked
-from etude.decide.search.placement_bound import Bound
+from etude.decide.search.given import SearchRequest
+from etude.decide.search.placement_bound import TimeBound
 from etude.decide.search.placement_orders import first_tries
 from etude.decide.search.placement_symmetry import Symmetry
 from etude.machine import System
@@ -32,7 +32,7 @@ LEFT: Final = "not examined"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class How:
+class PlacementMethod:
     """How placements are enumerated and scored."""
 
     method: str = ""
@@ -61,22 +61,22 @@ def seated(system: System, placement: tuple[int, ...]) -> System:
 
 
 def best_placement(
-    made: Job | Generated, system: System, *, axes: Mapping[str, int] | None = None, asked: Asked | None = None,
+    made: Job | Generated, system: System, *, axes: Mapping[str, int] | None = None, asked: SearchRequest | None = None,
     time_of: Callable[[System], int] | None = None, **how: Any,
 ) -> Found:  # fmt: skip
     """The fastest placement that is found. `axes`: name -> size as ranks are numbered, innermost first; of a generated
     job those of its plan. `time_of`: ns on a system whose ranks are placed; by default the makespan of the job. `how`:
     method, network, tries, seed."""
     job = made.job if isinstance(made, Generated) else made
-    asked = asked or Asked()
-    settings = How(**{"method": asked.method, "seed": asked.seed, **how})
+    asked = asked or SearchRequest()
+    settings = PlacementMethod(**{"method": asked.method, "seed": asked.seed, **how})
     if axes is None:
         axes = plan_axes(made) if isinstance(made, Generated) else {}
     system = system if system.topology is not None else system.replace(placement=())
     ranks, devices = job.world_size, system.num_ranks
     if ranks > devices:
         raise UsageError(f"{ranks} ranks on a system of {devices} devices", hint="use a larger --system")
-    bound, symmetry = Bound(job, system) if settings.bound else None, Symmetry(system)
+    bound, symmetry = TimeBound(job, system) if settings.bound else None, Symmetry(system)
     method = settings.method or ("all" if ranks <= SMALL and devices <= SMALL else "greedy")
     if method != "all":
         asked.in_turn(f"`{method}`", "--method all, or several `shardings`, which are searched in parallel")
@@ -94,7 +94,7 @@ def best_placement(
 
 @contextmanager
 def _simulating(
-    job: Job, system: System, network: str, asked: Asked, time_of: Callable[[System], int] | None
+    job: Job, system: System, network: str, asked: SearchRequest, time_of: Callable[[System], int] | None
 ) -> Iterator[Callable[[Sequence[tuple[int, ...]]], list[int]]]:
     """A function that simulates placements: here, or by workers whose answers are kept in a folder."""
     if time_of is not None or (asked.alone and asked.out is None):

@@ -12,8 +12,8 @@ from math import prod
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64, Bool
 from etude.machine.fabrics import topology_of_system
 from etude.machine.system import LINED, LevelKind, System
 from etude.machine.topology import Topology, VertexKind
@@ -21,13 +21,10 @@ from etude.model.job import Job
 from etude.model.match import WORLD, Matching, match
 from etude.model.schema import UNKNOWN, Collective
 
-F64 = NDArray[np.float64]
-Bool = NDArray[np.bool_]
-
 COUNTED = (Collective.ALL_GATHER, Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL)
 
 
-class Needs(NamedTuple):
+class ExchangedBytes(NamedTuple):
     """What ranks must exchange, in bytes over the whole job."""
 
     sent: F64
@@ -38,7 +35,7 @@ class Needs(NamedTuple):
     """For each group (row) and collective of COUNTED (column): input bytes of a member."""
 
 
-def needs_of(job: Job) -> Needs:
+def needs_of(job: Job) -> ExchangedBytes:
     found, world = match(job), job.world_size
     sent = np.zeros((world, world))
     links = found.links
@@ -55,7 +52,7 @@ def needs_of(job: Job) -> Needs:
         member.append(row)
         size.append(np.min([_by_kind(found, int(side)) for side in found.uses.side[uses]], axis=0))
     shape = (len(member), len(COUNTED))
-    return Needs(sent, np.array(member).reshape(len(member), world), np.array(size).reshape(shape))
+    return ExchangedBytes(sent, np.array(member).reshape(len(member), world), np.array(size).reshape(shape))
 
 
 def _known(found: Matching, side: int) -> F64:
@@ -68,7 +65,7 @@ def _by_kind(found: Matching, side: int) -> F64:
     return np.array([float(_known(found, side)[what == kind].sum()) for kind in COUNTED])
 
 
-class Bound:
+class TimeBound:
     """`least_ns(placement)`: a lower bound of the job's time on these devices."""
 
     def __init__(self, job: Job, system: System) -> None:
@@ -86,7 +83,7 @@ class Bound:
         return int((crossing / self.bytes_per_ns).max(initial=0.0))
 
 
-def _crossing(needs: Needs, inside: F64) -> F64:
+def _crossing(needs: ExchangedBytes, inside: F64) -> F64:
     """Bytes that must enter each set (row) of ranks (columns)."""
     messages = np.einsum("ca,ab,cb->c", 1 - inside, needs.sent, inside)
     if not len(needs.member):

@@ -87,9 +87,10 @@ def every(tried: Tried, ranks: int, devices: int) -> None:
     for placement in classes_of(tried.symmetry, ranks, devices):
         classes.append(placement)
         if len(classes) > MOST:
-            raise UsageError(f"{ranks} ranks on {devices} devices have more than {MOST:,} placements, even without "
-                             "symmetries",
-                             hint="--method greedy or anneal")  # fmt: skip
+            raise UsageError(
+                f"{ranks} ranks on {devices} devices have more than {MOST:,} placements, even without symmetries",
+                hint="--method greedy or anneal",
+            )
     tried.tries = len(classes)
     left = iter([placement for placement in classes if placement not in tried.times])
     while some := _round(tried, left):

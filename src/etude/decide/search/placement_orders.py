@@ -7,11 +7,9 @@ from itertools import permutations
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.machine.system import LINED, System
-
-I64 = NDArray[np.int64]
 
 
 def device_orders(system: System) -> dict[str, I64]:

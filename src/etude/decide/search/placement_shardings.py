@@ -13,9 +13,9 @@ import numpy as np
 from etude.base.errors import EtudeError, UsageError
 from etude.decide.search.crew import crew
 from etude.decide.search.found import Found
-from etude.decide.search.given import Asked, Given
+from etude.decide.search.given import Given, SearchRequest
 from etude.decide.search.placement_best import best_placement
-from etude.decide.search.placement_bound import Needs, needs_of
+from etude.decide.search.placement_bound import ExchangedBytes, needs_of
 from etude.decide.search.short_models import count, model_file, shortened
 from etude.machine import System
 from etude.make.generate import Generated, Plan, generate
@@ -27,7 +27,7 @@ MEMORY = "does not fit the memory"
 BYTES = "sends more than those kept"
 
 
-def best_of_shardings(given: Given, asked: Asked, system: System, how: Mapping[str, Any]) -> Found:
+def best_of_shardings(given: Given, asked: SearchRequest, system: System, how: Mapping[str, Any]) -> Found:
     keys, where = given.keys, given.where
     plan = keys.get("plan", {})
     shardings = keys.get("shardings", {})
@@ -48,7 +48,7 @@ def best_of_shardings(given: Given, asked: Asked, system: System, how: Mapping[s
     return _joined(found, pruned)
 
 
-def _each(made: list[Generated], system: System, asked: Asked, how: Mapping[str, Any]) -> list[Found]:
+def _each(made: list[Generated], system: System, asked: SearchRequest, how: Mapping[str, Any]) -> list[Found]:
     """The best placement of each plan: in parallel if there are several and workers are requested."""
     if len(made) == 1 or asked.alone:
         return [best_placement(one, system.for_ranks(one.plan.gpus), asked=asked, **how) for one in made]
@@ -110,7 +110,7 @@ def _generated(
     return made, pruned
 
 
-def max_sent_bytes(needs: Needs) -> int:
+def max_sent_bytes(needs: ExchangedBytes) -> int:
     """Bytes that the busiest rank sends, by rings: 2 (n - 1) / n of an all-reduce, n - 1 times what it adds to an
     all-gather, (n - 1) / n of a reduce-scatter or an all-to-all."""
     members = needs.member.sum(axis=1, keepdims=True)

@@ -17,11 +17,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.machine.fabrics import topology_of_system
 from etude.machine.routes import Routes
 from etude.machine.system import LINED, LevelKind, System
 
-I64 = NDArray[np.int64]
 Placement = tuple[int, ...]
 
 MOST_DEVICES: Final = 128
@@ -53,7 +53,7 @@ class Symmetry:
         return min(found)
 
     def _find(self, system: System) -> None:
-        ways = _Ways(system)
+        ways = _Routes(system)
         for number, level in enumerate(system.levels):
             if level.kind not in LINED and all(ways.keeps(m) for m in _exchanges(self.sizes, number)):
                 self.free.append(number)
@@ -88,7 +88,7 @@ class Symmetry:
         return tuple(found)
 
 
-class _Ways:
+class _Routes:
     """The routes between all pairs of devices, and whether a renumbering preserves them."""
 
     def __init__(self, system: System) -> None:
@@ -112,7 +112,7 @@ class _Ways:
             start_now, links_now = self._paths(place, flow)
             if (start_now != start).any():
                 return False
-            # Of each link the last image stands; a link with two, or two with one, is found by looking again.
+            # Of each link the last image counts; a link with two, or two with one, is found by looking again.
             to[links], back[links_now] = links_now, links
             if (to[links] != links_now).any() or (back[links_now] != links).any():
                 return False

@@ -33,7 +33,7 @@ class Solution:
 
 
 @dataclass(slots=True)
-class Program:
+class IntegerProgram:
     """Minimises the sum of cost times value. Every row is `least <= sum of terms <= most`."""
 
     costs: list[float] = field(default_factory=list)
@@ -62,16 +62,19 @@ class Program:
 
         entries = [(r, i, term) for r, (terms, _, _) in enumerate(self.rows) for i, term in terms.items() if term]
         at = np.array([(r, i) for r, i, _ in entries], np.int64).reshape(-1, 2)
-        matrix = csr_array(([term for _, _, term in entries], (at[:, 0], at[:, 1])),
-                           shape=(len(self.rows), len(self.costs)))  # fmt: skip
+        matrix = csr_array(
+            ([term for _, _, term in entries], (at[:, 0], at[:, 1])), shape=(len(self.rows), len(self.costs))
+        )
         scale = max((abs(cost) for cost in self.costs), default=0.0) or 1.0
         began = perf_counter()
         with _no_stdout():
             found = milp(
-                np.array(self.costs) / scale, integrality=np.array(self.whole, np.int64),
-                bounds=Bounds(0.0, np.array(self.most)), options={"mip_rel_gap": 0.0},
+                np.array(self.costs) / scale,
+                integrality=np.array(self.whole, np.int64),
+                bounds=Bounds(0.0, np.array(self.most)),
+                options={"mip_rel_gap": 0.0},
                 constraints=LinearConstraint(matrix, [row[1] for row in self.rows], [row[2] for row in self.rows]),
-            )  # fmt: skip
+            )
         if found.status == INFEASIBLE:
             return None
         if found.x is None or not found.success:

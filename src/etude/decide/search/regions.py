@@ -22,18 +22,18 @@ from numpy.typing import NDArray
 from etude.base.errors import UsageError
 from etude.base.units import format_time, parse_time
 from etude.decide.search.found import Found, Row, frontier
-from etude.decide.search.given import Asked, Given
-from etude.decide.search.programs import Program
+from etude.decide.search.given import Given, SearchRequest
+from etude.decide.search.programs import IntegerProgram
 from etude.decide.search.sites import SCORES, Places, read_places
+from etude.kernels.arrays import F64
 
-F64 = NDArray[np.float64]
 MOST: Final = 4_000_000
 """Placements that `all` tries at most."""
 LAYERS: Final = ("local", "regional", "seeking")
 UNIT: Final = {"cost": "dollars", "carbon": "g"}
 
 
-def solve(given: Given, asked: Asked) -> Found:
+def solve(given: Given, asked: SearchRequest) -> Found:
     given.only("regions", "classes", "ways", "carbon", "budget", "score", "hours", "network_kwh_per_gb")
     method = asked.one_of("ilp", "lp", "all")
     score, hours = given.keys.get("score", "cost"), given.keys.get("hours", 24)
@@ -81,7 +81,7 @@ def shares_of(places: Places, may: NDArray[np.bool_], score: str, hours: float, 
     """Part of each class (row) in each region (column), at the least score; None where capacities do not allow any."""
     if method == "all":
         return _whole(places, may, score, hours)
-    program = Program()
+    program = IntegerProgram()
     per_h = 3600.0 * places.rate_per_s[:, None] * places.cost[score]
     power_w = places.rate_per_s * places.energy_j
     loads: list[dict[int, float]] = [{} for _ in places.sites]

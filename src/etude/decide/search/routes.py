@@ -19,20 +19,29 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, usage_errors
 from etude.base.files import csv_rows
 from etude.base.units import parse_bytes
 from etude.decide.search.chain import device_of
 from etude.decide.search.constellation import Sky, read_sky
 from etude.decide.search.found import Found, Row, frontier
-from etude.decide.search.given import Asked, Given
+from etude.decide.search.given import Given, SearchRequest
 from etude.decide.search.layers import model_layers
 from etude.decide.search.links import NEVER
-from etude.decide.search.travel_kernels import DELAY, HOME, LEAST, LOCAL, NEAREST, SHARE, Done, Requests, travelled
+from etude.decide.search.travel_kernels import (
+    DELAY,
+    HOME,
+    LEAST,
+    LOCAL,
+    NEAREST,
+    SHARE,
+    RequestDelays,
+    TravelRequests,
+    travelled,
+)
+from etude.kernels.arrays import F64, I64
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 POLICIES: Final = {"local": LOCAL, "nearest": NEAREST, "least": LEAST, "delay": DELAY, "share": SHARE}
 SCORES: Final = ("mean", "p95")
 LARGEST: Final = 9_000_000_000
@@ -42,7 +51,7 @@ HALVINGS: Final = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class ServedModel:
     model: str = figure("text", "name or file", "")
     device: Any = figure("one", "device of the catalogue, a file, or its keys", None)
     dtype: str = figure("text", "data type of weights and activations", "fp32")
@@ -50,7 +59,7 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
+class RandomRequests:
     rate: float = figure("number", "requests per second of all satellites, Poisson")
     size_bytes: int = figure("bytes", "size of a request", 150_000)
     duration_ns: int = figure("time", "time in which they arrive", 60_000_000_000)
@@ -58,23 +67,25 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
+class RouteSpace:
     topology: Any = figure("one", "a constellation, or a table of links")
     computing: Any = figure("one", "number of satellites with the large model, or their names")
-    small: Served = figure("one", "model of every satellite", of=Served)
-    large: Served = figure("one", "model of computing satellites", of=Served)
+    small: ServedModel = figure("one", "model of every satellite", of=ServedModel)
+    large: ServedModel = figure("one", "model of computing satellites", of=ServedModel)
     requests: Any = figure("one", "drawn, or a table")
     policy: Any = figure("one", "one or several", list(POLICIES))
     score: str = figure("text", "mean, p95", "mean")
 
 
-def solve(given: Given, asked: Asked) -> Found:
+def solve(given: Given, asked: SearchRequest) -> Found:
     asked.one_of("all")
-    try:
-        space = read(Space, given.keys, given.where)
-        drawn = read(Drawn, space.requests, f"{given.where}: requests") if isinstance(space.requests, Mapping) else None
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
+    with usage_errors():
+        space = read(RouteSpace, given.keys, given.where)
+        drawn = (
+            read(RandomRequests, space.requests, f"{given.where}: requests")
+            if isinstance(space.requests, Mapping)
+            else None
+        )
     policies = space.policy if isinstance(space.policy, list) else [space.policy]
     if unknown := [p for p in policies if p not in POLICIES]:
         raise UsageError(f"unknown policy `{unknown[0]}`", where=given.where, hint=f"known: {', '.join(POLICIES)}")
@@ -98,7 +109,7 @@ def solve(given: Given, asked: Asked) -> Found:
     )  # fmt: skip
 
 
-def _ran(policy: str, sky: Sky, load: Requests, small: I64, large: I64) -> Done:
+def _ran(policy: str, sky: Sky, load: TravelRequests, small: I64, large: I64) -> RequestDelays:
     """What became of the requests."""
     shares = np.zeros(len(small))
     if policy == "share":
@@ -106,7 +117,7 @@ def _ran(policy: str, sky: Sky, load: Requests, small: I64, large: I64) -> Done:
     return travelled(sky, load, small, large, POLICIES[policy], shares)
 
 
-def best_shares(run: Callable[[F64], Done], home: I64, satellites: int) -> F64:
+def best_shares(run: Callable[[F64], RequestDelays], home: I64, satellites: int) -> F64:
     """By bisection, of all satellites at once: the largest share of each with which those of its requests that travel
     are not slower on average than those that stay. What cannot be reached does not travel."""
     low, high = np.zeros(satellites), np.ones(satellites)
@@ -122,12 +133,12 @@ def best_shares(run: Callable[[F64], Done], home: I64, satellites: int) -> F64:
     return low
 
 
-def delays(done: Done) -> I64:
+def delays(done: RequestDelays) -> I64:
     """ns"""
     return done.latency_ns + done.sending_ns + done.queue_ns + done.wait_ns + done.service_ns
 
 
-def _row(policy: str, done: Done) -> Row:
+def _row(policy: str, done: RequestDelays) -> Row:
     delay, away = delays(done), done.server != HOME
     row: Row = {"policy": policy, "mean_ms": float(delay.mean()) / 1e6, "p95_ms": float(np.percentile(delay, 95)) / 1e6}
     row |= {"away": float(away.mean()), "hops": float(done.hops[away].mean()) if away.any() else 0.0}
@@ -142,13 +153,14 @@ def _computing(value: Any, names: list[str], where: str) -> NDArray[np.bool_]:
         found[np.arange(value) * len(names) // value] = True
         return found
     if not isinstance(value, list) or not value or any(str(name) not in names for name in value):
-        raise UsageError("expected how many satellites compute, or their names", where=where,
-                         hint=f"computing: 6, or [{names[0]}]")  # fmt: skip
+        raise UsageError(
+            "expected how many satellites compute, or their names", where=where, hint=f"computing: 6, or [{names[0]}]"
+        )
     found[[names.index(str(name)) for name in value]] = True
     return found
 
 
-def _service_ns(given: Given, served: Served, key: str) -> int:
+def _service_ns(given: Given, served: ServedModel, key: str) -> int:
     where = f"{given.where}: {key}"
     if bool(served.model) == bool(served.time_ns) or bool(served.model) != (served.device is not None):
         raise UsageError("either a `model` on a `device`, or a `time`", where=where, hint="{time: 20ms}")
@@ -163,7 +175,7 @@ def _graphs(sky: Sky, at_ns: I64) -> I64:
     return np.maximum(np.searchsorted(sky.start_ns, at_ns, "right") - 1, 0)
 
 
-def _drawn(drawn: Drawn, sky: Sky, computing: NDArray[np.bool_], seed: int) -> Requests:
+def _drawn(drawn: RandomRequests, sky: Sky, computing: NDArray[np.bool_], seed: int) -> TravelRequests:
     """Poisson arrivals at satellites that do not compute, evenly spread, each as likely."""
     rng = np.random.default_rng(seed)
     able = np.flatnonzero(~computing) if not computing.all() else np.arange(len(computing))
@@ -171,7 +183,9 @@ def _drawn(drawn: Drawn, sky: Sky, computing: NDArray[np.bool_], seed: int) -> R
     homes = able[np.arange(count) * len(able) // count]
     number = max(int(rng.poisson(drawn.rate * drawn.duration_ns / 1e9)), 1)
     at = np.sort(rng.integers(0, drawn.duration_ns, number))
-    return Requests(at, homes[rng.integers(0, count, number)], np.full(number, drawn.size_bytes), _graphs(sky, at))
+    return TravelRequests(
+        at, homes[rng.integers(0, count, number)], np.full(number, drawn.size_bytes), _graphs(sky, at)
+    )
 
 
 def _table(given: Given, name: Any) -> list[dict[str, str]]:
@@ -195,7 +209,7 @@ def _last_ns(given: Given, name: Any) -> int:
     return int(_times_ns(given, name).max()) + 1
 
 
-def _listed(given: Given, name: Any, sky: Sky, names: list[str]) -> Requests:
+def _listed(given: Given, name: Any, sky: Sky, names: list[str]) -> TravelRequests:
     rows, at = _table(given, name), _times_ns(given, name)
     order = np.argsort(at, kind="stable")
     if unknown := [row["satellite"] for row in rows if row["satellite"] not in names]:
@@ -205,4 +219,4 @@ def _listed(given: Given, name: Any, sky: Sky, names: list[str]) -> Requests:
     except UsageError as problem:
         raise UsageError(problem.problem, where=str(name), hint=problem.hint) from None
     home = np.array([names.index(row["satellite"]) for row in rows], np.int64)
-    return Requests(at[order], home[order], size[order], _graphs(sky, at[order]))
+    return TravelRequests(at[order], home[order], size[order], _graphs(sky, at[order]))

@@ -12,7 +12,7 @@ from etude.base.errors import UsageError
 from etude.base.parameters import PYTHON, unknown
 from etude.base.trust import limited
 from etude.decide.search.found import Found
-from etude.decide.search.given import Asked, Given
+from etude.decide.search.given import Given, SearchRequest
 from etude.decide.search.methods import METHODS
 
 KINDS: Final[dict[str, tuple[str, str]]] = {
@@ -113,10 +113,11 @@ def read_space(path: str | PathLike[str], changed: Mapping[str, Any] | None = No
     return Given(kind=str(found["search"]), keys=keys, where=file.name, folder=file.parent)
 
 
-def solve(given: Given, asked: Asked) -> Found:
+def solve(given: Given, asked: SearchRequest) -> Found:
     if given.kind not in KINDS:
-        raise UsageError(f"unknown kind `{given.kind}`", where=f"{given.where}: search",
-                         hint=f"known: {', '.join(KINDS)}")  # fmt: skip
+        raise UsageError(
+            f"unknown kind `{given.kind}`", where=f"{given.where}: search", hint=f"known: {', '.join(KINDS)}"
+        )
     begin(asked)
     with nullcontext() if asked.trust else limited():
         found = import_module(KINDS[given.kind][0]).solve(given, asked)
@@ -124,7 +125,7 @@ def solve(given: Given, asked: Asked) -> Found:
     return kept(found, asked, given.where)
 
 
-def begin(asked: Asked) -> None:
+def begin(asked: SearchRequest) -> None:
     """Drops what the folder has of earlier searches, where that is asked for."""
     if asked.fresh and asked.out is not None:
         from etude.decide.study.results import forget
@@ -132,7 +133,7 @@ def begin(asked: Asked) -> None:
         forget(asked.out)
 
 
-def kept(found: Found, asked: Asked, title: str) -> Found:
+def kept(found: Found, asked: SearchRequest, title: str) -> Found:
     """The same, with its page and its record in the folder that was asked for."""
     if asked.out is not None:
         from etude.decide.search.page import write
@@ -146,13 +147,13 @@ def search(space: str | PathLike[str], *, changed: Mapping[str, Any] | None = No
 
     etude.search("space.yaml").best
     """
-    known = [f.name for f in fields(Asked)]
+    known = [f.name for f in fields(SearchRequest)]
     if lost := [name for name in asked if name not in known]:
         raise unknown(lost[0], dict.fromkeys(known), PYTHON, "search")
-    given, how = read_space(space, changed), Asked(**asked)
+    given, how = read_space(space, changed), SearchRequest(**asked)
     read = options_read(given, how.method)
     for name in asked:
         option = name.removesuffix("_s")
-        if option in OPTIONS and option not in read and getattr(how, name) != getattr(Asked(), name):
+        if option in OPTIONS and option not in read and getattr(how, name) != getattr(SearchRequest(), name):
             raise unused(given, how.method, f"`{name}`")
     return solve(given, how)

@@ -24,8 +24,8 @@ import numpy as np
 from etude.base.errors import UsageError
 from etude.decide.search.crew import crew
 from etude.decide.search.found import Found, Row
-from etude.decide.search.given import Asked, Given
-from etude.decide.search.shares_space import Classes, Parts, Whole, classes_of
+from etude.decide.search.given import Given, SearchRequest
+from etude.decide.search.shares_space import ClassShares, DeviceClasses, Whole, classes_of
 from etude.decide.search.short_models import count, model_file, shortened, system_file
 from etude.machine import System, open_system
 from etude.make.generate import Generated, Plan, generate
@@ -50,13 +50,13 @@ Ask = Callable[[Sequence[Mapping[str, Any]]], list[dict[str, Any]]]
 
 
 @dataclass(slots=True)
-class Shares:
+class ShareSpace:
     """A space of parts, and what is known of it."""
 
     model: Model
     plan: Plan
     system: System
-    classes: Classes
+    classes: DeviceClasses
     tokens: Whole
     heads: Whole | None
     limits: tuple[float, ...]
@@ -65,41 +65,41 @@ class Shares:
     tries: int
     ask: Ask | None = None
     """What makes and simulates parts."""
-    times: dict[Parts, int] = field(default_factory=dict)
-    over: set[Parts] = field(default_factory=set)
+    times: dict[ClassShares, int] = field(default_factory=dict)
+    over: set[ClassShares] = field(default_factory=set)
     """Too large for a memory."""
-    slow: set[Parts] = field(default_factory=set)
+    slow: set[ClassShares] = field(default_factory=set)
     """Ruled out by operations over peak rates."""
 
     @property
-    def equal(self) -> Parts:
+    def equal(self) -> ClassShares:
         ranks = len(self.classes.of)
         heads = (self.heads.total // ranks,) * len(self.classes.names) if self.heads else ()
-        return Parts((self.tokens.total // ranks,) * len(self.classes.names), heads)
+        return ClassShares((self.tokens.total // ranks,) * len(self.classes.names), heads)
 
-    def of_equal(self, parts: Parts) -> list[tuple[float, float]]:
+    def of_equal(self, parts: ClassShares) -> list[tuple[float, float]]:
         """(Tokens, heads) of each class over an equal part."""
         ranks = len(self.classes.of)
         tokens = [t * ranks / self.tokens.total for t in parts.tokens]
         heads = [h * ranks / self.heads.total for h in parts.heads] if self.heads else [0.0] * len(tokens)
         return list(zip(tokens, heads, strict=True))
 
-    def fits(self, parts: Parts) -> bool:
+    def fits(self, parts: ClassShares) -> bool:
         return all(max(own) <= limit for own, limit in zip(self.of_equal(parts), self.limits, strict=True))
 
-    def score(self, parts: Parts, limit_ns: float) -> int | None:
+    def score(self, parts: ClassShares, limit_ns: float) -> int | None:
         """ns; nothing where it does not fit, cannot be below the limit, or where tries are used up."""
         if parts not in self.times and self.wanted(parts) and len(self.times) < self.tries:
             self.simulate([parts], limit_ns)
         return self.times.get(parts)
 
-    def wanted(self, parts: Parts) -> bool:
+    def wanted(self, parts: ClassShares) -> bool:
         """Is it not known yet, and does it fit?"""
         if parts not in self.times and not self.fits(parts):
             self.over.add(parts)
         return parts not in self.times and parts not in self.over
 
-    def simulate(self, some: Sequence[Parts], limit_ns: float) -> None:
+    def simulate(self, some: Sequence[ClassShares], limit_ns: float) -> None:
         assert self.ask is not None
         limit = None if np.isinf(limit_ns) else int(limit_ns)
         points = [{"tokens": list(p.tokens), "heads": list(p.heads), "limit_ns": limit} for p in some]
@@ -109,18 +109,18 @@ class Shares:
             else:
                 self.slow.add(parts)
 
-    def all(self) -> Iterator[Parts]:
+    def all(self) -> Iterator[ClassShares]:
         for tokens in self.tokens.all():
             if self.heads is None:
-                yield Parts(tokens)
+                yield ClassShares(tokens)
             else:
-                yield from (Parts(tokens, heads) for heads in self.heads.all())
+                yield from (ClassShares(tokens, heads) for heads in self.heads.all())
 
-    def near(self, parts: Parts, times: int) -> Iterator[Parts]:
+    def near(self, parts: ClassShares, times: int) -> Iterator[ClassShares]:
         for tokens in self.tokens.moved(parts.tokens, times):
-            yield Parts(tokens, parts.heads)
+            yield ClassShares(tokens, parts.heads)
         if self.heads is not None:
-            yield from (Parts(parts.tokens, heads) for heads in self.heads.moved(parts.heads, times))
+            yield from (ClassShares(parts.tokens, heads) for heads in self.heads.moved(parts.heads, times))
 
     def __len__(self) -> int:
         return len(self.tokens) * (len(self.heads) if self.heads else 1)
@@ -138,7 +138,7 @@ def least_ns(made: Generated, system: System) -> int:
 
 def simulated(
     tokens: Sequence[int], heads: Sequence[int], limit_ns: int | None, *, model: Model, plan: Plan, system: System,
-    classes: Classes, network: str,
+    classes: DeviceClasses, network: str,
 ) -> dict[str, int]:  # fmt: skip
     """`ns` of these parts of each class, unless their operations alone take as long as the limit."""
     own = plan.replace(
@@ -150,7 +150,7 @@ def simulated(
     return {"ns": simulate(made.job, system, network=network).makespan_ns}
 
 
-def solve(given: Given, asked: Asked) -> Found:
+def solve(given: Given, asked: SearchRequest) -> Found:
     given.only(*KNOWN)
     method = asked.one_of("greedy", "all")
     if method == "greedy":
@@ -174,7 +174,7 @@ def solve(given: Given, asked: Asked) -> Found:
     return _found(space)
 
 
-def _fitting(space: Shares) -> Parts:
+def _fitting(space: ShareSpace) -> ClassShares:
     """The first that fits where equal parts do not."""
     found = next((parts for parts in space.all() if space.fits(parts)), None)
     if found is None:
@@ -182,7 +182,7 @@ def _fitting(space: Shares) -> Parts:
     return found
 
 
-def _every(space: Shares, asked: Asked) -> None:
+def _every(space: ShareSpace, asked: SearchRequest) -> None:
     if len(space) > MOST:
         raise UsageError(
             f"{len(space):,} candidates are more than {MOST:,}", hint="--method greedy, or a larger `unit`"
@@ -195,7 +195,7 @@ def _every(space: Shares, asked: Asked) -> None:
             advance(len(some))
 
 
-def _greedy(space: Shares, asked: Asked) -> None:
+def _greedy(space: ShareSpace, asked: SearchRequest) -> None:
     """From equal parts and from parts in proportion to the rates of devices: what is better when moved, in ever
     smaller steps."""
     with asked.progress("parts", space.tries) as advance:
@@ -215,11 +215,11 @@ def _greedy(space: Shares, asked: Asked) -> None:
                         break
 
 
-def in_proportion(space: Shares) -> Parts:
+def in_proportion(space: ShareSpace) -> ClassShares:
     """Parts for which the slowest class takes least, by rates alone, among those that fit; by moves of one unit."""
     rates = [device.peak(space.plan.dtype) for device in space.classes.devices]
 
-    def longest(parts: Parts) -> list[list[float]]:
+    def longest(parts: ClassShares) -> list[list[float]]:
         """For tokens, then for heads: the classes' times, the longest first."""
         columns = zip(*space.of_equal(parts), strict=True)
         return [sorted((x / r for x, r in zip(own, rates, strict=True)), reverse=True) for own in columns]
@@ -234,7 +234,7 @@ def in_proportion(space: Shares) -> Parts:
     return now
 
 
-def _found(space: Shares) -> Found:
+def _found(space: ShareSpace) -> Found:
     equal_ns = space.times.get(space.equal)
     rows: list[Row] = []
     for parts, time in sorted(space.times.items(), key=lambda item: (item[1], item[0])):
@@ -255,7 +255,7 @@ def _found(space: Shares) -> Found:
     )  # fmt: skip
 
 
-def read_shares(given: Given) -> Shares:
+def read_shares(given: Given) -> ShareSpace:
     keys, where = given.keys, given.where
     plan_given, over = keys.get("plan", {}), keys.get("over", ["tokens"])
     if not isinstance(plan_given, Mapping):
@@ -268,19 +268,19 @@ def read_shares(given: Given) -> Shares:
     plan = Plan.from_dict(plan_given, f"{where}: plan")
     plan = plan.replace(seq=plan.seq or sequence_of(model))
     if plan.cp < 2 or plan.cp_shares or plan.cp_heads:
-        raise UsageError("shares need context-parallel ranks", where=f"{where}: plan",
-                         hint="cp: 16, and no cp_shares")  # fmt: skip
+        raise UsageError("shares need context-parallel ranks", where=f"{where}: plan", hint="cp: 16, and no cp_shares")
     system = open_system(system_file(given)).for_ranks(plan.gpus)
     classes = classes_of(plan, _numbers(plan), system, each=keys.get("by") == "rank")
     unit = count(given, "unit", max(plan.seq // (plan.cp * 16), 1), 1)
     if plan.seq // plan.cp % unit:
-        raise UsageError(f"an equal part, {plan.seq // plan.cp:,} tokens, is not a multiple of {unit:,}",
-                         where=f"{where}: unit")  # fmt: skip
+        raise UsageError(
+            f"an equal part, {plan.seq // plan.cp:,} tokens, is not a multiple of {unit:,}", where=f"{where}: unit"
+        )
     heads = None
     if "heads" in over:
         share = model.heads // plan.tp
         heads = Whole(total=share, unit=max(model.heads // max(model.kv, 1), 1), counts=classes.counts)
-    return Shares(
+    return ShareSpace(
         shortened(model, count(given, "layers")), plan, system, classes,
         Whole(total=plan.seq, unit=unit, counts=classes.counts), heads, _limits(plan_memory(model, plan), classes),
         str(keys.get("network", "analytic")), count(given, "tries", TRIES, 1),
@@ -298,8 +298,8 @@ def _numbers(plan: Plan) -> list[int]:
     return (np.arange(plan.gpus) // step % plan.cp).tolist()
 
 
-def _limits(of_ranks: Sequence[Any], classes: Classes) -> tuple[float, ...]:
-    """How many equal parts of activations each class has room for, beside weights and states; endless if unknown."""
+def _limits(of_ranks: Sequence[Any], classes: DeviceClasses) -> tuple[float, ...]:
+    """How many equal parts of activations each class has room for, besides weights and states; endless if unknown."""
     found = []
     for device in classes.devices:
         rooms = [(device.memory_bytes - m.static_bytes) / max(m.moving_bytes, 1) for m in of_ranks]

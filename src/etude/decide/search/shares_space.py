@@ -19,7 +19,7 @@ from etude.make.generate import Plan
 T = TypeVar("T")
 
 
-class Parts(NamedTuple):
+class ClassShares(NamedTuple):
     """Tokens, and heads where these are chosen too, of a rank of each class."""
 
     tokens: tuple[int, ...]
@@ -37,8 +37,9 @@ class Whole:
 
     def __post_init__(self) -> None:
         if self.unit < 1 or self.total % self.unit or self.total // self.unit < sum(self.counts):
-            raise UsageError(f"{self.total:,} in multiples of {self.unit:,} for {sum(self.counts)} ranks",
-                             hint="use another unit")  # fmt: skip
+            raise UsageError(
+                f"{self.total:,} in multiples of {self.unit:,} for {sum(self.counts)} ranks", hint="use another unit"
+            )
 
     def all(self) -> Iterator[tuple[int, ...]]:
         """Every way, the first class slowest."""
@@ -81,7 +82,7 @@ def _ways(units: int, counts: tuple[int, ...]) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Classes:
+class DeviceClasses:
     """Context-parallel ranks by the devices that they sit on, or each by itself."""
 
     of: tuple[int, ...]
@@ -101,7 +102,7 @@ class Classes:
         return dict(zip(self.names, parts, strict=True))
 
 
-def classes_of(plan: Plan, at: list[int], system: System, *, each: bool) -> Classes:
+def classes_of(plan: Plan, at: list[int], system: System, *, each: bool) -> DeviceClasses:
     """`at`: context-parallel number of each rank. Ranks of one number, of several copies, count as the slowest."""
     kinds, names = system.all_kinds, list(system.devices) or [system.device.name]
     kind = system.kind_of(np.arange(plan.gpus)).tolist()
@@ -113,4 +114,4 @@ def classes_of(plan: Plan, at: list[int], system: System, *, each: bool) -> Clas
         seat = key[1:] if each else key
         devices.append(min((kinds[k] for k in seat), key=lambda d: d.peak(plan.dtype)))
         found_names.append(f"rank {number}" if each else "+".join(names[k] for k in seat))
-    return Classes(tuple(distinct.index(key) for key in keys), tuple(found_names), tuple(devices))
+    return DeviceClasses(tuple(distinct.index(key) for key in keys), tuple(found_names), tuple(devices))

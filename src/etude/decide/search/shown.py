@@ -21,5 +21,6 @@ def found_html(found: Found) -> str:
     plot = frontier_plot(found, scores)
     picture = in_notebook(plot.body) if plot else ""
     rows = records((found.rows or found.frontier)[:10])
-    return card("search", f"Best: {best_name(found, found.best)}", facts, picture, rows,
-                *(note(told) for told in found.notes))  # fmt: skip
+    return card(
+        "search", f"Best: {best_name(found, found.best)}", facts, picture, rows, *(note(told) for told in found.notes)
+    )

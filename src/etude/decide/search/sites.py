@@ -15,9 +15,9 @@ from etude.base.errors import ClusterError, UsageError
 from etude.base.figures import figure
 from etude.decide.search.given import Given
 from etude.decide.search.tables import table
+from etude.kernels.arrays import F64
 from etude.machine.regions import open_region
 
-F64 = NDArray[np.float64]
 SCORES: Final = ("cost", "carbon")
 J_PER_KWH: Final = 3.6e6
 
@@ -58,7 +58,7 @@ class RequestClass:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class RegionPair:
     """A round trip between two regions, both ways alike."""
 
     a: str = figure("text", "one region")
@@ -149,9 +149,11 @@ def _energy_j(given: Given, one: RequestClass) -> float:
         record = json.loads(given.path(file).read_text("utf-8"))
         return float(record["energy_j"]) / float(record["requests"])
     except (KeyError, TypeError, ValueError, ZeroDivisionError, OSError):
-        raise UsageError(f"class `{one.name}`: `{file}` has no `energy_j` and `requests`", where=given.where,
-                         hint="use the output of `etude serve --json` for a device with known "
-                              "power") from None  # fmt: skip
+        raise UsageError(
+            f"class `{one.name}`: `{file}` has no `energy_j` and `requests`",
+            where=given.where,
+            hint="use the output of `etude serve --json` for a device with known power",
+        ) from None
 
 
 def _ways(given: Given, sites: Sequence[Site]) -> F64:
@@ -160,7 +162,7 @@ def _ways(given: Given, sites: Sequence[Site]) -> F64:
     found = (own[:, None] + own) / 2
     at = {site.region: number for number, site in enumerate(sites)}
     if "ways" in given.keys:
-        for way in table(given, "ways", Way):
+        for way in table(given, "ways", RegionPair):
             if way.a not in at or way.b not in at:
                 raise UsageError(f"a link from `{way.a}` to `{way.b}`, which are not both regions", where=given.where)
             found[at[way.a], at[way.b]] = found[at[way.b], at[way.a]] = way.round_trip_ns

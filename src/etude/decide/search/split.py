@@ -19,48 +19,44 @@ from itertools import product
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, usage_errors
 from etude.base.grammar import line
 from etude.decide.search.chain import device_of
 from etude.decide.search.found import Found, Row, frontier
-from etude.decide.search.given import Asked, Given
+from etude.decide.search.given import Given, SearchRequest
 from etude.decide.search.kernel_layers import KernelLayer, kernel_layers
-from etude.decide.search.owners import Split, apportioned, split
+from etude.decide.search.owners import OwnerSplit, apportioned, split
+from etude.kernels.arrays import F64, I64
 from etude.machine import Device
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 SPLITS: Final = ("layer", "kernel", "neuron")
 SHARES: Final = ("equal", "speed", "fit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wire:
+class SplitLink:
     rate_bytes_per_s: int = figure("bandwidth", "bandwidth of each device to the switch, in each direction", 12_500_000)
     latency_ns: int = figure("time", "latency of a message", 100_000, zero=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
+class SplitSpace:
     model: str = figure("text", "network of convolutions")
     dtype: str = figure("text", "data type of weights and activations", "int8")
     devices: Any = figure("one", "a name, or a list of names, files and keys of a device", "mcu")
     count: Any = figure("one", "1..8, a number, or a list of numbers", None)
     ram_bytes: int = figure("bytes", "memory of each device; 0: all of it", 0, zero=True)
-    link: Wire = figure("one", "link to a switch", Wire(), of=Wire)
+    link: SplitLink = figure("one", "link to a switch", SplitLink(), of=SplitLink)
     split: Any = figure("one", "layer, kernel, neuron, or several", "neuron")
     shares: Any = figure("one", "equal, speed, fit, or several", "equal")
 
 
-def solve(given: Given, asked: Asked) -> Found:
+def solve(given: Given, asked: SearchRequest) -> Found:
     asked.one_of("all")
-    try:
-        space = read(Space, given.keys, given.where)
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
+    with usage_errors():
+        space = read(SplitSpace, given.keys, given.where)
     beside = given.folder / space.model
     layers = kernel_layers(str(beside) if beside.is_file() else space.model, space.dtype)
     devices, counts = _devices(given, space)
@@ -83,7 +79,7 @@ def solve(given: Given, asked: Asked) -> Found:
     )  # fmt: skip
 
 
-def _devices(given: Given, space: Space) -> tuple[list[Device], list[int]]:
+def _devices(given: Given, space: SplitSpace) -> tuple[list[Device], list[int]]:
     """All devices, and how many of them are tried."""
     where = f"{given.where}: devices"
     listed = space.devices if isinstance(space.devices, list) else None
@@ -115,8 +111,8 @@ def _words(value: Any, known: tuple[str, ...], where: str) -> list[str]:
 
 
 def _split(
-    layers: Sequence[KernelLayer], devices: list[Device], kind: str, share: str, ram: I64, space: Space
-) -> Split:
+    layers: Sequence[KernelLayer], devices: list[Device], kind: str, share: str, ram: I64, space: SplitSpace
+) -> OwnerSplit:
     wire = (space.link.rate_bytes_per_s, space.link.latency_ns)
     speed = np.array([device.peak(space.dtype) for device in devices])
     shares = np.ones(len(devices)) if share == "equal" else speed
@@ -145,7 +141,7 @@ def _most(layer: KernelLayer, ram: I64) -> I64:
     return np.maximum(ram - layer.in_bytes, 0) // each
 
 
-def _row(done: Split, ram: I64, kind: str, share: str) -> Row:
+def _row(done: OwnerSplit, ram: I64, kind: str, share: str) -> Row:
     most = done.ram.max(axis=0)
     return {
         "devices": len(ram), "split": kind, "shares": share, "feasible": bool((most <= ram).all()),
@@ -156,7 +152,7 @@ def _row(done: Split, ram: I64, kind: str, share: str) -> Row:
     }  # fmt: skip
 
 
-def _layers(layers: Sequence[KernelLayer], done: Split) -> list[Row]:
+def _layers(layers: Sequence[KernelLayer], done: OwnerSplit) -> list[Row]:
     """For the best one: the part of each layer on each device."""
     return [
         {"name": layer.name, "units": done.units[i].tolist(), "inputs": done.inputs[i].tolist(),

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def table(given: Given, key: str, cls: type[T], name: str = "") -> list[T]:
-    """Rows of the CSV file that stands under `key`. Columns are the figures of `cls`; empty cells are left out. Rows
+    """Rows of the CSV file given under `key`. Columns are the figures of `cls`; empty cells are left out. Rows
     that have the same value in the column `name` are refused."""
     file = given.keys.get(key)
     if not isinstance(file, str):

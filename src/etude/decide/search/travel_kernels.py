@@ -10,19 +10,17 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.decide.search.constellation import Sky
 from etude.decide.search.links import NEVER
+from etude.kernels.arrays import F64, I64
 from etude.kernels.compile import kernel
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 LOCAL, NEAREST, LEAST, DELAY, SHARE = 0, 1, 2, 3, 4
 HOME: Final = -1
 
 
-class Requests(NamedTuple):
+class TravelRequests(NamedTuple):
     """In order of arrival."""
 
     at_ns: I64
@@ -32,7 +30,7 @@ class Requests(NamedTuple):
     """Which graph of the sky holds then."""
 
 
-class Done(NamedTuple):
+class RequestDelays(NamedTuple):
     """Per request, ns unless stated otherwise; a delay is the sum of latency, sending, queue, wait and service."""
 
     server: I64
@@ -47,11 +45,11 @@ class Done(NamedTuple):
     service_ns: I64
 
 
-class Ways(NamedTuple):
+class SatellitePaths(NamedTuple):
     """From one satellite to all."""
 
     at_ns: I64
-    """When a request would arrive; NEVER where there is no way."""
+    """When a request would arrive; NEVER where there is no route."""
     row: I64
     """Row of the link over which it comes."""
     node: I64
@@ -64,7 +62,7 @@ def sending_ns(size: int, rate: int) -> int:
 
 
 @kernel
-def ways(sky: Sky, graph: int, home: int, now_ns: int, size: int, free_ns: I64, blind: bool) -> Ways:
+def ways(sky: Sky, graph: int, home: int, now_ns: int, size: int, free_ns: I64, blind: bool) -> SatellitePaths:
     """Earliest arrivals, with links as they are booked; `blind`: by latency alone."""
     count = sky.first.shape[1] - 1
     at, row, node = np.full(count, NEVER), np.full(count, -1), np.full(count, -1)
@@ -86,11 +84,11 @@ def ways(sky: Sky, graph: int, home: int, now_ns: int, size: int, free_ns: I64, 
             other = sky.to[graph, e]
             if then < at[other]:
                 at[other], row[other], node[other] = then, e, best
-    return Ways(at, row, node)
+    return SatellitePaths(at, row, node)
 
 
 @kernel
-def chosen(found: Ways, policy: int, now_ns: int, large_at: I64, large_ns: I64, local_ns: int) -> int:
+def chosen(found: SatellitePaths, policy: int, now_ns: int, large_at: I64, large_ns: I64, local_ns: int) -> int:
     """The satellite whose large model is taken, or HOME; of equal ones home, then the first. `local_ns`: when the small
     model would be done; NEVER where it must not be taken."""
     best, least = HOME, local_ns
@@ -109,12 +107,12 @@ def chosen(found: Ways, policy: int, now_ns: int, large_at: I64, large_ns: I64, 
 
 
 @kernel
-def travelled(sky: Sky, load: Requests, small_ns: I64, large_ns: I64, policy: int, shares: F64) -> Done:
+def travelled(sky: Sky, load: TravelRequests, small_ns: I64, large_ns: I64, policy: int, shares: F64) -> RequestDelays:
     """`small_ns` and `large_ns`: of each satellite's model, NEVER where it has none. `shares`: of the requests of each
     satellite those that travel, with the policy SHARE."""
     count, links = len(load.at_ns), 1 + (sky.link.max() if sky.link.size else 0)
     zero = np.zeros(count, np.int64)
-    done = Done(np.full(count, HOME), zero, zero.copy(), zero.copy(), zero.copy(), zero.copy(), zero.copy())
+    done = RequestDelays(np.full(count, HOME), zero, zero.copy(), zero.copy(), zero.copy(), zero.copy(), zero.copy())
     free, small_at, large_at = np.zeros(links, np.int64), np.zeros_like(small_ns), np.zeros_like(large_ns)
     owed = np.zeros(len(small_ns))
     path = np.zeros(len(small_ns), np.int64)

@@ -16,10 +16,10 @@ from itertools import product
 from pathlib import Path
 from typing import Final
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, usage_errors
 from etude.decide.search.found import Found, Row, frontier
-from etude.decide.search.given import Asked, Given
+from etude.decide.search.given import Given, SearchRequest
 from etude.decide.study import evaluate
 from etude.decide.study.expressions import evaluated
 from etude.decide.study.space import Space
@@ -33,7 +33,7 @@ PATTERNS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Priced:
+class PricedModel:
     """A model that roles may have."""
 
     model: str = figure("text", "name of the catalogue, or a file; else the key", "")
@@ -43,7 +43,7 @@ class Priced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
+class _SessionsRun:
     """How sessions of all candidates run."""
 
     system: str = figure("text", "system of the models; else that of the pattern", "")
@@ -53,15 +53,16 @@ class _Run:
     stack: str = figure("text", "software of the engines", "vllm")
 
 
-def solve(given: Given, asked: Asked) -> Found:
+def solve(given: Given, asked: SearchRequest) -> Found:
     given.only("patterns", "models", "score", "limits", "system", "sessions", "rate", "replicas", "stack")
     asked.one_of("all")
     scores = _scores(given)
     flows, models, run = _flows(given), _models(given), _run(given)
     points = [
         {"pattern": pattern, "models": ",".join(names)}
-        for pattern, flow in flows.items() for names in product(models, repeat=len(flow.models))
-    ]  # fmt: skip
+        for pattern, flow in flows.items()
+        for names in product(models, repeat=len(flow.models))
+    ]
     shared = {"flows": flows, "priced": models, "run": run, "seed": asked.seed}
     table = evaluate(
         Space(rows=points), scored, shared=shared, workers=asked.workers, ray=asked.ray, out=asked.out,
@@ -78,7 +79,12 @@ def solve(given: Given, asked: Asked) -> Found:
 
 
 def scored(
-    pattern: str, models: str, flows: Mapping[str, Workflow], priced: Mapping[str, Priced], run: _Run, seed: int
+    pattern: str,
+    models: str,
+    flows: Mapping[str, Workflow],
+    priced: Mapping[str, PricedModel],
+    run: _SessionsRun,
+    seed: int,
 ) -> dict[str, float]:
     """What a pattern comes to with these models in its roles, in their order."""
     from etude.machine import open_system
@@ -98,7 +104,7 @@ def scored(
     ran = run_workflow(flow, on, seed=seed)
     said, cost = workflow_summary(ran), 0.0
     for call in task_table(ran).select(["on", "model", "prompt", "output", "cost"]).to_pylist():
-        price = priced[names[call["on"]]] if call["model"] else Priced()
+        price = priced[names[call["on"]]] if call["model"] else PricedModel()
         cost += call["cost"] + (price.input * call["prompt"] + price.output * call["output"]) / 1e6
     return {
         "latency": said["latency_s"]["mean"], "p99": said["latency_s"]["p99"], "cost": cost / flow.sessions,
@@ -135,22 +141,18 @@ def _flows(given: Given) -> dict[str, Workflow]:
     return found
 
 
-def _models(given: Given) -> dict[str, Priced]:
+def _models(given: Given) -> dict[str, PricedModel]:
     said = given.keys.get("models")
     if not isinstance(said, Mapping) or not said:
         raise UsageError("no `models`", where=given.where, hint="models: {llama3-8b: {input: 0.05, output: 0.08}}")
-    try:
-        return {str(name): read(Priced, of or {}, f"{given.where}: models: {name}") for name, of in said.items()}
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
+    with usage_errors():
+        return {str(name): read(PricedModel, of or {}, f"{given.where}: models: {name}") for name, of in said.items()}
 
 
-def _run(given: Given) -> _Run:
+def _run(given: Given) -> _SessionsRun:
     own = ("system", "sessions", "rate", "replicas", "stack")
-    try:
-        return read(_Run, {key: given.keys[key] for key in own if key in given.keys}, given.where)
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
+    with usage_errors():
+        return read(_SessionsRun, {key: given.keys[key] for key in own if key in given.keys}, given.where)
 
 
 def _kept(rows: list[Row], given: Given) -> tuple[list[Row], dict[str, int]]:

@@ -7,12 +7,12 @@ import numpy as np
 
 from etude.base.errors import EtudeError, UsageError
 from etude.decide.study.expressions import evaluated
-from etude.decide.study.spec import Check, Spec
+from etude.decide.study.spec import StudyCheck, StudySpec
 
 Row = Mapping[str, Any]
 
 
-def checked(spec: Spec, rows: Sequence[Row]) -> list[dict[str, Any]]:
+def checked(spec: StudySpec, rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Every check with its answer.
 
     In an expression each metric is a function: `step("zip", bandwidth=50)` is its mean over seeds for that variant
@@ -24,7 +24,7 @@ def checked(spec: Spec, rows: Sequence[Row]) -> list[dict[str, Any]]:
     return [_checked(check, names, f"{spec.where}: check `{check.name}`") for check in spec.checks]
 
 
-def _checked(check: Check, names: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _checked(check: StudyCheck, names: Mapping[str, Any], where: str) -> dict[str, Any]:
     found = {"name": check.name, "kind": check.kind, "ok": False, "detail": ""}
     asked: list[str] = []
 
@@ -48,7 +48,7 @@ def _checked(check: Check, names: Mapping[str, Any], where: str) -> dict[str, An
     return found
 
 
-def _metric(spec: Spec, rows: Sequence[Row], name: str) -> Callable[..., Any]:
+def _metric(spec: StudySpec, rows: Sequence[Row], name: str) -> Callable[..., Any]:
     def of(variant: str = spec.baseline, **at: Any) -> Any:
         if variant not in spec.variants:
             raise UsageError(f"no variant `{variant}`", hint=", ".join(spec.variants))
@@ -70,7 +70,7 @@ def _metric(spec: Spec, rows: Sequence[Row], name: str) -> Callable[..., Any]:
 
 
 def _mean(values: list[Any]) -> Any:
-    """Over seeds; what is no number must be one and the same."""
+    """Over seeds; what is not a number must be one and the same."""
     if all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
         return values[0] if len(set(values)) == 1 else float(np.mean(values))
     if any(v != values[0] for v in values):
@@ -78,7 +78,7 @@ def _mean(values: list[Any]) -> Any:
     return values[0]
 
 
-def _gain(spec: Spec, rows: Sequence[Row]) -> Callable[..., Any]:
+def _gain(spec: StudySpec, rows: Sequence[Row]) -> Callable[..., Any]:
     def of(variant: str, metric: str = spec.metrics[0].name, **at: Any) -> Any:
         if metric not in {m.name for m in spec.metrics}:
             raise UsageError(f"no metric `{metric}`", hint=", ".join(m.name for m in spec.metrics))

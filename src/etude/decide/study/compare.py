@@ -5,17 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from etude.decide.study.spec import Metric, Spec
+from etude.decide.study.spec import Metric, StudySpec
 from etude.decide.study.stats import INTERVALS, TESTS, holm
 
 Row = dict[str, Any]
 
 
-def compared(spec: Spec, rows: Sequence[Row]) -> list[Row]:
+def compared(spec: StudySpec, rows: Sequence[Row]) -> list[Row]:
     """A row for each variant, metric and place in the sweep.
 
     `ratio` is the variant over the baseline, `difference` the mean of variant less baseline. With several seeds `low`
-    and `high` hold the ratio with 95% confidence, `p` is that of the test of paired differences, and the verdict stands
+    and `high` hold the ratio with 95% confidence, `p` is that of the test of paired differences, and the verdict holds
     if Holm's procedure over all rows of the study rejects equality. Without seeds nothing is drawn, and nothing is
     tested.
     """
@@ -44,7 +44,7 @@ def compared(spec: Spec, rows: Sequence[Row]) -> list[Row]:
     return found
 
 
-def _by_place(spec: Spec, rows: Sequence[Row], variant: str) -> list[list[Row]]:
+def _by_place(spec: StudySpec, rows: Sequence[Row], variant: str) -> list[list[Row]]:
     """Rows of a variant at each place of the sweep, in the order of the seeds."""
     own = [row for row in rows if row["variant"] == variant]
     size = max(1, len(spec.seeds))
@@ -62,7 +62,7 @@ def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and bool(np.isfinite(value))
 
 
-def _row(spec: Spec, metric: Metric, variant: str, point: Mapping[str, Any], base: Any, own: Any) -> Row:
+def _row(spec: StudySpec, metric: Metric, variant: str, point: Mapping[str, Any], base: Any, own: Any) -> Row:
     mean, other = float(base.mean()), float(own.mean())
     row: Row = {
         "variant": variant, "metric": metric.name, **point, "pairs": len(base), "baseline_value": mean,

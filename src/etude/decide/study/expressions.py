@@ -67,7 +67,7 @@ FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
 
 
 def evaluated(text: str, names: Mapping[str, Any], where: str) -> Any:
-    """What the expression comes to, with these names beside the functions."""
+    """What the expression comes to, with these names and the functions."""
     code, used = _compiled(text, where)
     missing = sorted(used - set(names) - set(FUNCTIONS))
     if missing:

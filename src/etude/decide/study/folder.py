@@ -9,7 +9,7 @@ from etude import __version__
 from etude.base.errors import EtudeError, UsageError
 from etude.base.files import writing
 from etude.decide.study.points import Point, code_fingerprint
-from etude.decide.study.spec import Spec
+from etude.decide.study.spec import StudySpec
 from etude.decide.study.sweep import table_of
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ STUDY = "study.yaml"
 PAGE = "page.html"
 
 
-def prepare(folder: Path, spec: Spec) -> None:
+def prepare(folder: Path, spec: StudySpec) -> None:
     """The folder, with the study in it. One that holds something else is left alone."""
     if folder.exists() and not folder.is_dir():
         raise UsageError("is a file, but a study writes a folder", where=str(folder))

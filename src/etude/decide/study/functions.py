@@ -1,6 +1,6 @@
 """A Python function over the points of a space: here, in processes of this machine, or on Ray. Each point once.
 
-The function takes a point as keywords, and what all points share (a job, a table) beside them. It returns a number, or
+The function takes a point as keywords, and what all points share (a job, a table) after them. It returns a number, or
 columns as a mapping; what it raises is the error of its point.
 """
 
@@ -25,13 +25,13 @@ from etude.decide.study.tasks import Answer
 from etude.decide.study.team import Do, Family, Team, forks
 
 Function: TypeAlias = Callable[..., Any]
-RunCalls: TypeAlias = Callable[[Sequence["Call"]], Iterator[tuple["Call", Answer]]]
+RunCalls: TypeAlias = Callable[[Sequence["FunctionCall"]], Iterator[tuple["FunctionCall", Answer]]]
 VALUE = "value"
 """Column of a function that returns a number."""
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FunctionCall:
     """The function at one point."""
 
     key: str
@@ -42,7 +42,7 @@ class Call:
         return f"{self.name}({', '.join(f'{k}={v!r}' for k, v in self.at.items())})"
 
 
-def calls(function: Function, points: Sequence[Mapping[str, Any]], shared: Mapping[str, Any]) -> list[Call]:
+def calls(function: Function, points: Sequence[Mapping[str, Any]], shared: Mapping[str, Any]) -> list[FunctionCall]:
     """Keys are of the function's code, of Etude's, of what points share and of the point."""
     return calls_at(function, points, seal_of(function, shared))
 
@@ -53,12 +53,12 @@ def seal_of(function: Function, shared: Mapping[str, Any]) -> bytes:
     return whole.digest()
 
 
-def calls_at(function: Function, points: Sequence[Mapping[str, Any]], seal: bytes) -> list[Call]:
+def calls_at(function: Function, points: Sequence[Mapping[str, Any]], seal: bytes) -> list[FunctionCall]:
     """`seal`: of `seal_of`, which is long where points share much."""
     found = []
     for at in points:
         key = hashlib.sha256(seal + repr(sorted(at.items())).encode()).hexdigest()[:32]
-        found.append(Call(key, at, getattr(function, "__qualname__", repr(function))))
+        found.append(FunctionCall(key, at, getattr(function, "__qualname__", repr(function))))
     return found
 
 
@@ -76,8 +76,9 @@ def _pickled(value: Any, what: str) -> bytes:
     try:
         return pickle.dumps(value)
     except (pickle.PicklingError, TypeError, AttributeError) as problem:
-        raise UsageError(f"{what} cannot be sent to other processes: {problem}",
-                         hint="use a function of a module, or workers=1") from None  # fmt: skip
+        raise UsageError(
+            f"{what} cannot be sent to other processes: {problem}", hint="use a function of a module, or workers=1"
+        ) from None
 
 
 def called(function: Function, at: Mapping[str, Any], shared: Mapping[str, Any]) -> Answer:
@@ -97,8 +98,9 @@ def _plain(value: Any) -> Any:
     """Numbers and arrays of NumPy as JSON has them."""
     if hasattr(value, "tolist"):
         return value.tolist()
-    raise UsageError(f"the function returns {type(value).__name__}, which cannot be a column",
-                     hint="numbers, texts, lists of them")  # fmt: skip
+    raise UsageError(
+        f"the function returns {type(value).__name__}, which cannot be a column", hint="numbers, texts, lists of them"
+    )
 
 
 def columns_of(found: Answer) -> dict[str, Any]:
@@ -109,7 +111,7 @@ def columns_of(found: Answer) -> dict[str, Any]:
 
 
 def here(function: Function, shared: Mapping[str, Any]) -> RunCalls:
-    def run(some: Sequence[Call]) -> Iterator[tuple[Call, Answer]]:
+    def run(some: Sequence[FunctionCall]) -> Iterator[tuple[FunctionCall, Answer]]:
         for call in some:
             yield call, called(function, call.at, shared)
 
@@ -140,14 +142,14 @@ def in_processes(function: Function, shared: Mapping[str, Any], count: int) -> R
     """A pool of processes; a point whose process dies is tried again in a new pool, alone from the second time on."""
     packed = _pickled((function, dict(shared)), "the function")
 
-    def run(some: Sequence[Call]) -> Iterator[tuple[Call, Answer]]:
+    def run(some: Sequence[FunctionCall]) -> Iterator[tuple[FunctionCall, Answer]]:
         left = list(some)
         for _ in range(TRIES - 1):
-            broken: list[Call] = []
+            broken: list[FunctionCall] = []
             yield from _pooled(left, packed, count, broken)
             left = broken
         for call in left:
-            lost: list[Call] = []
+            lost: list[FunctionCall] = []
             yield from _pooled([call], packed, 1, lost)
             for one in lost:
                 yield one, {"answers": [], "error": f"its process died {TRIES} times"}
@@ -164,7 +166,7 @@ def staying(
     packed = _pickled((function, dict(shared)), "the function")
     team = Team(_opened, packed, count, family)
 
-    def run(some: Sequence[Call]) -> Iterator[tuple[Call, Answer]]:
+    def run(some: Sequence[FunctionCall]) -> Iterator[tuple[FunctionCall, Answer]]:
         lost: list[int] = []
         for number, answer in team.run([call.at for call in some], lost):
             yield some[number], answer
@@ -180,7 +182,9 @@ def _pool(count: int, packed: bytes) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(count, multiprocessing.get_context("fork" if forks() else "spawn"), _begin, (packed,))
 
 
-def _pooled(some: Sequence[Call], packed: bytes, count: int, broken: list[Call]) -> Iterator[tuple[Call, Answer]]:
+def _pooled(
+    some: Sequence[FunctionCall], packed: bytes, count: int, broken: list[FunctionCall]
+) -> Iterator[tuple[FunctionCall, Answer]]:
     if not some:
         return
     pool = _pool(min(count, len(some)), packed)
@@ -190,8 +194,10 @@ def _pooled(some: Sequence[Call], packed: bytes, count: int, broken: list[Call])
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _answers(pool: ProcessPoolExecutor, some: Sequence[Call], broken: list[Call]) -> Iterator[tuple[Call, Answer]]:
-    waiting: dict[Future[Answer], Call] = {pool.submit(_in_process, dict(call.at)): call for call in some}
+def _answers(
+    pool: ProcessPoolExecutor, some: Sequence[FunctionCall], broken: list[FunctionCall]
+) -> Iterator[tuple[FunctionCall, Answer]]:
+    waiting: dict[Future[Answer], FunctionCall] = {pool.submit(_in_process, dict(call.at)): call for call in some}
     while waiting:
         for future in wait(waiting, return_when=FIRST_COMPLETED)[0]:
             call = waiting.pop(future)
@@ -204,7 +210,7 @@ def _answers(pool: ProcessPoolExecutor, some: Sequence[Call], broken: list[Call]
 def on_ray(function: Function, shared: Mapping[str, Any], address: str, workers: int) -> RunCalls:
     """The same as `staying_on_ray`, for one run."""
 
-    def run(some: Sequence[Call]) -> Iterator[tuple[Call, Answer]]:
+    def run(some: Sequence[FunctionCall]) -> Iterator[tuple[FunctionCall, Answer]]:
         if some:
             with staying_on_ray(function, shared, address, workers) as there:
                 yield from there(some)
@@ -221,7 +227,7 @@ def staying_on_ray(function: Function, shared: Mapping[str, Any], address: str, 
     with connected(address, workers) as ray:
         given = ray.put((function, dict(shared)))
 
-        def run(some: Sequence[Call]) -> Iterator[tuple[Call, Answer]]:
+        def run(some: Sequence[FunctionCall]) -> Iterator[tuple[FunctionCall, Answer]]:
             for number, reference in as_done(ray, _on_ray, [(given, dict(call.at)) for call in some], workers):
                 yield some[number], _answer(ray, reference)
 

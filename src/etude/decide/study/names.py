@@ -6,13 +6,13 @@ from typing import TypeAlias
 
 from etude.base.errors import UsageError
 from etude.decide.study.points import Point
-from etude.decide.study.spec import Spec
+from etude.decide.study.spec import StudySpec
 
 Options: TypeAlias = Callable[[Sequence[str]], tuple[str, Collection[str]]]
 """Words of a command -> its name, and the options that it has."""
 
 
-def check_names(spec: Spec, points: Sequence[Point], options: Options) -> None:
+def check_names(spec: StudySpec, points: Sequence[Point], options: Options) -> None:
     """Raises UsageError for the first option of a command of these points that the command does not have."""
     seen = set()
     for point in points:
@@ -34,7 +34,7 @@ def _options(words: Sequence[str]) -> Iterator[str]:
             yield word.partition("=")[0]
 
 
-def _unknown(spec: Spec, point: Point, option: str, command: str, known: Collection[str]) -> UsageError:
+def _unknown(spec: StudySpec, point: Point, option: str, command: str, known: Collection[str]) -> UsageError:
     key = option.removeprefix("--").replace("-", "_")
     names = sorted(one.removeprefix("--").replace("-", "_") for one in known if one.startswith("--"))
     near = get_close_matches(key, names, 1)
@@ -50,6 +50,7 @@ def _unknown(spec: Spec, point: Point, option: str, command: str, known: Collect
     )
     meant = f"did you mean `{near[0]}`? " if near else ""
     return UsageError(
-        f"`etude {command}` has no parameter `{key}`", where=f"{spec.where}: {place}",
+        f"`etude {command}` has no parameter `{key}`",
+        where=f"{spec.where}: {place}",
         hint=f"{meant}etude {command} --help",
-    )  # fmt: skip
+    )

@@ -17,16 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.cluster import TRIES, connected
-from etude.decide.study.points import Task
+from etude.decide.study.points import StudyTask
 from etude.decide.study.tasks import Answer
-from etude.decide.study.workers import PATIENCE_S, Run, Worker
+from etude.decide.study.workers import PATIENCE_S, Run, WorkerProcess
 
 
-class Machine:
+class RayMachine:
     """What runs on the cluster."""
 
     def __init__(self) -> None:
-        self._worker = Worker()
+        self._worker = WorkerProcess()
         self._inputs = ""
 
     def carry_out(self, task: dict[str, Any], packed: NDArray[np.uint8]) -> Answer:
@@ -35,7 +35,7 @@ class Machine:
             with tarfile.open(fileobj=io.BytesIO(packed.tobytes())) as archive:
                 archive.extractall(self._inputs, filter="data")
         here = {name: str(Path(self._inputs) / name) for name in task["inputs"]}
-        return self._worker(Task(**{**task, "inputs": here}))
+        return self._worker(StudyTask(**{**task, "inputs": here}))
 
     def close(self) -> None:
         import shutil
@@ -45,10 +45,10 @@ class Machine:
             shutil.rmtree(self._inputs, ignore_errors=True)
 
 
-def on_ray(address: str, workers: int = 0, machine: type[Machine] = Machine) -> Run:
+def on_ray(address: str, workers: int = 0, machine: type[RayMachine] = RayMachine) -> Run:
     """Tasks on a cluster; `machine` is what carries them out there."""
 
-    def run(tasks: Sequence[Task]) -> Iterator[tuple[Task, Answer]]:
+    def run(tasks: Sequence[StudyTask]) -> Iterator[tuple[StudyTask, Answer]]:
         if not tasks:
             return
         with connected(address, workers) as ray:
@@ -58,15 +58,15 @@ def on_ray(address: str, workers: int = 0, machine: type[Machine] = Machine) -> 
 
 
 def _spread(
-    ray: Any, tasks: Sequence[Task], workers: int, machine_class: type[Machine]
-) -> Iterator[tuple[Task, Answer]]:  # fmt: skip
+    ray: Any, tasks: Sequence[StudyTask], workers: int, machine_class: type[RayMachine]
+) -> Iterator[tuple[StudyTask, Answer]]:
     """A task at a time on every actor; an actor that is lost is replaced, and its task tried again."""
     actor = ray.remote(num_cpus=1)(machine_class)
     cpus = int(ray.cluster_resources().get("CPU", 1))
     count = max(1, min(workers or cpus, cpus, len(tasks)))
     packed = ray.put(_packed(tasks))
     left = [(task, 1) for task in reversed(tasks)]
-    running: dict[Any, tuple[Any, Task, int]] = {}
+    running: dict[Any, tuple[Any, StudyTask, int]] = {}
     free = [actor.remote() for _ in range(count)]
     try:
         while left or running:
@@ -96,7 +96,7 @@ def _spread(
             ray.kill(machine)
 
 
-def _packed(tasks: Sequence[Task]) -> NDArray[np.uint8]:
+def _packed(tasks: Sequence[StudyTask]) -> NDArray[np.uint8]:
     """The inputs of all tasks, as a tar."""
     inputs = {name: source for task in tasks for name, source in task.inputs.items()}
     if not inputs:

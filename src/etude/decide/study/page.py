@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 from etude import __version__
 from etude.decide.study.spec import Metric
-from etude.tell.view.charts import Bar, Heading, Piece, bars, legend, table
+from etude.tell.view.charts import Bar, BarPiece, Heading, bars, legend, table
 from etude.tell.view.markup import Markup, escaped
-from etude.tell.view.page import Figure, Page, Section, Told, render
-from etude.tell.view.plots import Axis, Line, Mark, fitted, plot
+from etude.tell.view.page import Figure, Page, PageSection, Told, render
+from etude.tell.view.plots import Axis, Line, PlotPoint, fitted, plot
 
 if TYPE_CHECKING:
     from etude.decide.study.run import Outcome
@@ -58,14 +58,14 @@ def _text(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _sections(found: "Outcome") -> list[Section]:
+def _sections(found: "Outcome") -> list[PageSection]:
     made = [s for metric in found.spec.metrics if (s := drawn(found, metric))]
     if len(found.spec.variants) > 1:
-        made.append(Section("rows", "Against the baseline", _LEAD, _table("t-rows", found.rows)))
+        made.append(PageSection("rows", "Against the baseline", _LEAD, _table("t-rows", found.rows)))
     shown = [{k: v for k, v in row.items() if k != "commands"} for row in found.points]
-    made.append(Section("points", "Points", "Every point and its metrics.", _table("t-points", shown)))
+    made.append(PageSection("points", "Points", "Every point and its metrics.", _table("t-points", shown)))
     lines = escaped("\n".join(dict.fromkeys(row["commands"] for row in found.points)))
-    made.append(Section("commands", "Commands", "The commands of every point.", Markup(f"<pre>{lines}</pre>")))
+    made.append(PageSection("commands", "Commands", "The commands of every point.", Markup(f"<pre>{lines}</pre>")))
     return made
 
 
@@ -89,7 +89,7 @@ def _figure(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
 
 
-def drawn(found: "Outcome", metric: Metric) -> Section | None:
+def drawn(found: "Outcome", metric: Metric) -> PageSection | None:
     """A metric over the first axis of the sweep that has numbers; without one, a bar for each variant and place."""
     spec = found.spec
     rows = [row for row in found.points if isinstance(row[metric.name], int | float) and not row["error"]]
@@ -107,10 +107,12 @@ def drawn(found: "Outcome", metric: Metric) -> Section | None:
         means = _means(rows, lambda r: (r["variant"], *(str(r[a]) for a in spec.space.names)), metric.name)
         if any(value < 0 for value in means.values()):
             return None
-        shown = [Bar(" ".join(key), (Piece(sorts[key[0]], key[0], value),)) for key, value in list(means.items())[:48]]
+        shown = [
+            Bar(" ".join(key), (BarPiece(sorts[key[0]], key[0], value),)) for key, value in list(means.items())[:48]
+        ]
         body += bars(shown, lambda v: f"{_figure(v)} {metric.unit}".strip())
         lead = f"{title}, mean over seeds."
-    return Section(f"m-{metric.name}", title[:1].upper() + title[1:], lead, body)
+    return PageSection(f"m-{metric.name}", title[:1].upper() + title[1:], lead, body)
 
 
 def _many_numbers(values: Sequence[Any]) -> bool:
@@ -131,7 +133,7 @@ def _curve(rows: Sequence[dict[str, Any]], name: str, axis: str, sorts: dict[str
     values = [float(row[name]) for row in rows]
     y = fitted(title, _figure, values, log=False) if min(values) >= 0 else _around(title, values)
     marks = [
-        Mark(
+        PlotPoint(
             float(r[axis]),
             float(r[name]),
             sorts[r["variant"]],

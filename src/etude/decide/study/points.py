@@ -11,20 +11,20 @@ from typing import Any
 
 from etude.base.errors import UsageError
 from etude.decide.study import templates
-from etude.decide.study.spec import Spec
+from etude.decide.study.spec import StudySpec
 
 MACHINE_FILE = "machine.yaml"
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class StudyTask:
     """Commands in the order in which they run, in a folder that holds these files and links to these inputs."""
 
     key: str
     commands: tuple[tuple[str, ...], ...]
     files: Mapping[str, str]
     inputs: Mapping[str, str]
-    """Name in the folder -> where it lies."""
+    """Name in the folder -> where it is."""
     trusted: bool = False
 
     def shown(self) -> str:
@@ -38,11 +38,11 @@ class Point:
     """Its place in the sweep."""
     seed: int | None
     tuned: Mapping[str, Any]
-    task: Task
+    task: StudyTask
 
 
 def points_of(
-    spec: Spec, variants: Sequence[str], tuned: Mapping[tuple[str, int], Mapping[str, Any]] | None = None
+    spec: StudySpec, variants: Sequence[str], tuned: Mapping[tuple[str, int], Mapping[str, Any]] | None = None
 ) -> list[Point]:
     """Every variant at every place of the sweep with every seed, in that order of nesting."""
     places = spec.space.points()
@@ -56,7 +56,9 @@ def points_of(
     return found
 
 
-def task_of(spec: Spec, variant: str, place: Mapping[str, Any], seed: int | None, tuned: Mapping[str, Any]) -> Task:
+def task_of(
+    spec: StudySpec, variant: str, place: Mapping[str, Any], seed: int | None, tuned: Mapping[str, Any]
+) -> StudyTask:
     given = {**spec.given, **place, **spec.variants[variant], **tuned}
     if seed is not None:
         given["seed"] = seed
@@ -66,9 +68,11 @@ def task_of(spec: Spec, variant: str, place: Mapping[str, Any], seed: int | None
     if isinstance(machine, Mapping):
         files[MACHINE_FILE], machine = machine, MACHINE_FILE
     elsewhere = {"machine"} | set().union(
-        *(templates.named(t, spec.where) for t in spec.commands.values()), templates.named_in(files, spec.where),
-        templates.named_in(machine, spec.where), spec.mentioned,
-    )  # fmt: skip
+        *(templates.named(t, spec.where) for t in spec.commands.values()),
+        templates.named_in(files, spec.where),
+        templates.named_in(machine, spec.where),
+        spec.mentioned,
+    )
     if templates.FLAGS not in elsewhere and (unused := sorted(set(given) - elsewhere)):
         raise UsageError(
             f"no command uses the parameter `{unused[0]}`", where=spec.where, hint=f"{{{unused[0]}}}, or {{flags}}"
@@ -83,7 +87,7 @@ def task_of(spec: Spec, variant: str, place: Mapping[str, Any], seed: int | None
         for name, v in files.items()
     }
     inputs = _inputs(commands, texts, spec.folder)
-    return Task(_key(commands, texts, inputs), commands, texts, inputs, spec.trusted)
+    return StudyTask(_key(commands, texts, inputs), commands, texts, inputs, spec.trusted)
 
 
 def _text(name: str, value: Any) -> str:
@@ -105,13 +109,14 @@ def _one_text_per_name(points: Sequence[Point], where: str) -> None:
                 raise UsageError(f"`{name}` is not the name of a file in the study's folder", where=f"{where}: files")
             if seen.setdefault(name, text) != text:
                 raise UsageError(
-                    f"`{name}` is not the same at every point", where=f"{where}: files",
+                    f"`{name}` is not the same at every point",
+                    where=f"{where}: files",
                     hint="put the parameter into its name: net-{bandwidth}.yaml",
-                )  # fmt: skip
+                )
 
 
 def _inputs(commands: Sequence[Sequence[str]], files: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Words of commands that name a file or folder beside the study file."""
+    """Words of commands that name a file or folder next to the study file."""
     found = {}
     for words in commands:
         for word in words[1:]:

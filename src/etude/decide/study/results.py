@@ -1,4 +1,4 @@
-"""What tasks have answered, by key: one Parquet file, and beside it, while a study runs, a journal that a kill leaves
+"""What tasks have answered, by key: one Parquet file, and next to it, while a study runs, a journal that a kill leaves
 whole but for its last line."""
 
 import fcntl
@@ -60,7 +60,7 @@ def kept_in(folder: Path | None, again: bool = False) -> Iterator[Results]:
 
 
 def forget(folder: Path) -> None:
-    """Drops the results of a folder, so that the next run begins anew."""
+    """Drops the results of a folder, so that the next run starts over."""
     for name in (FILE, JOURNAL):
         (folder / name).unlink(missing_ok=True)
 

@@ -18,9 +18,9 @@ from etude.decide.study.names import Options, check_names
 from etude.decide.study.points import Point, points_of
 from etude.decide.study.results import Results, forget, kept_in, settle
 from etude.decide.study.space import Space
-from etude.decide.study.spec import Spec, read_spec, spec_of
+from etude.decide.study.spec import StudySpec, read_spec, spec_of
 from etude.decide.study.sweep import carry_out, metric_of, table_of
-from etude.decide.study.tasks import Execute, Said
+from etude.decide.study.tasks import Execute, TaskAnswers
 from etude.decide.study.trust import check
 from etude.decide.study.workers import Run, here, processes
 
@@ -34,7 +34,7 @@ Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 class Outcome:
     """What a study found."""
 
-    spec: Spec
+    spec: StudySpec
     points: list[dict[str, Any]]
     """A row for every point: variant, place in the sweep, seed, metrics, error, commands."""
     rows: list[dict[str, Any]]
@@ -76,7 +76,7 @@ class Study:
     study: etude.extend.Study = etude.study("my.yaml")
     """
 
-    spec: Spec
+    spec: StudySpec
 
     def __repr__(self) -> str:
         return f"Study(`{self.spec.name}`: {self.spec.facts.get('title', '')}; {len(self.spec.checks)} checks)"
@@ -105,7 +105,7 @@ class Study:
         again: bool = False,
         fresh: bool = False,
         execute: Execute | None = None,
-        said: Said | None = None,
+        said: TaskAnswers | None = None,
         progress: Progress = lambda what, total: nullcontext(lambda n: None),
     ) -> Outcome:
         """All points, each run once, and what comes of them.
@@ -214,7 +214,7 @@ def _columns(found: dict[str, Any], metrics: Mapping[str, str]) -> tuple[dict[st
         return {}, str(problem).replace("\n", "; ")
 
 
-def _runner(workers: int, ray: str, execute: Execute | None, said: Said | None) -> Run:
+def _runner(workers: int, ray: str, execute: Execute | None, said: TaskAnswers | None) -> Run:
     if ray:
         from etude.decide.study.on_ray import on_ray
 
@@ -227,12 +227,12 @@ Tries: TypeAlias = list[tuple[dict[str, Any], list[Point]]]
 """Settings over which variants are tuned, and the points of each."""
 
 
-def _tuned(spec: Spec) -> list[str]:
+def _tuned(spec: StudySpec) -> list[str]:
     """Variants that are tuned."""
     return [] if spec.tune is None else list(spec.variants) if spec.tune_all else [spec.baseline]
 
 
-def _asked(spec: Spec) -> tuple[Tries, list[Point]]:
+def _asked(spec: StudySpec) -> tuple[Tries, list[Point]]:
     """What may run: points of tuning, and those of variants that are not tuned. Refused here if it may not."""
     variants = _tuned(spec)
     settings = spec.tune.points() if spec.tune is not None else []
@@ -245,7 +245,7 @@ def _asked(spec: Spec) -> tuple[Tries, list[Point]]:
 
 
 def _all(
-    spec: Spec, tries: Tries, points: list[Point], results: Results, run: Run, progress: Progress
+    spec: StudySpec, tries: Tries, points: list[Point], results: Results, run: Run, progress: Progress
 ) -> tuple[list[Point], int]:
     """Tunes first, where asked, then runs the rest."""
     ran = 0
@@ -259,12 +259,12 @@ def _all(
     return points, ran
 
 
-def _same(spec: Spec, variants: list[str], setting: Mapping[str, Any]) -> dict[tuple[str, int], Mapping[str, Any]]:
+def _same(spec: StudySpec, variants: list[str], setting: Mapping[str, Any]) -> dict[tuple[str, int], Mapping[str, Any]]:
     return {(variant, i): setting for variant in variants for i in range(len(spec.space.points()))}
 
 
 def _best(
-    spec: Spec, variants: list[str], tries: list[tuple[dict[str, Any], list[Point]]], results: Results
+    spec: StudySpec, variants: list[str], tries: list[tuple[dict[str, Any], list[Point]]], results: Results
 ) -> dict[tuple[str, int], Mapping[str, Any]]:
     """The setting with the best mean of the first metric, at each place; the first of equals."""
     metric, size = spec.metrics[0], max(1, len(spec.seeds))
@@ -283,7 +283,7 @@ def _best(
     return {key: setting for key, (_, setting) in best.items()}
 
 
-def _outcome(spec: Spec, points: list[Point], results: Results, ran: int, folder: Path | None) -> Outcome:
+def _outcome(spec: StudySpec, points: list[Point], results: Results, ran: int, folder: Path | None) -> Outcome:
     rows = [_row(spec, point, results) for point in points]
     failed = [row for row in rows if row["error"]]
     notes = []
@@ -300,7 +300,7 @@ def _at(place: Mapping[str, Any]) -> str:
     return "".join(f" {k}={v}" for k, v in place.items())
 
 
-def _row(spec: Spec, point: Point, results: Results) -> dict[str, Any]:
+def _row(spec: StudySpec, point: Point, results: Results) -> dict[str, Any]:
     found = results[point.task.key]
     row: dict[str, Any] = {"variant": point.variant, **point.at}
     if point.seed is not None:
@@ -314,7 +314,7 @@ def _row(spec: Spec, point: Point, results: Results) -> dict[str, Any]:
     return {**row, "error": error, "commands": point.task.shown()}
 
 
-def _value(spec: Spec, expression: str, names: list[str], found: dict[str, Any]) -> tuple[Any, str]:
+def _value(spec: StudySpec, expression: str, names: list[str], found: dict[str, Any]) -> tuple[Any, str]:
     if found["error"]:
         return None, found["error"]
     try:

@@ -33,7 +33,9 @@ def study_html(study: Study) -> str:
     spec = study.spec
     points = max(1, len(spec.space.points())) * max(1, len(spec.variants)) * max(1, len(spec.seeds))
     facts = [
-        ("variants", list(spec.variants)), ("axes", list(spec.space.names)), ("points", points),
+        ("variants", list(spec.variants)),
+        ("axes", list(spec.space.names)),
+        ("points", points),
         ("metrics", [metric.name for metric in spec.metrics]),
-    ]  # fmt: skip
+    ]
     return card("study, not run", str(spec.facts.get("title") or spec.name), facts, note("`.outcome()` runs it"))

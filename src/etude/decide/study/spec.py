@@ -62,7 +62,7 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class StudyCheck:
     name: str
     kind: str
     that: str
@@ -70,7 +70,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spec:
+class StudySpec:
     """A study as it was written, with nothing left out."""
 
     name: str
@@ -96,7 +96,7 @@ class Spec:
     predict: Mapping[str, str] = field(default_factory=dict)
     stats: str = "sign"
     interval: str = "bootstrap"
-    checks: tuple[Check, ...] = ()
+    checks: tuple[StudyCheck, ...] = ()
     neutral: Mapping[str, Any] = field(default_factory=dict)
     mentioned: frozenset[str] = frozenset()
     """Parameters that values of others name, whether the mechanism is on or off."""
@@ -108,7 +108,7 @@ class Spec:
         return next(iter(self.variants))
 
 
-def read_spec(path: str | PathLike[str], *, quick: bool = False, neutral: bool = False) -> Spec:
+def read_spec(path: str | PathLike[str], *, quick: bool = False, neutral: bool = False) -> StudySpec:
     """The study in a YAML or JSON file. `quick`: with its own smaller figures; `neutral`: the mechanism off."""
     file = Path(path)
     given = read_mapping(file)
@@ -117,7 +117,7 @@ def read_spec(path: str | PathLike[str], *, quick: bool = False, neutral: bool =
 
 def spec_of(
     given: Mapping[str, Any], name: str, where: str, folder: Path, *, quick: bool = False, neutral: bool = False
-) -> Spec:
+) -> StudySpec:
     known(given, KEYS, where)
     whole = dict(given)
     less = _mapping(given, "quick", where)
@@ -133,7 +133,7 @@ def spec_of(
         first = next(iter(variants))
         variants = {n: dict(p) if n == first else {**p, **switched} for n, p in variants.items()}
     space = _space(used, where)
-    spec = Spec(
+    spec = StudySpec(
         name=name,
         where=where,
         folder=folder,
@@ -293,8 +293,8 @@ def _signs(given: Mapping[str, Any], variants: Mapping[str, Any], where: str) ->
     return found
 
 
-def _checks(given: Mapping[str, Any], where: str) -> tuple[Check, ...]:
-    found: list[Check] = []
+def _checks(given: Mapping[str, Any], where: str) -> tuple[StudyCheck, ...]:
+    found: list[StudyCheck] = []
     listed = given.get("checks") or []
     if not isinstance(listed, list):
         raise UsageError("expected a list", where=f"{where}: checks", hint=KEYS["checks"])
@@ -315,11 +315,11 @@ def _checks(given: Mapping[str, Any], where: str) -> tuple[Check, ...]:
             raise UsageError("an exact check cannot have a margin", where=at, hint="kind: shape")
         if any(c.name == one["name"] for c in found):
             raise UsageError(f"two checks have the name `{one['name']}`", where=at)
-        found.append(Check(one["name"], one["kind"], one["that"], float(one.get("margin", 0))))
+        found.append(StudyCheck(one["name"], one["kind"], one["that"], float(one.get("margin", 0))))
     return tuple(found)
 
 
-def _consistent(spec: Spec) -> None:
+def _consistent(spec: StudySpec) -> None:
     """A parameter has one origin, so that there is no precedence to remember."""
     origins = {
         "set or perturb": set(spec.given),

@@ -72,7 +72,5 @@ def metric_of(expression: str, names: Sequence[str], found: Answer, where: str) 
             records[name] = {"text": one["out"]}
     last = records.get(names[-1])
     top = last if isinstance(last, dict) else {"rows": last}
-    value = evaluated(
-        expression, {**top, **records, "code": lambda n: codes[n], "text": lambda n: texts[n]}, where
-    )  # fmt: skip
+    value = evaluated(expression, {**top, **records, "code": lambda n: codes[n], "text": lambda n: texts[n]}, where)
     return value.item() if hasattr(value, "item") and getattr(value, "ndim", 0) == 0 else value

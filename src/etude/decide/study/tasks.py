@@ -28,7 +28,7 @@ MOST_KEPT_BYTES: Final = 64 << 20
 
 
 @dataclass(slots=True)
-class Said:
+class TaskAnswers:
     """What commands have said and written, by all that they could read: points often share some."""
 
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Said:
             self.files[key] = {name: (folder / name).read_bytes() for name in written}
 
     def repeated(self, key: str, folder: Path) -> dict[str, Any] | None:
-        """The answer, and what was written lies in the folder again; None: not known."""
+        """The answer, and what was written is in the folder again; None: not known."""
         for name, content in self.files.get(key, {}).items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
@@ -61,7 +61,7 @@ class Wrote(NamedTuple):
     """By its own words: then only commands that name one can read it."""
 
 
-def answer(task: Mapping[str, Any], execute: Execute, said: Said | None = None) -> Answer:
+def answer(task: Mapping[str, Any], execute: Execute, said: TaskAnswers | None = None) -> Answer:
     """What the commands of a task say. It stops at the first that fails. Paths of the folder are not in it."""
     before = os.getcwd()
     with tempfile.TemporaryDirectory(prefix="etude-study-") as folder:
@@ -77,12 +77,12 @@ def answer(task: Mapping[str, Any], execute: Execute, said: Said | None = None) 
         try:
             os.chdir(place)
             with nullcontext() if task.get("trusted") else limited(place):
-                return _run(task, execute, place, Said() if said is None else said)
+                return _run(task, execute, place, TaskAnswers() if said is None else said)
         finally:
             os.chdir(before)
 
 
-def _run(task: Mapping[str, Any], execute: Execute, place: Path, said: Said) -> Answer:
+def _run(task: Mapping[str, Any], execute: Execute, place: Path, said: TaskAnswers) -> Answer:
     answers: list[dict[str, Any]] = []
     wrote: list[Wrote] = []
     folder = str(place)
@@ -128,9 +128,10 @@ def _key(words: list[str], task: Mapping[str, Any], wrote: list[Wrote]) -> str:
                 seen.append(files[name])
     takes_all = any(word in (".", "..") or "*" in word for word in words)
     from_before = [
-        one.key for one in wrote
+        one.key
+        for one in wrote
         if takes_all or not one.is_named or any(name in text for name in one.names for text in seen)
-    ]  # fmt: skip
+    ]
     return json.dumps([list(words), from_before, found, task["inputs"]], sort_keys=True)
 
 
@@ -142,6 +143,6 @@ def _state(folder: Path) -> dict[str, tuple[int, int]]:
 
 def serve(lines: Iterable[str], write: Callable[[str], None], execute: Execute) -> None:
     """A worker: a task a line, an answer a line, until there are no more."""
-    said = Said()
+    said = TaskAnswers()
     for line in lines:
         write(json.dumps(answer(json.loads(line), execute, said)) + "\n")

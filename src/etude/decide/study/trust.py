@@ -16,7 +16,7 @@ from etude.base.errors import UsageError
 from etude.base.trust import HINT, OUT_BEHIND, WRITES, WRITES_THERE
 
 if TYPE_CHECKING:
-    from etude.decide.study.points import Task
+    from etude.decide.study.points import StudyTask
 
 RUNS: Final = {
     "collect": "runs a program",
@@ -44,14 +44,14 @@ _LARGEST: Final = 1 << 20
 """Bytes of an input up to which it is read in search of code. Larger ones are data."""
 
 
-def check(task: "Task", names: Sequence[str], where: str) -> None:
+def check(task: "StudyTask", names: Sequence[str], where: str) -> None:
     """Raises UsageError if a task does more than read its inputs and write its own folder; `names` are of its
     commands."""
     for problem, at in _problems(task, names):
         raise UsageError(problem, where=f"{where}: {at}", hint=HINT)
 
 
-def _problems(task: "Task", names: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _problems(task: "StudyTask", names: Sequence[str]) -> Iterator[tuple[str, str]]:
     given = tuple(sorted({*task.files, *task.inputs}))
     for name, words in zip(names, task.commands, strict=True):
         yield from ((problem, name) for problem in _of_command(words, given, task.inputs))
@@ -104,7 +104,7 @@ def _written(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _outside(value: str, inputs: Mapping[str, str]) -> bool:
-    """Whether a path leaves the folder of the point, by itself or by an input, which lies beside the study."""
+    """Whether a path leaves the folder of the point, by itself or by an input, which is next to the study."""
     if not value or value.startswith("~") or os.path.isabs(value) or PureWindowsPath(value).anchor:
         return bool(value)
     parts = Path(os.path.normpath(value)).parts

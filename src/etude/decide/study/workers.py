@@ -14,23 +14,23 @@ from typing import IO, Final, TypeAlias
 
 from etude.base.cluster import TRIES
 from etude.base.files import python_path
-from etude.decide.study.points import Task
-from etude.decide.study.tasks import Answer, Execute, Said, answer
+from etude.decide.study.points import StudyTask
+from etude.decide.study.tasks import Answer, Execute, TaskAnswers, answer
 
-Run: TypeAlias = Callable[[Sequence[Task]], Iterator[tuple[Task, Answer]]]
+Run: TypeAlias = Callable[[Sequence[StudyTask]], Iterator[tuple[StudyTask, Answer]]]
 """Carries out tasks, and gives each with its answer as they come."""
 
 PATIENCE_S: Final = 5.0
 
 
-class Worker:
+class WorkerProcess:
     """A process of its own, started when there is something to do, and again if it dies."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
         self._talk: IO[str] | None = None
 
-    def __call__(self, task: Task) -> Answer:
+    def __call__(self, task: StudyTask) -> Answer:
         for _ in range(TRIES):
             process = self._started()
             try:
@@ -82,11 +82,11 @@ class Worker:
         return process.wait()
 
 
-def here(execute: Execute, said: Said | None = None) -> Run:
+def here(execute: Execute, said: TaskAnswers | None = None) -> Run:
     """One task after the other, in this process; `said` is what others have run before."""
-    known = Said() if said is None else said
+    known = TaskAnswers() if said is None else said
 
-    def run(tasks: Sequence[Task]) -> Iterator[tuple[Task, Answer]]:
+    def run(tasks: Sequence[StudyTask]) -> Iterator[tuple[StudyTask, Answer]]:
         for task in tasks:
             yield task, answer(asdict(task), execute, known)
 
@@ -96,13 +96,13 @@ def here(execute: Execute, said: Said | None = None) -> Run:
 def processes(count: int) -> Run:
     """This many workers, each with a task at a time."""
 
-    def run(tasks: Sequence[Task]) -> Iterator[tuple[Task, Answer]]:
-        free: SimpleQueue[Worker] = SimpleQueue()
-        workers = [Worker() for _ in range(min(count, len(tasks)))]
+    def run(tasks: Sequence[StudyTask]) -> Iterator[tuple[StudyTask, Answer]]:
+        free: SimpleQueue[WorkerProcess] = SimpleQueue()
+        workers = [WorkerProcess() for _ in range(min(count, len(tasks)))]
         for worker in workers:
             free.put(worker)
 
-        def carried_out(task: Task) -> tuple[Task, Answer]:
+        def carried_out(task: StudyTask) -> tuple[StudyTask, Answer]:
             worker = free.get()
             try:
                 return task, worker(task)
@@ -111,7 +111,7 @@ def processes(count: int) -> Run:
 
         pool = ThreadPoolExecutor(max(1, len(workers)))
         try:
-            waiting: set[Future[tuple[Task, Answer]]] = {pool.submit(carried_out, task) for task in tasks}
+            waiting: set[Future[tuple[StudyTask, Answer]]] = {pool.submit(carried_out, task) for task in tasks}
             while waiting:
                 done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                 for future in done:

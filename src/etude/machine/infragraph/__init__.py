@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from etude.base.faces import face
 
 if TYPE_CHECKING:
-    from etude.machine.infragraph.annotations import Cluster as Cluster
+    from etude.machine.infragraph.annotations import AnnotatedTopology as AnnotatedTopology
     from etude.machine.infragraph.files import read_cluster as read_cluster
     from etude.machine.infragraph.files import read_infragraph as read_infragraph
     from etude.machine.infragraph.graph import InfraGraph as InfraGraph

@@ -34,7 +34,7 @@ FLOPS = "etude.flops."
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Cluster:
+class AnnotatedTopology:
     """A topology, and what the annotations say about the device of each rank: `flops.bf16`, `memory`, ..."""
 
     topology: Topology
@@ -46,7 +46,7 @@ class Cluster:
         return self.figures[self.figure_of[rank]]
 
 
-def cluster_of(graph: InfraGraph, annotation: Mapping[str, Any] | None = None) -> Cluster:
+def cluster_of(graph: InfraGraph, annotation: Mapping[str, Any] | None = None) -> AnnotatedTopology:
     """The directed topology of an InfraGraph. Refuses links without a rate or latency."""
     notes = annotation or {}
     rate, latency = _links(graph, notes)
@@ -71,7 +71,7 @@ def cluster_of(graph: InfraGraph, annotation: Mapping[str, Any] | None = None) -
     distinct.setdefault((), {})
     at = {key: i for i, key in enumerate(distinct)}
     which = [at[tuple(sorted(figures.get(int(v), {}).items()))] for v in device] if figures else [at[()]] * len(device)
-    return Cluster(topology, tuple(distinct.values()), np.array(which, np.int32))
+    return AnnotatedTopology(topology, tuple(distinct.values()), np.array(which, np.int32))
 
 
 def _links(graph: InfraGraph, notes: Mapping[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -12,7 +12,7 @@ import yaml
 
 from etude.base.errors import FormatError
 from etude.base.figures import safe_loader
-from etude.machine.infragraph.annotations import Cluster, cluster_of
+from etude.machine.infragraph.annotations import AnnotatedTopology, cluster_of
 from etude.machine.infragraph.graph import InfraGraph, expand
 
 # An edge as the infragraph package writes it. Fabrics list tens of thousands of them, on which a YAML parser spends
@@ -25,7 +25,7 @@ _EDGE = re.compile(
 _PLAIN = re.compile(r"(?![-+.]?[0-9])[A-Za-z_]")
 
 
-def read_cluster(path: str | PathLike[str], annotations: str | PathLike[str] | None = None) -> Cluster:
+def read_cluster(path: str | PathLike[str], annotations: str | PathLike[str] | None = None) -> AnnotatedTopology:
     """The topology that a file describes, with the figures that its annotations give."""
     document, notes = read_documents(path)
     if annotations is not None:

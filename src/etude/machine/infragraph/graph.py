@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import ClusterError
-from etude.machine.topology import I32, I64, VertexKind
+from etude.kernels.arrays import I32, I64
+from etude.machine.topology import VertexKind
 
 SCHEMES = ("one2one", "many2many", "ring")
 _KIND = {

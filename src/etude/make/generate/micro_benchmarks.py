@@ -1,4 +1,4 @@
-"""Micro-benchmarks: one collective or one pattern of messages, any number of times, with or without compute beside it.
+"""Micro-benchmarks: one collective or one pattern of messages, any number of times, with or without compute.
 
 Every rank of a role runs the same program, so a job of any number of ranks is a few traces and a table.
 """
@@ -172,12 +172,15 @@ def _messages(options: MicroOptions, ranks: NDArray[np.int64], sends: NDArray[np
 
     def communicate(b: TraceBuilder, after: list[int], size: int, k: int) -> list[int]:
         def send(after: list[int]) -> list[int]:
-            return [b.add(Kind.SEND, f"send {k}", data=after, dst=j, in_bytes=size, tag=k, cpu=0, step=k)
-                    for j in range(to)]  # fmt: skip
+            return [
+                b.add(Kind.SEND, f"send {k}", data=after, dst=j, in_bytes=size, tag=k, cpu=0, step=k) for j in range(to)
+            ]
 
         def receive(after: list[int]) -> list[int]:
-            return [b.add(Kind.RECV, f"receive {k}", data=after, src=to + j, in_bytes=size, tag=k, cpu=0, step=k)
-                    for j in range(of)]  # fmt: skip
+            return [
+                b.add(Kind.RECV, f"receive {k}", data=after, src=to + j, in_bytes=size, tag=k, cpu=0, step=k)
+                for j in range(of)
+            ]
 
         if order == "send first":
             return receive(send(after))

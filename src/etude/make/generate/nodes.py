@@ -9,14 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32, I64
 from etude.make.generate.blocks.ops import Op, Phase, count_of, in_types, shapes_of, types
 from etude.model.build import build_trace
 from etude.model.marks import marked
 from etude.model.schema import UNKNOWN, Kind, Why
 from etude.model.trace import Trace
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 
 class Book:
@@ -75,7 +73,7 @@ class Units(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Nodes:
+class StepNodes:
     """The steps of one pipeline rank, node by node. Edges are (row, row that it waits for), 2 x edges."""
 
     book: Book

@@ -5,109 +5,30 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, fields, replace
-from enum import StrEnum
 from typing import Any, Final
 
 from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, key_of, read, said
+from etude.base.figures import figure, key_of, read, said, usage_errors
 from etude.base.grammar import line
 from etude.make.generate.blocks import halo, loads, recompute, trained
+from etude.make.generate.choices import (
+    BY_BUDGET,
+    Attention,
+    Batching,
+    ContextKind,
+    ContextMap,
+    Dispatch,
+    Optimizer,
+    Precision,
+    Scaling,
+)
 from etude.make.generate.maps import shares
 
 AXES: Final = ("tp", "cp", "dp", "pp")
 
 
-class ContextKind(StrEnum):
-    RING = "ring"
-    ALL_GATHER = "all_gather"
-    ULYSSES = "ulysses"
-
-
-class ContextMap(StrEnum):
-    """Which context-parallel rank has which tokens, with keys sent only to the ranks that read them; see
-    maps/packing.py."""
-
-    NONE = "none"
-    CONTIGUOUS = "contiguous"
-    ZIGZAG = "zigzag"
-    LPT = "lpt"
-    WHOLE_FIRST = "whole_first"
-    SEARCH = "search"
-
-
-class Precision(StrEnum):
-    BF16 = "bf16"
-    FP16 = "fp16"
-    FP32 = "fp32"
-    FP8 = "fp8"
-    """Products of layers in 8 bits, the rest in bf16."""
-    FP4 = "fp4"
-    """Products of layers in 4 bits, the rest in bf16."""
-
-
-class Dispatch(StrEnum):
-    """In which data type tokens are sent to their experts; sums come back in that of activations."""
-
-    PRODUCTS = "products"
-    """In the type of the experts' products: with fp8 in 8 bits, cast before sending (DeepSeek-V3)."""
-    ACTIVATIONS = "activations"
-    """In the type of activations, cast on arrival."""
-
-
-class Scaling(StrEnum):
-    """Where the scales of 8-bit products come from; see blocks/shard.py."""
-
-    DELAYED = "delayed"
-    """One per tensor, from the previous steps."""
-    CURRENT = "current"
-    """One per tensor, from its own maximum, which is computed before the cast."""
-    BLOCK = "block"
-    """4 bytes per 128 consecutive elements, for weights per 128 x 128 (DeepSeek-V3)."""
-    MX = "mx"
-    """One byte per 32 consecutive elements (MXFP8)."""
-
-
-class Optimizer(StrEnum):
-    """What updates the weights; see train/optimizer.py."""
-
-    ADAMW = "adamw"
-    ADAMW_8BIT = "adamw_8bit"
-    ADAFACTOR = "adafactor"
-    MUON = "muon"
-    MOMENTUM = "momentum"
-    SGD = "sgd"
-
-
-class Attention(StrEnum):
-    FLASH = "flash"
-    UNFUSED = "unfused"
-
-
-class Batching(StrEnum):
-    """How samples of different length are batched into micro-batches."""
-
-    FIXED = "fixed"
-    """Equally many samples in each, without padding."""
-    PADDED = "padded"
-    """Equally many samples in each, all padded to the longest."""
-    TOKENS = "tokens"
-    """As many as fit a budget of tokens."""
-    PADDED_TOKENS = "padded_tokens"
-    """As many as fit the budget once all are padded to the longest."""
-    COMPUTE = "compute"
-    """As many as have the work of the usual micro-batch; with a power, samples x longest^power."""
-    ONLINE = "online"
-    """Of the waiting samples, the oldest and those nearest to it in length, padded, within the budget."""
-    PACKED = "packed"
-    """Documents concatenated in sequences of the usual length; attention only within each document."""
-
-
-BY_BUDGET: Final = (Batching.TOKENS, Batching.PADDED_TOKENS, Batching.COMPUTE, Batching.ONLINE)
-"""Those that fill a micro-batch up to a budget."""
 _BY_BUDGET: Final = "|".join(f"batching={one}" for one in BY_BUDGET)
-OF_EXPERTS: Final = (
-    "ep", "etp", "moe_skew", "moe_loads", "moe_seed", "dispatch", "ep_node", "moe_nodes", "capacity"
-)  # fmt: skip
+OF_EXPERTS: Final = ("ep", "etp", "moe_skew", "moe_loads", "moe_seed", "dispatch", "ep_node", "moe_nodes", "capacity")
 """Axes that only models with experts have a use for."""
 WAITING: Final = 64
 """Samples among which `online` chooses by default."""
@@ -401,8 +322,10 @@ class Plan:
                 "a domain applies only to images, which have no lengths", hint="leave out --lengths and --cp-map"
             )
         if self.domain and self.domain_of[0] * self.domain_of[1] != self.cp:
-            raise ClusterError(f"a domain of {self.domain} ranks does not match cp {self.cp}",
-                               hint=f"--cp {self.domain_of[0] * self.domain_of[1]}")  # fmt: skip
+            raise ClusterError(
+                f"a domain of {self.domain} ranks does not match cp {self.cp}",
+                hint=f"--cp {self.domain_of[0] * self.domain_of[1]}",
+            )
         if self.sp and self.tp == 1:
             raise ClusterError("sequence parallelism needs tensor parallelism", hint="--tp 2, or no --sp")
         if not 0 <= self.zero <= 3:
@@ -640,7 +563,5 @@ class Plan:
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any], where: str = "plan") -> Plan:
-        try:
+        with usage_errors(where):
             return read(cls, given, where)
-        except ClusterError as problem:
-            raise UsageError(problem.problem, where=problem.where or where, hint=problem.hint) from None

@@ -9,16 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32, I64
 from etude.make.generate.plan import Plan
 from etude.model.job import DEFAULT_METADATA, Groups, Job
 from etude.model.trace import Trace
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Grid:
+class RankGrid:
     """Coordinates of every rank, and the inverse."""
 
     plan: Plan
@@ -26,7 +24,7 @@ class Grid:
     """Axis -> coordinate of each rank; `ep`, `etp` and `edp` are those of the experts in its stage."""
 
     @classmethod
-    def of(cls, plan: Plan) -> Grid:
+    def of(cls, plan: Plan) -> RankGrid:
         sizes = {"tp": plan.tp, "cp": plan.cp, "dp": plan.dp, "pp": plan.pp}
         rest = np.arange(plan.gpus, dtype=np.int64)
         at: dict[str, I64] = {}
@@ -116,7 +114,9 @@ class Bindings:
     peer_of: I64
 
 
-def bind(grid: Grid, stages: Sequence[tuple[Sequence[str], Sequence[str]]], program_of: I64 | None = None) -> Bindings:
+def bind(
+    grid: RankGrid, stages: Sequence[tuple[Sequence[str], Sequence[str]]], program_of: I64 | None = None
+) -> Bindings:
     """Groups and peers of every rank. `stages`: the labels of the group and peer slots of each stage's program.
     `program_of`: the program of a rank if it is not that of its stage."""
     pp = grid.at["pp"] if program_of is None else program_of

@@ -12,13 +12,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64, I64
 from etude.make.synth.learned import COLUMNS, QUANTILES, STEPS, NodeClass, Sketch
 from etude.make.synth.programs import LearnedProgram
 from etude.model.rounding import on_grid
 from etude.model.schema import UNKNOWN, Kind
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 PER_OCTAVE: Final = np.array([0.5, 4, 4, 4, 4])
 """Size bins per octave of each column: work and bytes are exact, times vary from run to run."""

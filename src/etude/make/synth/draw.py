@@ -7,14 +7,11 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64, I64
 from etude.make.synth.learned import COLUMNS, QUANTILES, Learned, LearnedRole, Sketch, Spread
 from etude.make.synth.spread import factors, late
 from etude.model.schema import UNKNOWN
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 PLACES: Final = np.array([0.0, *QUANTILES, 1.0])
 NARROW: Final = 1.02

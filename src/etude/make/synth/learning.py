@@ -14,9 +14,9 @@ from typing import Final
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.make.synth.classes import classes_of, described, sizes
 from etude.make.synth.learned import COLUMNS, RARE, VERSION, Learned, Symbol
 from etude.make.synth.order import learned_role
@@ -27,8 +27,6 @@ from etude.model.fold import fold
 from etude.model.job import Job
 from etude.model.schema import NODE, UNKNOWN, Kind
 
-I64 = NDArray[np.int64]
-
 ALIKE: Final = 0.1
 """Fraction of its nodes in which a program or a step may differ from another and still count as the same."""
 ALIKE_NS: Final = 0.05
@@ -36,7 +34,7 @@ ALIKE_NS: Final = 0.05
 
 
 def learn(jobs: Sequence[Job], at_least: int = 1) -> Learned:
-    """What there is to learn of these jobs. `at_least`: nodes that every number must stand for.
+    """What there is to learn of these jobs. `at_least`: nodes that every number must cover.
 
     learned = etude.extend.learn([job])
     """

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.make.synth.draw import DrawnTimes, Draws
 from etude.make.synth.learned import Learned, LearnedRole
 from etude.make.synth.options import MakeOptions
@@ -25,7 +26,6 @@ from etude.model.roles import Role, job_of_roles
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.trace import Trace
 
-I64 = NDArray[np.int64]
 MAX_VALUES = 200_000_000
 """Most times of single ranks that are drawn."""
 
@@ -35,7 +35,7 @@ def make(learned: Learned, options: MakeOptions | None = None) -> Job:
     options = options or MakeOptions()
     template = learned.template(options.ranks or learned.templates[0].ranks)
     world = LearnedWorld(template, options.ranks or template.ranks)
-    programs = [_Program(learned, role, options) for role in template.roles]
+    programs = [_RoleProgram(learned, role, options) for role in template.roles]
     _reconcile(world, programs)
     steps = max(p.steps for p in programs)
     times = DrawnTimes(learned, template.roles, world.role_of, steps, seed=options.seed, spread=options.spread)
@@ -59,7 +59,7 @@ def make(learned: Learned, options: MakeOptions | None = None) -> Job:
     return job_of_roles(options.name, roles, groups=world.groups, values=values, provenance=provenance)
 
 
-class _Program:
+class _RoleProgram:
     """Nodes of one role, with the sizes that they have on every rank."""
 
     def __init__(self, learned: Learned, role: LearnedRole, options: MakeOptions) -> None:
@@ -168,7 +168,7 @@ def _word(collective: int, kind: int) -> str:
 # -- agreement ---------------------------------------------------------------------------------------------------
 
 
-def _reconcile(world: LearnedWorld, programs: list[_Program]) -> None:
+def _reconcile(world: LearnedWorld, programs: list[_RoleProgram]) -> None:
     """Where roles meet, makes them issue the same number of calls with the same sizes; surplus calls are dropped.
 
     Needed if stretched repeats are not equally many on both sides.
@@ -192,7 +192,7 @@ def _reconcile(world: LearnedWorld, programs: list[_Program]) -> None:
             _agree(world, programs, group, roles)
 
 
-def _agree(world: LearnedWorld, programs: list[_Program], group: int, roles: list[int]) -> None:
+def _agree(world: LearnedWorld, programs: list[_RoleProgram], group: int, roles: list[int]) -> None:
     """Gives every role the same number of calls, and the same sizes where they were drawn for the same thing. Members
     of a collective that differ by nature (who scatters, who is sent more) still differ."""
     calls = {}

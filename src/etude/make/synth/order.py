@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.make.synth.grammar import Folded, folded
 from etude.make.synth.learned import LearnedRole, Symbol
 from etude.make.synth.programs import FIELDS, LearnedProgram
 
-I64 = NDArray[np.int64]
 Waits = list[list[int]]
 """What each place waits for."""
 
@@ -51,8 +50,10 @@ class _Twice:
 
     def __init__(self, program: LearnedProgram, classes: I64, begin: int, end: int, model: int) -> None:
         self.program, self.classes, self.model = program, classes, model
-        parts = [np.flatnonzero(mine) for mine in (
-            program.step < begin, program.step == model, program.step == model, program.step >= end)]  # fmt: skip
+        parts = [
+            np.flatnonzero(mine)
+            for mine in (program.step < begin, program.step == model, program.step == model, program.step >= end)
+        ]
         self.places = np.concatenate(parts)
         self.part = np.repeat(range(4), [len(p) for p in parts])
         self.first = np.cumsum([0, *map(len, parts)])
@@ -64,7 +65,7 @@ class _Twice:
         self.mine = parts[1]
 
     def waits(self, data: Waits, ctrl: Waits) -> tuple[Waits, Waits]:
-        """What each place of this sequence waits for. What stands before the block and is waited for from inside or
+        """What each place of this sequence waits for. What is before the block and is waited for from inside or
         behind it is left out: it is as far back as there are steps. Who waited for nothing else waits for the end of
         its lane in the step before."""
         found: tuple[Waits, Waits] = ([], [])
@@ -85,7 +86,7 @@ class _Twice:
         return int(self.at[self._twin(j)] - len(self.mine))
 
     def _twin(self, j: int) -> int:
-        """The place in the model step that stands for a place of another step: of its class the
+        """The place in the model step that corresponds to a place of another step: of its class the
         one that comes as late, where both have as many; or else what comes as late on its lane."""
         step = int(self.program.step[j])
         if step == self.model:

@@ -13,14 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import TraceError
+from etude.kernels.arrays import I64
 from etude.make.synth.learned import COLUMNS
 from etude.model import graph
 from etude.model.frames import frames
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.trace import Trace
-
-I64 = NDArray[np.int64]
 
 MAX_OWN: Final = 64
 """Most ranks of a program whose own values are learned from."""
@@ -165,7 +164,7 @@ def _steps(trace: Trace, order: NDArray[np.int32]) -> I64:
     waits = graph.dependencies(trace)
     start, rows = waits.start.tolist(), waits.rows.tolist()
     known = trace.step[trace.step != UNKNOWN]
-    step = np.maximum(trace.step, known.min() if len(known) else 0).tolist()  # what lies before belongs to the first
+    step = np.maximum(trace.step, known.min() if len(known) else 0).tolist()  # what is before belongs to the first
     for row in order.tolist():
         step[row] = max([step[row], *(step[other] for other in rows[start[row] : start[row + 1]] if other >= 0)])
     return np.unique(np.array(step, np.int64)[order], return_inverse=True)[1].reshape(-1).astype(np.int64)

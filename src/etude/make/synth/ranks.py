@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.make.synth.learned import COLUMNS, LearnedRole, Template
 from etude.make.synth.programs import FIELDS, LearnedProgram
 from etude.model import graph
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN
-
-I64 = NDArray[np.int64]
 
 
 def template_of(

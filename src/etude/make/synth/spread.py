@@ -15,12 +15,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64, I64
 from etude.make.synth.learned import COLUMNS, Knots, Spread
 from etude.make.synth.programs import LearnedProgram
 from etude.model.schema import UNKNOWN
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 KNOTS: Final = 7
 LEAST: Final = 0.002
@@ -30,7 +28,7 @@ NORMAL: Final = NormalDist()
 
 
 @dataclass(slots=True)
-class Found:
+class SpreadSamples:
     """(score, weight) of each kind of factor, as logarithms."""
 
     rank: list[tuple[float, float]] = field(default_factory=list)
@@ -49,7 +47,7 @@ def spread_of(
     of a usual one."""
     mean = _means(programs, classes)
     level = np.ones((len(programs), 2))
-    found = Found(), Found()
+    found = SpreadSamples(), SpreadSamples()
     for roles in jobs:
         if len({programs[i].steps for role in roles for i in role}) == 1:
             for side in (0, 1):
@@ -63,7 +61,7 @@ def _compare(
     classes: Sequence[I64],
     mean: F64,
     side: int,
-    found: Found,
+    found: SpreadSamples,
     level: F64,
 ) -> None:
     cells = [(number, i, v, w) for number, role in enumerate(roles) for i in role

@@ -38,7 +38,7 @@ def unrolled(learned: Learned, role: LearnedRole, steps: int, depth: float) -> U
         raise UsageError(
             f"{sum(len(each[turn]) for turn in turns):,} nodes per rank are too many", hint="use fewer --steps"
         )
-    writer = _Writer(learned)
+    writer = _StepWriter(learned)
     for step, turn in enumerate(turns):
         again = step > 0 and (turn < turns[step - 1] or (turn == turns[step - 1] and turn != role.step))
         writer.place(each[turn], step, again)
@@ -59,7 +59,7 @@ def _turns(role: LearnedRole, steps: int) -> list[int]:
 
 
 @dataclass(slots=True)
-class _Writer:
+class _StepWriter:
     learned: Learned
     node_class: list[int] = field(default_factory=list)
     step: list[int] = field(default_factory=list)

@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.make.synth.learned import Template
 from etude.model.job import Groups
-
-I64 = NDArray[np.int64]
 
 
 def _flat(runs: Sequence[tuple[int, int]]) -> I64:

@@ -18,14 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import MismatchError
+from etude.kernels.arrays import F64, I64, Bool
 from etude.model.frames import DISPATCH, frames
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind, Why
 from etude.model.trace import Trace
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 FEWEST: Final = 50
 """Pieces of host time in both recordings that a factor requires."""
@@ -56,8 +53,10 @@ def with_device_times(job: Job, other: Job, host_factor: float | None = None) ->
     """The job with the device times of another recording of its program. `host_factor`: given, instead of derived from
     the operators that both ran. Raises MismatchError where the two are not recordings of one program."""
     if job.ranks.tolist() != other.ranks.tolist():
-        raise MismatchError(f"the recordings are of {len(job.ranks):,} and {len(other.ranks):,} ranks",
-                            hint="both must have the same ranks")  # fmt: skip
+        raise MismatchError(
+            f"the recordings are of {len(job.ranks):,} and {len(other.ranks):,} ranks",
+            hint="both must have the same ranks",
+        )
     pairs = [_Pair(_of_rank(job, rank), _of_rank(other, rank)) for rank in job.ranks.tolist()]
     pieces, shared, factor = _host_factor(pairs)
     if host_factor is not None:
@@ -70,8 +69,9 @@ def with_device_times(job: Job, other: Job, host_factor: float | None = None) ->
     traces = tuple(pair.exchanged(factor) for pair in pairs)
     total, placed = sum(p.other_ns for p in pairs), sum(p.placed_ns for p in pairs)
     if not total or not placed:
-        raise MismatchError("no operator uses the device in both recordings",
-                            hint="both must be recorded with a device")  # fmt: skip
+        raise MismatchError(
+            "no operator uses the device in both recordings", hint="both must be recorded with a device"
+        )
     changed = job.replace(
         traces=traces, trace_of=np.arange(len(traces), dtype=job.trace_of.dtype), values={}, timing=None
     )
@@ -136,8 +136,9 @@ class _Pair:
     def host_times(self) -> tuple[int, F64]:
         """(Pieces at places that both hosts reached equally often; host time: all here, theirs here, and there)"""
         places = int(max(self.path.max(initial=0), self.other_path.max(initial=0))) + 1
-        here, there = (_by_place(t, p, self.is_call, places)
-                       for t, p in ((self.trace, self.path), (self.other, self.other_path)))  # fmt: skip
+        here, there = (
+            _by_place(t, p, self.is_call, places) for t, p in ((self.trace, self.path), (self.other, self.other_path))
+        )
         steps = _steps(self.trace), _steps(self.other)
         alike = (here[0] > 0) & (here[0] * steps[1] == there[0] * steps[0])
         sums = here[1].sum(), here[1][alike].sum(), there[1][alike].sum() * steps[0] / steps[1]
@@ -154,7 +155,7 @@ def _host_factor(pairs: list[_Pair]) -> tuple[int, float, float]:
     return sum(n for n, _ in found), here / total if total else 0.0, there / here if here else 1.0
 
 
-def _by_place(trace: Trace, path: I64, is_call: Bools, places: int) -> tuple[I64, F64]:
+def _by_place(trace: Trace, path: I64, is_call: Bool, places: int) -> tuple[I64, F64]:
     """(Nodes, their time) of the host by place: without waits, and with interrupted pieces clipped."""
     waited = np.zeros(len(trace), np.bool_)
     edges = np.flatnonzero(np.isin(trace.data_why, (Why.SYNC, Why.AUTOGRAD)))
@@ -182,7 +183,7 @@ def _on_device(trace: Trace) -> I64:
     return np.flatnonzero((trace.cpu == 0) & (trace.kind == Kind.COMP) & known)
 
 
-def _on_host(trace: Trace) -> Bools:
+def _on_host(trace: Trace) -> Bool:
     """Host time; dispatch delays of the device are not."""
     codes, words = trace.coded("name")
     is_way = np.array([word == DISPATCH for word in words] + [False])[codes]
@@ -190,7 +191,7 @@ def _on_host(trace: Trace) -> Bools:
     return (trace.cpu == 1) & timed & ~frames(trace) & ~(is_way & (trace.parent < 0))
 
 
-def _paths(a: Trace, b: Trace) -> tuple[I64, I64, Bools]:
+def _paths(a: Trace, b: Trace) -> tuple[I64, I64, Bool]:
     """(Place of each node of either in the call tree, with common numbers; which places are calls of the runtime).
     Numbers of steps do not distinguish places."""
     words: dict[str, int] = {}

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.cost.traces import trace_time_ns
+from etude.kernels.arrays import I64
 from etude.machine.system import Device
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.trace import Trace
-
-I64 = NDArray[np.int64]
 
 
 def with_durations(job: Job, device: Device) -> Job:

@@ -6,7 +6,7 @@ from etude.base.faces import face
 
 if TYPE_CHECKING:
     from etude.model.check.findings import Finding as Finding
-    from etude.model.check.findings import Report as Report
+    from etude.model.check.findings import FindingList as FindingList
     from etude.model.check.whole import check as check
 
 __getattr__ = face(__name__)

@@ -10,12 +10,11 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32
 from etude.model.fingerprint import Fingerprint
 from etude.model.job import Job, ranges
 from etude.model.trace import Trace
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 Severity = Literal["error", "warning"]
 
 SEVERITY: Final[dict[str, Severity]] = {
@@ -100,7 +99,7 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Report:
+class FindingList:
     """Collects findings about one job."""
 
     job: Job

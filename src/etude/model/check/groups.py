@@ -10,13 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.units import counted
-from etude.model.check.findings import ProgramClasses, Report, listed, ordinal, split_by
+from etude.kernels.arrays import I32, I64
+from etude.model.check.findings import FindingList, ProgramClasses, listed, ordinal, split_by
 from etude.model.job import ranges
 from etude.model.match import WORLD, Matching, positions
 from etude.model.schema import UNKNOWN, Collective
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 UNEVEN: Final = (Collective.ALL_TO_ALL, Collective.SCATTER, Collective.BARRIER, Collective.NONE, Collective.OTHER)
 """Collectives whose input may differ from member to member: all-to-all has a split for each, only the root of a
@@ -26,7 +24,7 @@ scatter has an input. For all others (all-reduce, all-gather, broadcast, reduce,
 # -- groups ------------------------------------------------------------------------------------------------------------
 
 
-def check_groups(report: Report, programs: ProgramClasses, matching: Matching) -> None:
+def check_groups(report: FindingList, programs: ProgramClasses, matching: Matching) -> None:
     """Impossible members, and ranks that use groups they do not belong to."""
     job = report.job
     groups = job.groups
@@ -46,7 +44,7 @@ def check_groups(report: Report, programs: ProgramClasses, matching: Matching) -
     _check_users(report, programs, matching)
 
 
-def _check_users(report: Report, programs: ProgramClasses, matching: Matching) -> None:
+def _check_users(report: FindingList, programs: ProgramClasses, matching: Matching) -> None:
     """One finding per program for groups whose members are unknown; one for each slot bound to groups of others."""
     job, uses, sides = report.job, matching.uses, matching.sides
     first_row = sides.rows[sides.start[uses.side]]
@@ -73,7 +71,7 @@ def _check_users(report: Report, programs: ProgramClasses, matching: Matching) -
         report.nodes("not_a_member", at, rows, what, "only members may call a collective; the others never complete")
 
 
-def named(report: Report, group: int) -> str:
+def named(report: FindingList, group: int) -> str:
     """group `tp` (ranks 0-3), or the world."""
     if group == WORLD:
         return f"the world (ranks 0-{report.job.world_size - 1})"
@@ -87,7 +85,7 @@ def named(report: Report, group: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GroupCalls:
+class IssuedCalls:
     """The collectives that a rank issues on a group: what each does and its bytes, UNKNOWN if they may differ."""
 
     collective: NDArray[np.uint8]
@@ -115,12 +113,12 @@ class CallDifference:
 NO_CALLS: Final = 0
 
 
-def calls_of(matching: Matching) -> tuple[I32, list[GroupCalls]]:
+def calls_of(matching: Matching) -> tuple[I32, list[IssuedCalls]]:
     """Number of the calls of each use, and the distinct calls; number 0 is none at all."""
     sides, uses = matching.sides, matching.uses
     size = np.where(np.isin(sides.collective, UNEVEN), UNKNOWN, sides.size_bytes)
     seen: dict[bytes, int] = {b"": NO_CALLS}
-    calls = [GroupCalls(np.zeros(0, np.uint8), np.zeros(0, np.int64))]
+    calls = [IssuedCalls(np.zeros(0, np.uint8), np.zeros(0, np.int64))]
     used, inverse = np.unique(uses.side, return_inverse=True)
     number = np.zeros(len(used), np.int32)
     for i, side in enumerate(used.tolist()):
@@ -128,11 +126,11 @@ def calls_of(matching: Matching) -> tuple[I32, list[GroupCalls]]:
         key = sides.collective[span].tobytes() + size[span].tobytes()
         number[i] = seen.setdefault(key, len(calls))
         if number[i] == len(calls):
-            calls.append(GroupCalls(sides.collective[span], size[span]))
+            calls.append(IssuedCalls(sides.collective[span], size[span]))
     return number[inverse.reshape(-1)], calls
 
 
-def check_collectives(report: Report, matching: Matching) -> None:
+def check_collectives(report: FindingList, matching: Matching) -> None:
     """The k-th collective on a group must be the same on every member that is present; the most common calls are taken
     to be right (ties go to the first member)."""
     number, calls = calls_of(matching)
@@ -149,7 +147,7 @@ def check_collectives(report: Report, matching: Matching) -> None:
             _report_calls(report, matching, difference, places)
 
 
-def _suspects(report: Report, matching: Matching, number: I32) -> list[tuple[int, NDArray[Any]]]:
+def _suspects(report: FindingList, matching: Matching, number: I32) -> list[tuple[int, NDArray[Any]]]:
     """Groups on which calls differ or a present member has none: (group, its uses by members)."""
     job, uses = report.job, matching.uses
     inside = np.flatnonzero(uses.group_rank >= 0)
@@ -170,7 +168,7 @@ def _suspects(report: Report, matching: Matching, number: I32) -> list[tuple[int
     return [(int(group[b]), inside[begin[b] : begin[b] + count[b]]) for b in bad.tolist()]
 
 
-def _members(report: Report, matching: Matching, group: int, which: NDArray[Any], number: I32) -> tuple[I32, I32]:
+def _members(report: FindingList, matching: Matching, group: int, which: NDArray[Any], number: I32) -> tuple[I32, I32]:
     """(positions of the members that are present, number of their calls), in the group's order."""
     job = report.job
     members = np.arange(job.world_size) if group == WORLD else job.groups.ranks(group)
@@ -188,7 +186,7 @@ def _most_common(numbers: I32) -> int:
     return int(values[np.lexsort((first, -count))[0]])
 
 
-def compare(right: GroupCalls, wrong: GroupCalls) -> CallDifference | None:
+def compare(right: IssuedCalls, wrong: IssuedCalls) -> CallDifference | None:
     """How the second differs from the first; None if they agree as far as was recorded."""
     n = min(len(right), len(wrong))
     a, b = right.collective[:n], wrong.collective[:n]
@@ -221,7 +219,7 @@ def compare(right: GroupCalls, wrong: GroupCalls) -> CallDifference | None:
     )
 
 
-def _say_missing(right: GroupCalls, wrong: GroupCalls, k: int) -> Callable[[str, str], str]:
+def _say_missing(right: IssuedCalls, wrong: IssuedCalls, k: int) -> Callable[[str, str], str]:
     def say(group: str, model: str) -> str:
         many = counted(len(right), "collective")
         if not len(wrong):
@@ -234,15 +232,15 @@ def _say_missing(right: GroupCalls, wrong: GroupCalls, k: int) -> Callable[[str,
     return say
 
 
-def _same_calls(a: GroupCalls, b: GroupCalls) -> bool:
-    def ordered(c: GroupCalls) -> NDArray[Any]:
+def _same_calls(a: IssuedCalls, b: IssuedCalls) -> bool:
+    def ordered(c: IssuedCalls) -> NDArray[Any]:
         return np.stack([c.collective.astype(np.int64), c.size_bytes])[:, np.lexsort((c.size_bytes, c.collective))]
 
     return np.array_equal(ordered(a), ordered(b))
 
 
 def _report_calls(
-    report: Report, matching: Matching, difference: CallDifference, places: list[tuple[int, int, I32]]
+    report: FindingList, matching: Matching, difference: CallDifference, places: list[tuple[int, int, I32]]
 ) -> None:
     """One finding for all groups on which calls differ in the same way."""
     job = report.job
@@ -268,7 +266,7 @@ def _row_of_call(matching: Matching, group: int, at: int, k: int) -> int:
     return int(rows[min(k, len(rows) - 1)])
 
 
-def _other_group(report: Report, matching: Matching, group: int, at: int) -> str:
+def _other_group(report: FindingList, matching: Matching, group: int, at: int) -> str:
     """A hint if a rank uses a group of the same name with other members."""
     if group == WORLD:
         return ""

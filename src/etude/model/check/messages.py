@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.model.check.findings import ProgramClasses, Report
+from etude.kernels.arrays import I32, I64
+from etude.model.check.findings import FindingList, ProgramClasses
 from etude.model.match import Matching
 from etude.model.schema import UNKNOWN, Kind
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 Places = Callable[[int], I64]
 """Link -> positions in the flat columns of its nodes that have the problem, ascending."""
@@ -21,9 +19,9 @@ Say = Callable[[int, int], tuple[str, str]]
 """(link, position of its first such node) -> what that node does, and a hint."""
 
 
-def check_messages(report: Report, programs: ProgramClasses, matching: Matching) -> None:
+def check_messages(report: FindingList, programs: ProgramClasses, matching: Matching) -> None:
     """Every send has a receive of the same size, and vice versa, if both ranks are present."""
-    for side in (_Side(report, matching, True), _Side(report, matching, False)):
+    for side in (_LinkSide(report, matching, True), _LinkSide(report, matching, False)):
         _report(report, programs, matching, "peer_outside", side.me, side.outside(), side.all, side.say_outside)
         kind = "send_unmatched" if side.sends else "recv_unmatched"
         _report(report, programs, matching, kind, side.me, side.lonely(), side.lone, side.say_lone)
@@ -32,7 +30,7 @@ def check_messages(report: Report, programs: ProgramClasses, matching: Matching)
 
 
 def _report(
-    report: Report,
+    report: FindingList,
     programs: ProgramClasses,
     matching: Matching,
     kind: str,
@@ -56,10 +54,10 @@ def _report(
         report.nodes(kind, np.unique(me[same]), rows, f"node {node} {what}", hint)
 
 
-class _Side:
+class _LinkSide:
     """The sending or the receiving end of every link."""
 
-    def __init__(self, report: Report, matching: Matching, sends: bool) -> None:
+    def __init__(self, report: FindingList, matching: Matching, sends: bool) -> None:
         links, pairs = matching.links, matching.pairings
         self.report, self.matching, self.sends = report, matching, sends
         self.me = links.src_at if sends else links.dst_at
@@ -102,7 +100,7 @@ class _Side:
             what = f"sends {message} to rank {peer} {self.tag(link, spot)}, which never receives it"
         else:
             what = f"waits for {message} from rank {peer} {self.tag(link, spot)}, which never sends it"
-        other = _Side(self.report, self.matching, not self.sends)
+        other = _LinkSide(self.report, self.matching, not self.sends)
         others = other.lone(link)
         if not len(others):
             return what, ""
@@ -116,7 +114,7 @@ class _Side:
         return "without a tag" if tag == -1 else f"with tag {tag}"
 
 
-def _check_sizes(report: Report, programs: ProgramClasses, matching: Matching) -> None:
+def _check_sizes(report: FindingList, programs: ProgramClasses, matching: Matching) -> None:
     links, pairs, sides = matching.links, matching.pairings, matching.sides
     sent, received = sides.size_bytes[pairs.send_at], sides.size_bytes[pairs.recv_at]
     differ = (sent != received) & (sent != UNKNOWN) & (received != UNKNOWN)
@@ -143,7 +141,7 @@ def _check_sizes(report: Report, programs: ProgramClasses, matching: Matching) -
     _report(report, programs, matching, "message_bytes", links.src_at, which, places, say)
 
 
-def _check_ends(report: Report, programs: ProgramClasses) -> None:
+def _check_ends(report: FindingList, programs: ProgramClasses) -> None:
     """A send may name its own rank as its source, a receive as its destination; another rank there is suspicious."""
     job = report.job
     for at in programs.at:

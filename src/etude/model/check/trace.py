@@ -9,14 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.units import counted
+from etude.kernels.arrays import I32, I64
 from etude.kernels.compile import kernel
 from etude.model import graph
-from etude.model.check.findings import ProgramClasses, Report, split_by
+from etude.model.check.findings import FindingList, ProgramClasses, split_by
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.trace import Trace
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 _DANGLING_HINT: Final = (
     "the file was cut, or the tool that wrote it dropped a node; simulators reject such a file or hang on it"
@@ -24,7 +22,7 @@ _DANGLING_HINT: Final = (
 _NEVER_HINT: Final = "repair the dependencies named above; then these nodes can start"
 
 
-def check_programs(report: Report, programs: ProgramClasses) -> None:
+def check_programs(report: FindingList, programs: ProgramClasses) -> None:
     """Checks the structure, once for each program."""
     job = report.job
     for at in programs.at:
@@ -40,7 +38,7 @@ def check_programs(report: Report, programs: ProgramClasses) -> None:
 # -- graph -------------------------------------------------------------------------------------------------------------
 
 
-def _check_ids(report: Report, at: I32, trace: Trace) -> None:
+def _check_ids(report: FindingList, at: I32, trace: Trace) -> None:
     ids = trace.source_id
     if (ids[1:] > ids[:-1]).all():
         return
@@ -54,7 +52,7 @@ def _check_ids(report: Report, at: I32, trace: Trace) -> None:
     report.nodes("duplicate_id", at, rows, f"id {first} belongs to more than one node", hint)
 
 
-def _check_graph(report: Report, at: I32, trace: Trace) -> None:
+def _check_graph(report: FindingList, at: I32, trace: Trace) -> None:
     data, ctrl = graph.dependencies(trace, "data"), graph.dependencies(trace, "ctrl")
     marks = np.full(len(trace) + len(trace.missing), -1, np.int64)
     odd_data, forward_data = _scan(data.start, data.rows, marks)
@@ -73,7 +71,7 @@ def _check_graph(report: Report, at: I32, trace: Trace) -> None:
     _check_never(report, at, trace, cycle)
 
 
-def _check_edges(report: Report, at: I32, trace: Trace, which: str, dep: graph.Csr) -> None:
+def _check_edges(report: FindingList, at: I32, trace: Trace, which: str, dep: graph.Csr) -> None:
     """Dependencies that are dangling, on the node itself, or repeated."""
     first = int(at[0])
     owner = np.repeat(np.arange(len(dep), dtype=np.int32), np.diff(dep.start))
@@ -97,7 +95,7 @@ def _check_edges(report: Report, at: I32, trace: Trace, which: str, dep: graph.C
         report.nodes("duplicate_dependency", at, owner[again], what)
 
 
-def _check_never(report: Report, at: I32, trace: Trace, cycle: I32) -> None:
+def _check_never(report: FindingList, at: I32, trace: Trace, cycle: I32) -> None:
     """Nodes that can never start because of problems found before."""
     never = np.ones(len(trace), bool)
     never[graph.topological_order(trace, block_missing=True)] = False
@@ -146,7 +144,7 @@ def _repeats(start, rows, marks):  # type: ignore[no-untyped-def]
 # -- nodes -------------------------------------------------------------------------------------------------------------
 
 
-def _check_kinds(report: Report, at: I32, trace: Trace) -> None:
+def _check_kinds(report: FindingList, at: I32, trace: Trace) -> None:
     kind = trace.kind
     coll = kind == Kind.COLL
     looks = (
@@ -213,7 +211,7 @@ class _Bad:
             self.rows[key] = first, rows
 
 
-def check_values(report: Report, programs: ProgramClasses) -> None:
+def check_values(report: FindingList, programs: ProgramClasses) -> None:
     """Checks values, once for each trace and each rank with values of its own."""
     job = report.job
     bad = _Bad()
@@ -246,7 +244,7 @@ def _value_problems(trace: Trace, own: Mapping[str, NDArray[Any]]) -> list[tuple
     return [(name, col, np.flatnonzero(mask)) for name, col, mask in found if mask.any()]
 
 
-def _check_timing(report: Report, programs: ProgramClasses, bad: _Bad) -> None:
+def _check_timing(report: FindingList, programs: ProgramClasses, bad: _Bad) -> None:
     job = report.job
     timing = job.timing
     if timing is None:
@@ -282,7 +280,7 @@ def _far_off(start: I64) -> NDArray[Any]:
     return known[(start[known] < low) | (start[known] > high)]
 
 
-def _report_values(report: Report, kind: str, column: str, rows: NDArray[Any], at: I32) -> None:
+def _report_values(report: FindingList, kind: str, column: str, rows: NDArray[Any], at: I32) -> None:
     job, first, row = report.job, int(at[0]), int(rows[0])
     node = f"node {report.id_of(first, row)}"
     trace = job.traces[int(job.trace_of[first])]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.units import counted
-from etude.model.check.findings import Finding, ProgramClasses, Report, classes, programs, structure
+from etude.model.check.findings import Finding, FindingList, ProgramClasses, classes, programs, structure
 from etude.model.check.groups import check_collectives, check_groups
 from etude.model.check.messages import check_messages
 from etude.model.check.trace import check_programs, check_values
@@ -29,12 +29,12 @@ __all__ = ["Finding", "RankByRank", "check"]
 def check(job: Job, *, complete: bool = False) -> list[Finding]:
     """What is wrong with a job: errors first, then by rank and node; [] if nothing is.
 
-    One finding stands for all nodes of a rank, and all ranks, that have the same problem. A job may hold some ranks of
+    One finding covers all nodes of a rank, and all ranks, that have the same problem. A job may hold some ranks of
     its world only: what would need the others is not judged, unless the job should be `complete`.
 
     [str(finding) for finding in etude.check(job)]
     """
-    report = Report(job)
+    report = FindingList(job)
     _check_ranks(report, complete)
     same = programs(job)
     check_programs(report, same)
@@ -43,14 +43,14 @@ def check(job: Job, *, complete: bool = False) -> list[Finding]:
     return report.sorted()
 
 
-def _check_communication(report: Report, same: ProgramClasses) -> None:
+def _check_communication(report: FindingList, same: ProgramClasses) -> None:
     matching = match(report.job)
     check_groups(report, same, matching)
     check_collectives(report, matching)
     check_messages(report, same, matching)
 
 
-def _check_ranks(report: Report, complete: bool) -> None:
+def _check_ranks(report: FindingList, complete: bool) -> None:
     job = report.job
     beyond = job.ranks[(job.ranks < 0) | (job.ranks >= job.world_size)]
     if len(beyond):
@@ -89,7 +89,7 @@ class RankByRank:
         trace, rank = part.trace, part.rank
         program = self._programs.setdefault(structure(trace), len(self._programs))
         self._program_of[rank] = program
-        report = Report(assemble("rank", [part], timing=timing))
+        report = FindingList(assemble("rank", [part], timing=timing))
         if program not in self._structure:
             check_programs(report, _ALONE)
             self._structure[program], report.found = report.found, []
@@ -103,11 +103,13 @@ class RankByRank:
 
     def finish(self, job: Job, *, complete: bool = False) -> list[Finding]:
         """All findings; `job` has the traces that `look` returned."""
-        report = Report(fold(job))
+        report = FindingList(fold(job))
         same = classes(np.array([self._program_of[r] for r in job.ranks.tolist()], np.int32))
         _check_communication(report, same)
-        found = [f if f.row is None or f.rank is None else replace(f, row=int(self._rows[f.rank][f.row]))
-                 for f in report.found]  # fmt: skip
+        found = [
+            f if f.row is None or f.rank is None else replace(f, row=int(self._rows[f.rank][f.row]))
+            for f in report.found
+        ]
         report.found = []
         _check_ranks(report, complete)
         of = np.array([self._program_of[r] for r in job.ranks.tolist()], np.int32)

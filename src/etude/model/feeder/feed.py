@@ -21,13 +21,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from etude.base.errors import DeadlockError, UsageError
+from etude.kernels.arrays import I32
 from etude.model.feeder.node_view import NodeView
 from etude.model.feeder.rank import RankFeeder
-from etude.model.feeder.source import SHOWN, JobSource, Source, check_missing
+from etude.model.feeder.source import SHOWN, GraphSource, MemorySource, check_missing
 from etude.model.job import Job, Part, assemble, ranges
 from etude.model.trace import Trace
-
-I32 = NDArray[np.int32]
 
 
 class Feeder:
@@ -36,7 +35,7 @@ class Feeder:
     The state of a rank is made when the rank is first used, and freed when its last node is completed.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: GraphSource) -> None:
         self._source = source
         self._known = frozenset(source.ranks.tolist())
         self._begun: dict[int, RankFeeder] = {}
@@ -161,4 +160,4 @@ def feeder(
     if isinstance(what, Trace):
         peers = np.full(what.peer_slots, -1, np.int64)
         what = assemble("trace", [Part(0, what, [(label, None) for label in what.group_slots], peers)])
-    return Feeder(JobSource(what, data=data, ctrl=ctrl, missing=missing))
+    return Feeder(MemorySource(what, data=data, ctrl=ctrl, missing=missing))

@@ -8,14 +8,12 @@ from typing import Any, Protocol, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32, I64
 from etude.model import reasons, text
 from etude.model.attrs import decode_value
 from etude.model.job import Groups
 from etude.model.schema import COLLECTIVE_TO_WIRE, UNKNOWN, Collective, Kind, LaneKind, ValueKind
 from etude.model.trace import Attr, Trace
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -77,17 +75,17 @@ class _Number:
         return None if value == UNKNOWN else value
 
 
-class _Text:
+class _TextColumn:
     """A column of text; "" if not recorded."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.column = name
 
     @overload
-    def __get__(self, view: None, owner: type) -> _Text: ...
+    def __get__(self, view: None, owner: type) -> _TextColumn: ...
     @overload
     def __get__(self, view: NodeView, owner: type) -> str: ...
-    def __get__(self, view: NodeView | None, owner: type) -> _Text | str:
+    def __get__(self, view: NodeView | None, owner: type) -> _TextColumn | str:
         if view is None:
             return self
         bound, row = view._locate()
@@ -114,7 +112,7 @@ class NodeView:
     def __repr__(self) -> str:
         return f"NodeView(rank {self.rank}, node {self.node}, id {self.source_id}, {self.kind.name} `{self.name}`)"
 
-    name = _Text()
+    name = _TextColumn()
     duration_ns = _Number()
     in_bytes = _Number()
     out_bytes = _Number()
@@ -128,14 +126,14 @@ class NodeView:
     rf_id = _Number()
     external_id = _Number()
     correlation = _Number()
-    phase = _Text()
-    module = _Text()
-    in_values = _Text()
-    in_shapes = _Text()
-    in_types = _Text()
-    out_values = _Text()
-    out_shapes = _Text()
-    out_types = _Text()
+    phase = _TextColumn()
+    module = _TextColumn()
+    in_values = _TextColumn()
+    in_shapes = _TextColumn()
+    in_types = _TextColumn()
+    out_values = _TextColumn()
+    out_shapes = _TextColumn()
+    out_types = _TextColumn()
 
     @property
     def source_id(self) -> int:

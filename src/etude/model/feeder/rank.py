@@ -8,12 +8,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I32
 from etude.model.feeder import kernels as k
 from etude.model.feeder.node_view import NodeView
-from etude.model.feeder.source import SHOWN, Source
+from etude.model.feeder.source import SHOWN, GraphSource
 from etude.model.schema import COLUMN
-
-I32 = NDArray[np.int32]
 
 _READY, _ISSUED, _COMPLETED = k.READY, k.ISSUED, k.COMPLETED
 _NUMBERED = ("group", "src", "dst", "lane", "layout")
@@ -28,7 +27,7 @@ class RankFeeder:
         *("_source", "_start_view", "_succ_view", "_words", "completed", "in_flight", "rank", "ready_count"),
     )
 
-    def __init__(self, source: Source, rank: int) -> None:
+    def __init__(self, source: GraphSource, rank: int) -> None:
         self._source = source
         self.rank = rank
         graph = self._graph = source.graph(rank)

@@ -10,13 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import CycleError, DanglingDependency, TraceError, UsageError
+from etude.kernels.arrays import I32, I64
 from etude.kernels.csr import fill_reverse, topological
 from etude.model.feeder import kernels as k
 from etude.model.feeder.node_view import Bound, NodeView
 from etude.model.job import Job
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 Missing = Literal["error", "drop"]
 Edges = tuple[I64, I32]
 """Dependencies as CSR: node i waits for rows[start[i]:start[i+1]]; below 0 is ~k, the k-th missing id."""
@@ -76,7 +75,7 @@ class FeederGraph:
         return found[::-1]
 
 
-class Source(Protocol):
+class GraphSource(Protocol):
     """Where a feeder finds its graphs and its nodes: a job in memory, or files."""
 
     @property
@@ -118,7 +117,7 @@ def raise_cycle(rank: int, ids: Sequence[int]) -> None:
     )
 
 
-class JobSource:
+class MemorySource:
     """Graphs and nodes of a job in memory."""
 
     def __init__(self, job: Job, *, data: bool, ctrl: bool, missing: Missing) -> None:

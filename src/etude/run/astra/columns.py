@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import TraceError
+from etude.kernels.arrays import I64
 from etude.model.attrs import decode_value
 from etude.model.job import Job
 from etude.model.schema import ValueKind
@@ -17,15 +18,13 @@ from etude.model.trace import Trace
 from etude.run.astra.kernels.binding import (
     UNKNOWN_GROUP,
     WORLD,
-    Edges,
     GroupTables,
+    NodeDependencies,
     bind_groups,
     bind_peers,
     first_negative,
     merge_edges,
 )
-
-I64 = NDArray[np.int64]
 
 INVOLVED_DIM, IS_CPU, GROUP_NAME = "involved_dim", "is_cpu_op", "pg_name"
 MAX_DIMS: Final = 15
@@ -37,7 +36,7 @@ class NodeColumns(NamedTuple):
     """Rank r owns rows rank_start[r]:rank_start[r+1]. Sizes and counts are below 0 where nothing was recorded.
 
     Node i waits for dep[dep_start[i]:dep_start[i+1]], data and control dependencies together, as rows of this table;
-    -1 stands for an id that no node of the rank has.
+    -1 means an id that no node of the rank has.
     """
 
     rank_start: I64
@@ -85,7 +84,7 @@ class RankedNodes:
         return f"node {int(self.columns.source_id[node])}"
 
 
-class _Ranks:
+class _RankTraces:
     """The traces of a job's ranks, one after another, with the values that ranks have of their own."""
 
     def __init__(self, job: Job) -> None:
@@ -109,7 +108,7 @@ class _Ranks:
 
 def read_nodes(job: Job, groups: Mapping[int, Sequence[int]]) -> RankedNodes:
     """What ASTRA-sim reads of the ranks of a job. `groups` maps the number in `pg_name` to ranks in ring order."""
-    ranks = _Ranks(job)
+    ranks = _RankTraces(job)
     duration_ns = ranks.column("duration_ns", np.int64)
     _check_durations(duration_ns, ranks)
     ids = sorted(groups)
@@ -141,16 +140,16 @@ def read_nodes(job: Job, groups: Mapping[int, Sequence[int]]) -> RankedNodes:
     return RankedNodes(columns=columns, groups=tuple(np.array(groups[g], np.int64) for g in ids), group_ids=tuple(ids))
 
 
-def _check_durations(duration_ns: I64, ranks: _Ranks) -> None:
+def _check_durations(duration_ns: I64, ranks: _RankTraces) -> None:
     at = int(first_negative(duration_ns))
     if at >= 0:
         rank = int(np.searchsorted(ranks.start, at, side="right")) - 1
         raise TraceError(f"a node has a duration of {duration_ns[at]} ns", where=f"rank {ranks.job.ranks[rank]}")
 
 
-def _edges(ranks: _Ranks) -> tuple[I64, NDArray[np.int32]]:
+def _edges(ranks: _RankTraces) -> tuple[I64, NDArray[np.int32]]:
     data, ctrl = (
-        Edges(
+        NodeDependencies(
             np.concatenate([getattr(t, f"{name}_start")[1:] for t in ranks.traces]),
             ranks.column(name, np.int32),
         )
@@ -180,8 +179,8 @@ def _places(numbers: I64, ids: I64) -> NDArray[np.int32]:
 # --- attributes that no column of the model holds ---------------------------------------------------------------------
 
 
-def _odd_cells(ranks: _Ranks) -> Iterator[tuple[int, str, ValueKind, Trace, Any, Any]]:
-    """First row of a rank, and of each attribute that matters here and lies in cells: its name, kind, nodes, cells."""
+def _odd_cells(ranks: _RankTraces) -> Iterator[tuple[int, str, ValueKind, Trace, Any, Any]]:
+    """First row of a rank, and of each attribute that matters here and is in cells: its name, kind, nodes, cells."""
     has: dict[int, bool] = {}
     for start, trace in zip(ranks.start.tolist(), ranks.traces, strict=False):
         if id(trace.layouts) not in has:
@@ -192,7 +191,7 @@ def _odd_cells(ranks: _Ranks) -> Iterator[tuple[int, str, ValueKind, Trace, Any,
                 yield start, name, kind, trace, nodes, cells
 
 
-def _read_odd_attributes(ranks: _Ranks, columns: NodeColumns, ids: list[int]) -> None:
+def _read_odd_attributes(ranks: _RankTraces, columns: NodeColumns, ids: list[int]) -> None:
     """The dimensions of collectives, and what is written in a way that the model's columns do not take: a group that is
     a number, and a truth value that is neither 0 nor 1."""
     for start, name, kind, trace, nodes, cells in _odd_cells(ranks):

@@ -30,7 +30,7 @@ GROUP_ID: Final = re.compile(r"\s*\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Algorithm:
+class Implementation:
     """One entry of an implementation list: `ring`, `direct4`, `oneHalvingDoubling`."""
 
     name: str
@@ -62,7 +62,7 @@ class NetworkConfig:
 class SystemConfig:
     """What a system file says; None is a key that is not there."""
 
-    algorithms: dict[str, tuple[Algorithm, ...]] = field(default_factory=dict)
+    algorithms: dict[str, tuple[Implementation, ...]] = field(default_factory=dict)
     custom: dict[str, str] = field(default_factory=dict)
     """Collective -> prefix of the traces that describe it."""
     custom_nodes: dict[int, str] = field(default_factory=dict)
@@ -201,7 +201,7 @@ def read_network(path: Path_) -> NetworkConfig:
     )
 
 
-def parse_algorithm(text: Any, where: str) -> Algorithm:
+def parse_algorithm(text: Any, where: str) -> Implementation:
     """`ring`, `direct`, `direct4`, `halvingDoubling`, `doubleBinaryTree`, or `one...` for one flat ring."""
     match = ALGORITHM.fullmatch(text) if isinstance(text, str) else None
     if match is not None:
@@ -209,7 +209,9 @@ def parse_algorithm(text: Any, where: str) -> Algorithm:
         is_spelled = name[0].isupper() == one and not (one and name == "doubleBinaryTree")
         if is_spelled and (window is None or name.lower() == "direct"):
             # The original reads five digits of the window and no more.
-            return Algorithm(name=name[0].lower() + name[1:], is_flat=one, window=int(window[:5]) if window else -1)
+            return Implementation(
+                name=name[0].lower() + name[1:], is_flat=one, window=int(window[:5]) if window else -1
+            )
     raise ClusterError(
         f"unknown collective implementation {text!r}",
         where=where,

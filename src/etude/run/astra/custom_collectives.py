@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from etude.kernels.arrays import I32, I64
 from etude.model.schema import UNKNOWN, Kind
 from etude.run.astra import phases, state
 from etude.run.astra.abort import AstraAbort
 from etude.run.astra.columns import RankedNodes
 from etude.run.astra.config import SystemConfig
 from etude.run.astra.kernels.binding import WORLD
-from etude.run.astra.state import I32, I64, Records
+from etude.run.astra.state import Records
 
 ACTION = {Kind.SEND: state.ACT_SEND, Kind.RECV: state.ACT_RECEIVE, Kind.COMP: state.ACT_TIMED}
 

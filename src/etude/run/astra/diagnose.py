@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from etude.base.errors import DeadlockError
-from etude.kernels.arrays import distinct_values
+from etude.kernels.arrays import I64, distinct_values
 from etude.model.schema import UNKNOWN
 from etude.model.trace import COLL, RECV, SEND
 from etude.run.astra import phases, state
@@ -15,7 +15,6 @@ from etude.run.astra.columns import RankedNodes
 from etude.run.astra.config import AstraOptions, NetworkConfig, SystemConfig
 from etude.run.astra.kernels import collective_table as tables
 from etude.run.astra.kernels.binding import WORLD
-from etude.run.astra.state import I64
 
 MAX_LINES = 20
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from etude.run.astra import state
 from etude.run.astra.abort import AstraAbort
-from etude.run.astra.config import Algorithm, NetworkConfig, SystemConfig
+from etude.run.astra.config import Implementation, NetworkConfig, SystemConfig
 
 IMPLEMENTATION: Final = {
     "ring": state.RING,
@@ -28,10 +28,10 @@ DEFAULT_INVOLVED: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ring:
+class RingDimension:
     """One dimension as a collective sees it."""
 
-    algorithm: Algorithm
+    algorithm: Implementation
     size: int
     stride: int
     is_last: bool
@@ -60,7 +60,7 @@ class PhaseTemplate:
         return tuple(int(getattr(self, name)) for name in state.TEMPLATE.names or ())
 
 
-def algorithms_of(collective: int, system: SystemConfig) -> tuple[Algorithm, ...]:
+def algorithms_of(collective: int, system: SystemConfig) -> tuple[Implementation, ...]:
     name = COLLECTIVE_NAME[collective]
     if name not in system.algorithms:
         raise AstraAbort(
@@ -70,7 +70,7 @@ def algorithms_of(collective: int, system: SystemConfig) -> tuple[Algorithm, ...
     return system.algorithms[name]
 
 
-def world_rings(collective: int, network: NetworkConfig, system: SystemConfig) -> list[Ring]:
+def world_rings(collective: int, network: NetworkConfig, system: SystemConfig) -> list[RingDimension]:
     """A ring per listed dimension; a `one...` entry is one ring over all NPUs and ends the list."""
     algorithms = algorithms_of(collective, system)
     if len(algorithms) > len(network.npus_count):
@@ -82,22 +82,22 @@ def world_rings(collective: int, network: NetworkConfig, system: SystemConfig) -
     rings, stride = [], 1
     for dim, algorithm in enumerate(algorithms):
         if algorithm.is_flat:
-            rings.append(Ring(algorithm=algorithm, size=network.num_npus, stride=1, is_last=False))
+            rings.append(RingDimension(algorithm=algorithm, size=network.num_npus, stride=1, is_last=False))
             break
         size = network.npus_count[dim]
-        rings.append(Ring(algorithm=algorithm, size=size, stride=stride, is_last=dim == len(algorithms) - 1))
+        rings.append(RingDimension(algorithm=algorithm, size=size, stride=stride, is_last=dim == len(algorithms) - 1))
         stride *= size
     return rings
 
 
-def group_rings(collective: int, size: int, system: SystemConfig) -> list[Ring]:
+def group_rings(collective: int, size: int, system: SystemConfig) -> list[RingDimension]:
     """A group smaller than the cluster is one flat ring; only a list of one entry has a say in its algorithm."""
     algorithms = algorithms_of(collective, system)
-    algorithm = algorithms[0] if len(algorithms) == 1 else Algorithm(name="ring")
-    return [Ring(algorithm=algorithm, size=size, stride=1, is_last=False)]
+    algorithm = algorithms[0] if len(algorithms) == 1 else Implementation(name="ring")
+    return [RingDimension(algorithm=algorithm, size=size, stride=1, is_last=False)]
 
 
-def _phase(ring: Ring, level: int, collective: int, turn: int, tree: int) -> PhaseTemplate:
+def _phase(ring: RingDimension, level: int, collective: int, turn: int, tree: int) -> PhaseTemplate:
     algorithm = IMPLEMENTATION[ring.algorithm.name]
     if algorithm == state.HALVING_DOUBLING and collective == state.ALL_TO_ALL:
         raise AstraAbort("halvingDoubling cannot do an all-to-all", hint="ASTRA-sim exits")
@@ -114,7 +114,9 @@ def _phase(ring: Ring, level: int, collective: int, turn: int, tree: int) -> Pha
     )
 
 
-def phases_of(collective: int, rings: list[Ring], involved: list[bool], is_baseline: bool) -> list[PhaseTemplate]:
+def phases_of(
+    collective: int, rings: list[RingDimension], involved: list[bool], is_baseline: bool
+) -> list[PhaseTemplate]:
     """The phases one chunk goes through, in order.
 
     An all-reduce that spares the slow dimensions scatters on the way up, reduces on the last dimension and gathers

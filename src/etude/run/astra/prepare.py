@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import ClusterError, TraceError
+from etude.kernels.arrays import I32, I64
 from etude.run.astra import phases, state
 from etude.run.astra.abort import AstraAbort
 from etude.run.astra.columns import RankedNodes
@@ -17,7 +18,7 @@ from etude.run.astra.custom_collectives import NodeTable, add_custom
 from etude.run.astra.kernels import collective_table, node_table
 from etude.run.astra.kernels.binding import WORLD
 from etude.run.astra.phases import PhaseTemplate
-from etude.run.astra.state import I32, I64, Records
+from etude.run.astra.state import Records
 
 MAX_NPUS = 1 << 20
 ALL_INVOLVED = -2  # as a mask of dimensions: whatever the node says
@@ -200,7 +201,7 @@ def _communicators(w: RankedNodes, network: NetworkConfig, is_used: NDArray[np.b
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _PhasePlan:
     """Phases, a key that is the same where two plans take the same time, and whether they tie all members together."""
 
     templates: list[PhaseTemplate]
@@ -216,7 +217,7 @@ class _Plans:
     key: list[int] = field(default_factory=list)
     is_whole: bool = True
 
-    def add(self, plan: _Plan, group_start: int) -> None:
+    def add(self, plan: _PhasePlan, group_start: int) -> None:
         self.templates += [t if plan.is_world else t.of_group(group_start) for t in plan.templates]
         self.start.append(len(self.templates))
         self.key.append(plan.key)
@@ -244,7 +245,7 @@ def _collectives(
         seen=np.zeros((len(communicators), 2), np.int64),
     )
     num_plans = collective_table.list_collectives(collectives, nodes, c, members, communicators, index)
-    known: dict[tuple[int, int, int], _Plan] = {}
+    known: dict[tuple[int, int, int], _PhasePlan] = {}
     for node in index.first[:num_plans].tolist():
         group, communicator = int(c.group[node]), communicators[c.group[node] + 1]
         mask = int(c.involved_dims[node]) if group == WORLD else ALL_INVOLVED
@@ -255,7 +256,7 @@ def _collectives(
     return plans, collectives
 
 
-def _plan(collective: int, size: int, mask: int, network: NetworkConfig, system: SystemConfig) -> _Plan:
+def _plan(collective: int, size: int, mask: int, network: NetworkConfig, system: SystemConfig) -> _PhasePlan:
     """The phases of a collective of the world or of a group of this size."""
     is_world = size == network.num_npus
     if is_world:
@@ -266,7 +267,7 @@ def _plan(collective: int, size: int, mask: int, network: NetworkConfig, system:
     templates = phases.phases_of(collective, rings, involved, (system.optimization or "baseline") == "baseline")
     has_tree = any(t.algorithm == state.BINARY_TREE for t in templates)
     key = (collective * 2 + int(is_world)) * 65536 + (mask + 1 if mask != ALL_INVOLVED else 0)
-    return _Plan(templates, -1 if has_tree else key, not templates or phases.covers(templates, size), is_world)
+    return _PhasePlan(templates, -1 if has_tree else key, not templates or phases.covers(templates, size), is_world)
 
 
 # --- constants --------------------------------------------------------------------------------------------------------

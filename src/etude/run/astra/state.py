@@ -6,7 +6,7 @@ dry, until the machine, which is notified, stops. So neither is ever handed out.
 
 Pools begin as zeros that were never written, so that room which is never needed costs nothing: a free record whose
 `next` is 0 was never used, and the one after it is the next free one. For the same reason 0 is an empty slot in the
-tables of times and of matches and an empty line at a link. Everywhere else -1 stands for nothing.
+tables of times and of matches and an empty line at a link. Everywhere else -1 means nothing.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32, I64
 from etude.model.schema import Collective
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 Records = NDArray[np.void]
 
 
@@ -119,7 +118,7 @@ class Wires(NamedTuple):
 # --- streams: one chunk of one collective on one rank -----------------------------------------------------------------
 TEMPLATE = record(
     "algorithm", "collective", "level", "size", "stride", "group", "window", "turn", "tree", "starts_tree_globally"
-)  # fmt: skip
+)
 STREAM = record(
     "next", "rank", "node", "tag", "phase", "phases", "algorithm", "collective", "size", "index", "stride", "base",
     "group", "direction", "width", "left", "free", "received", "zero", "nonzero", "toggle", "bytes", "offset",
@@ -199,7 +198,7 @@ class AstraProgram(NamedTuple):
     busy: I64
     """[rank, resource]: nodes that hold it"""
     lines: Records
-    """[rank, resource]: where in `ready` the heap of ready nodes lies"""
+    """[rank, resource]: where in `ready` the heap of ready nodes is"""
     ready: I32
     fresh: I64
     """Nodes that became ready during a pass."""

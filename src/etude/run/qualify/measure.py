@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any, Final
 
 from etude.base.errors import UsageError
-from etude.run.qualify.node import CPU_SHARE, Figure
+from etude.run.qualify.node import CPU_SHARE, NodeFigure
 
 MIB: Final = 1 << 20
 
@@ -34,7 +34,7 @@ class MeasureOptions:
     """Of the copies on a CPU; GPUs take 16 times that."""
 
 
-def measure_node(options: MeasureOptions | None = None) -> tuple[list[Figure], dict[str, Any]]:
+def measure_node(options: MeasureOptions | None = None) -> tuple[list[NodeFigure], dict[str, Any]]:
     """The figures of this machine, and what there is to know about it."""
     asked = options or MeasureOptions()
     if find_spec("torch") is None:
@@ -54,15 +54,17 @@ def measure_node(options: MeasureOptions | None = None) -> tuple[list[Figure], d
         device = torch.device("cuda", number)
         figures += _device(asked, torch, device) + _copies(asked, torch, device)
     about = {
-        "torch": torch.__version__, "python": platform.python_version(), "machine": platform.machine(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "threads": torch.get_num_threads(),
         "devices": [torch.cuda.get_device_name(n) for n in range(gpus)] or ["cpu"],
-    }  # fmt: skip
+    }
     return figures, about
 
 
-def _host(asked: MeasureOptions, torch: Any) -> list[Figure]:
+def _host(asked: MeasureOptions, torch: Any) -> list[NodeFigure]:
     """What launches kernels: the interpreter, and PyTorch's dispatch of a small operator, by the CPU time that they
     take, so that other work of the node does not make them look slow; and the part of the time that they get a CPU."""
     one = torch.ones(1)
@@ -81,7 +83,7 @@ def _host(asked: MeasureOptions, torch: Any) -> list[Figure]:
     return [loop, small, _of_rates(CPU_SHARE, "host", "", shares + more)]
 
 
-def _device(asked: MeasureOptions, torch: Any, device: Any) -> list[Figure]:
+def _device(asked: MeasureOptions, torch: Any, device: Any) -> list[NodeFigure]:
     gpu = device.type == "cuda"
     wait = (lambda: torch.cuda.synchronize(device)) if gpu else (lambda: None)
     side = asked.side * (8 if gpu else 1)
@@ -96,8 +98,9 @@ def _device(asked: MeasureOptions, torch: Any, device: Any) -> list[Figure]:
     source = torch.ones(count, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     moved = 2.0 * count
-    found.append(_figure(asked, f"memory {count // MIB} MiB", "device", "B/s", moved,
-                         lambda: target.copy_(source), device, wait))  # fmt: skip
+    found.append(
+        _figure(asked, f"memory {count // MIB} MiB", "device", "B/s", moved, lambda: target.copy_(source), device, wait)
+    )
     if gpu:
         small = torch.ones(1, device=device)
 
@@ -109,7 +112,7 @@ def _device(asked: MeasureOptions, torch: Any, device: Any) -> list[Figure]:
     return found
 
 
-def _copies(asked: MeasureOptions, torch: Any, device: Any) -> list[Figure]:
+def _copies(asked: MeasureOptions, torch: Any, device: Any) -> list[NodeFigure]:
     """Between the host and a GPU, from and to pinned memory."""
     count = asked.copy_bytes * 4
     here = torch.ones(count, dtype=torch.uint8).pin_memory()
@@ -135,7 +138,7 @@ def _figure(
     run: Callable[[], Any],
     device: Any = None,
     wait: Callable[[], None] = lambda: None,
-) -> Figure:
+) -> NodeFigure:
     """Work a second. `work`: what one call of `run` does."""
     calls = _calls(asked, run, wait)
     rates = [work * calls / _timed(run, wait, calls)[0] for _ in range(asked.repetitions)]
@@ -144,7 +147,7 @@ def _figure(
 
 def _worked(
     asked: MeasureOptions, name: str, unit: str, work: float, run: Callable[[], Any]
-) -> tuple[Figure, list[float]]:
+) -> tuple[NodeFigure, list[float]]:
     """Work a second of this thread's CPU time, and in each repetition the part of the time that it had a CPU."""
     calls = _calls(asked, run, lambda: None)
     times = [_timed(run, lambda: None, calls) for _ in range(asked.repetitions)]
@@ -163,9 +166,9 @@ def _calls(asked: MeasureOptions, run: Callable[[], Any], wait: Callable[[], Non
     return calls
 
 
-def _of_rates(name: str, part: str, unit: str, rates: list[float], device: str = "") -> Figure:
+def _of_rates(name: str, part: str, unit: str, rates: list[float], device: str = "") -> NodeFigure:
     value = median(rates)
-    return Figure(name, part, unit, value, median(abs(rate - value) for rate in rates) / value, device)
+    return NodeFigure(name, part, unit, value, median(abs(rate - value) for rate in rates) / value, device)
 
 
 def _timed(run: Callable[[], Any], wait: Callable[[], None], calls: int) -> tuple[float, float]:

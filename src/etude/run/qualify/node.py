@@ -1,4 +1,4 @@
-"""Node: what was measured of one machine, and the JSON file it lies in. No host name is in it."""
+"""Node: what was measured of one machine, and the JSON file it is in. No host name is in it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CPU_SHARE: Final = "share of a CPU"
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class NodeFigure:
     """One measured figure. Larger is better, always: a time is given as its inverse."""
 
     name: str
@@ -43,29 +43,29 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class QualifiedNode:
     """The figures of a node."""
 
     name: str
-    figures: tuple[Figure, ...]
+    figures: tuple[NodeFigure, ...]
     about: Mapping[str, Any] = field(default_factory=dict)
     """Devices, versions, how it was measured."""
 
 
-def write_node(node: Node, path: str | PathLike[str]) -> None:
+def write_node(node: QualifiedNode, path: str | PathLike[str]) -> None:
     """Writes the file as it is named; callers put it in place with `etude.base.files.writing`."""
     head = {"format": "etude node", "version": VERSION, "name": node.name, "about": dict(node.about)}
     text = json.dumps(head | {"figures": [asdict(figure) for figure in node.figures]}, indent=2)
     Path(path).write_text(text + "\n")
 
 
-def read_node(path: str | PathLike[str]) -> Node:
+def read_node(path: str | PathLike[str]) -> QualifiedNode:
     try:
         found = json.loads(Path(path).read_text())
         if found["format"] != "etude node" or found["version"] != VERSION:
             raise FormatError(f"has version {found['version']} of a node's figures", path=path, hint="measure it again")
         figures = tuple(_figure(entry) for entry in found["figures"])
-        node = Node(str(found["name"]), figures, dict(found["about"]))
+        node = QualifiedNode(str(found["name"]), figures, dict(found["about"]))
     except OSError as problem:
         raise FormatError(str(problem.strerror or problem).lower(), path=path) from None
     except (KeyError, TypeError, ValueError) as problem:
@@ -77,7 +77,7 @@ def read_node(path: str | PathLike[str]) -> Node:
     return node
 
 
-def _figure(entry: dict[str, Any]) -> Figure:
+def _figure(entry: dict[str, Any]) -> NodeFigure:
     numbers = {key: float(entry[key]) for key in ("value", "spread") if key in entry}
     words = {key: str(value) for key, value in entry.items() if key not in numbers}
-    return Figure(**words, **numbers)  # type: ignore[arg-type]
+    return NodeFigure(**words, **numbers)  # type: ignore[arg-type]

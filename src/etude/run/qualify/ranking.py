@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any, Final
 
 from etude.base.errors import UsageError
-from etude.run.qualify.node import CPU_SHARE, Figure, Node
+from etude.run.qualify.node import CPU_SHARE, NodeFigure, QualifiedNode
 
 LEAST: Final = 0.05
 """Slow-down that is named by default."""
@@ -45,7 +45,11 @@ class Qualified:
 
 
 def qualify(
-    node: Node, others: Sequence[Node] = (), baseline: Node | None = None, *, least: float = LEAST
+    node: QualifiedNode,
+    others: Sequence[QualifiedNode] = (),
+    baseline: QualifiedNode | None = None,
+    *,
+    least: float = LEAST,
 ) -> Qualified:
     """Holds a node, and the others, against the median of all; and the node against its own past."""
     if least < 0:
@@ -85,14 +89,14 @@ def qualify(
 class _Held:
     """A figure, and what it is compared with."""
 
-    figure: Figure
+    figure: NodeFigure
     ratio: float
     """Its value as a share of the reference."""
     doubt: float
     """What the two vary by, as a share."""
 
 
-def _against_peers(node: Node, rest: Sequence[Node]) -> list[_Held]:
+def _against_peers(node: QualifiedNode, rest: Sequence[QualifiedNode]) -> list[_Held]:
     """Held against the other nodes, and devices against their neighbours on the node too."""
     held = _against(node, rest)
     known = {one.figure.key for one in held}
@@ -105,28 +109,36 @@ def _against_peers(node: Node, rest: Sequence[Node]) -> list[_Held]:
     return held
 
 
-def _against(node: Node, rest: Sequence[Node]) -> list[_Held]:
-    values: dict[tuple[str, str], list[Figure]] = {}
+def _against(node: QualifiedNode, rest: Sequence[QualifiedNode]) -> list[_Held]:
+    values: dict[tuple[str, str], list[NodeFigure]] = {}
     for other in rest:
         for figure in other.figures:
             values.setdefault(figure.key, []).append(figure)
     return [_one(figure, values[figure.key]) for figure in node.figures if figure.key in values]
 
 
-def _one(figure: Figure, peers: Sequence[Figure]) -> _Held:
+def _one(figure: NodeFigure, peers: Sequence[NodeFigure]) -> _Held:
     reference = median(peer.value for peer in peers)
     within = median(peer.spread for peer in peers)
     between = median(abs(peer.value - reference) for peer in peers) / reference
     return _Held(figure, figure.value / reference, SURE * max(figure.spread, within, between))
 
 
-def _busy(node: Node) -> list[dict[str, Any]]:
+def _busy(node: QualifiedNode) -> list[dict[str, Any]]:
     """Other work has the CPUs of the host."""
     share = next((f.value for f in node.figures if f.name == CPU_SHARE), 1.0)
     if share >= BUSY:
         return []
-    return [{"node": node.name, "part": "host", "device": "", "against": "idle", "slow_down": round(1 / share - 1, 4),
-             "figures": f"{CPU_SHARE} {share:.0%}"}]  # fmt: skip
+    return [
+        {
+            "node": node.name,
+            "part": "host",
+            "device": "",
+            "against": "idle",
+            "slow_down": round(1 / share - 1, 4),
+            "figures": f"{CPU_SHARE} {share:.0%}",
+        }
+    ]
 
 
 def _slow(held: Sequence[_Held], least: float) -> list[_Held]:
@@ -138,7 +150,7 @@ def _uncertain(held: Sequence[_Held], least: float) -> set[str]:
     return {one.figure.name for one in held if one.ratio < 1 - least and one not in sure}
 
 
-def _findings(node: Node, held: Sequence[_Held], against: str, least: float) -> list[dict[str, Any]]:
+def _findings(node: QualifiedNode, held: Sequence[_Held], against: str, least: float) -> list[dict[str, Any]]:
     slow, busy, name = _slow(held, least), bool(_busy(node)), node.name
     slow = [one for one in slow if not _dragged_along(one.figure, slow, held, busy)]
     found = []
@@ -152,7 +164,7 @@ def _findings(node: Node, held: Sequence[_Held], against: str, least: float) -> 
     return found
 
 
-def _dragged_along(figure: Figure, slow: Sequence[_Held], held: Sequence[_Held], busy: bool) -> bool:
+def _dragged_along(figure: NodeFigure, slow: Sequence[_Held], held: Sequence[_Held], busy: bool) -> bool:
     """Is a figure slow because of another part that is? A job is slow with any part of it. A slow host makes small
     messages slow; and where the CPU is the device, what it computes and carries too."""
     parts = {one.figure.part for one in slow} | ({"host"} if busy else set())
@@ -163,7 +175,7 @@ def _dragged_along(figure: Figure, slow: Sequence[_Held], held: Sequence[_Held],
     return figure.unit == "calls/s" or not any(one.figure.device.startswith("cuda") for one in held)
 
 
-def _row(node: Node, held: Sequence[_Held]) -> dict[str, Any]:
+def _row(node: QualifiedNode, held: Sequence[_Held]) -> dict[str, Any]:
     row: dict[str, Any] = {"node": node.name}
     shares = {}
     for part in ("device", "link", "host", "replay"):

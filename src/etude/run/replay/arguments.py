@@ -25,7 +25,7 @@ _TRUTH: Final = re.compile(r"(?<=[\[ ])(?:True|False)(?=[,\]])")
 _ODD_FLOATS: Final = {"inf": "inf", "-inf": "-inf", "nan": "nan", "Infinity": "inf", "-Infinity": "-inf", "NaN": "nan"}
 
 
-class Tensor(NamedTuple):
+class RecordedTensor(NamedTuple):
     """A tensor as it was recorded."""
 
     storage: int
@@ -74,7 +74,7 @@ class Arguments:
 
     form: list[Any]
     """In the format of `Calls.form`: `{"t": k}` is the k-th tensor."""
-    tensors: list[Tensor]
+    tensors: list[RecordedTensor]
     whole: bool
     """False if a value was not recorded: an object, or a tensor without a shape."""
 
@@ -88,7 +88,7 @@ def arguments(values: str, types: str, shapes: str, strides: str) -> Arguments:
     if not given and not kinds:
         return NOTHING_GIVEN
     shape_of, stride_of = _listed(shapes), _listed(strides)
-    reader = _Reader([], True)
+    reader = _ArgumentReader([], True)
     form = [
         reader.read(
             value,
@@ -128,8 +128,8 @@ def _types(text: str) -> list[str]:
 
 
 @dataclass(slots=True)
-class _Reader:
-    tensors: list[Tensor]
+class _ArgumentReader:
+    tensors: list[RecordedTensor]
     whole: bool
 
     def read(self, value: Any, kind: str, shape: Any, stride: Any) -> Any:
@@ -176,7 +176,7 @@ class _Reader:
         if prod(size) != numel or dtype is None:
             self.whole = False
             return None
-        self.tensors.append(Tensor(storage, offset, dtype, size, step, itemsize, device))
+        self.tensors.append(RecordedTensor(storage, offset, dtype, size, step, itemsize, device))
         return {"t": len(self.tensors) - 1}
 
 

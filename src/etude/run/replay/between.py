@@ -13,9 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
-Bool = NDArray[np.bool_]
+from etude.kernels.arrays import F64, I64, Bool
 
 GAP_UNITS: Final = 10.0
 EVENT_UNITS: Final = 1.0
@@ -109,10 +107,12 @@ def python_ns(recorded_ns: I64, light: Sequence[tuple[I64, I64]], calls: Bool, e
     light steps the median is taken, the lower one of two. A gap is at most as long as the same gap in the window, where
     the profiler added more: anything longer means that another process had the core."""
     as_usual = np.median(pass_ns) / pass_ns
-    gaps = np.stack([
-        (np.minimum(free, recorded_ns) - each_ns * (events + calls)) * by
-        for (free, events), each_ns, by in zip(light, event_ns, as_usual, strict=True)
-    ])  # fmt: skip
+    gaps = np.stack(
+        [
+            (np.minimum(free, recorded_ns) - each_ns * (events + calls)) * by
+            for (free, events), each_ns, by in zip(light, event_ns, as_usual, strict=True)
+        ]
+    )
     found: I64 = np.rint(np.sort(gaps, axis=0)[(len(gaps) - 1) // 2]).astype(np.int64)
     return found
 

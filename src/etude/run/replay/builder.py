@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 from etude.run.replay.program import (
     NOTHING,
     Calls,
+    CommColumns,
     CommKind,
-    Comms,
     Fill,
     Layouts,
     Lists,
-    Origin,
     Program,
     Slots,
     StandInKind,
     StandIns,
     StepKind,
     Steps,
+    StorageOrigin,
     Storages,
     Views,
     checked,
@@ -63,8 +63,8 @@ class ProgramBuilder:
 
     # -- memory --------------------------------------------------------------------------------------------------------
 
-    def storage(self, size_bytes: int, device: str = "cpu", origin: Origin = Origin.MADE) -> int:
-        fill = Fill.NORMAL if origin == Origin.OUTSIDE else Fill.NONE
+    def storage(self, size_bytes: int, device: str = "cpu", origin: StorageOrigin = StorageOrigin.MADE) -> int:
+        fill = Fill.NORMAL if origin == StorageOrigin.OUTSIDE else Fill.NONE
         self.storages.append([size_bytes, self.devices.put(device), origin, fill, 0, 1])
         return len(self.storages) - 1
 
@@ -180,7 +180,7 @@ class ProgramBuilder:
                 storages=Storages(*_columns(self.storages, ("i8", "i4", "u1", "u1", "i8", "i8"))),
                 calls=Calls(*_columns(self.calls, ("i4", "i4"), lists=2)),
                 views=Views(*_columns(self.views, ("i4", "i4"))),
-                comms=Comms(**comm),
+                comms=CommColumns(**comm),
                 stand_ins=StandIns(*_columns(self.stand_ins, ("u1", "i8", "i8", "i4", "i4"), lists=2)),
             )
         )

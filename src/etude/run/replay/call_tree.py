@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-I64 = NDArray[np.int64]
+from etude.kernels.arrays import I64
 
 
 def owners(parent: NDArray[Any], position: I64) -> I64:

@@ -17,7 +17,7 @@ from etude.run.replay.device_failures import DeviceFailedError, is_broken
 from etude.run.replay.fixed import FixedOperands
 from etude.run.replay.operators import UnknownOperatorError, operator, remapped
 from etude.run.replay.own_cost import COMM, UNCLEAR, Expected
-from etude.run.replay.program import COMPILED_SPACE, NOTHING, TRITON_SPACE, Origin, StepKind
+from etude.run.replay.program import COMPILED_SPACE, NOTHING, TRITON_SPACE, StepKind, StorageOrigin
 from etude.run.replay.stage import Stage
 from etude.run.replay.wording import Slot, filled_in, opened
 
@@ -27,14 +27,14 @@ class LeftOutError(EtudeError):
 
 
 @dataclass(slots=True)
-class Failure:
+class CallFailure:
     """A call that cannot be made here, and why."""
 
     op: str
     why: str
 
 
-class Calls:
+class OperatorCalls:
     """The calls of one rank. Without `compute` no operator is called. `without`: operators that are not to be called,
     and why."""
 
@@ -42,7 +42,7 @@ class Calls:
         self.stage, self.program, self.compute = stage, stage.program, compute
         self.without = without or {}
         self.fixed = FixedOperands(stage)
-        self.failures: dict[int, Failure] = {}
+        self.failures: dict[int, CallFailure] = {}
         """Rows of `calls` that failed and are played as stand-ins."""
         self.not_quick: set[tuple[int, int]] = set()
         """(operator, form) pairs that PyTorch's Python functions do not accept."""
@@ -98,7 +98,7 @@ class Calls:
         why = lines[0][:300] if left_out else f"{type(problem).__name__}: {lines[0][:200]}"
         if not left_out and is_broken(self.stage.device):
             raise DeviceFailedError({name: why}, where=f"rank {self.program.about['rank']}") from None
-        self.failures[row] = Failure(name, why)
+        self.failures[row] = CallFailure(name, why)
 
     def is_unsteady(self, name: str) -> bool:
         """Whether the shape of an operator's result depends on values."""
@@ -168,7 +168,7 @@ class Calls:
                 last[slot] = at
         found: dict[int, list[int]] = {}
         for slot, at in last.items():
-            if p.storages.origin[p.slots.storage[slot]] != Origin.OUTSIDE:
+            if p.storages.origin[p.slots.storage[slot]] != StorageOrigin.OUTSIDE:
                 found.setdefault(at, []).append(slot)
         return found
 

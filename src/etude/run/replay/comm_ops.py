@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from etude.run.replay.arguments import Arguments, Tensor
+from etude.run.replay.arguments import Arguments, RecordedTensor
 from etude.run.replay.program import CommKind
 
 
@@ -49,9 +49,9 @@ WAITS: Final = ("_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor
 """Operators without work of their own: waits are taken from the graph."""
 
 
-def tensors_at(given: Arguments, at: int) -> list[Tensor]:
+def tensors_at(given: Arguments, at: int) -> list[RecordedTensor]:
     """The tensors of one argument, with lists flattened."""
-    found: list[Tensor] = []
+    found: list[RecordedTensor] = []
 
     def open_up(value: Any) -> None:
         if isinstance(value, dict) and "t" in value:

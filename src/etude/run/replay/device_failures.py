@@ -12,7 +12,7 @@ from typing import Any, Final
 from etude.base.errors import EtudeError
 from etude.run.replay.needs import OutOfMemoryError
 from etude.run.replay.operands import RULES
-from etude.run.replay.program import COMPILED_SPACE, TRITON_SPACE, Origin, Program
+from etude.run.replay.program import COMPILED_SPACE, TRITON_SPACE, Program, StorageOrigin
 
 _CODE: Final = (COMPILED_SPACE, TRITON_SPACE)
 
@@ -62,7 +62,7 @@ def reported(device: Any, program: Program) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as problem:
-        need = int(program.storages.size_bytes[program.storages.origin == Origin.OUTSIDE].sum())
+        need = int(program.storages.size_bytes[program.storages.origin == StorageOrigin.OUTSIDE].sum())
         raise OutOfMemoryError(
             f"out of memory on {device}: {str(problem).splitlines()[0][:160]}",
             where=where,

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from etude.run.replay.operands import Need, needs, operand
-from etude.run.replay.program import NOTHING, Origin, Program, StepKind
+from etude.run.replay.operands import OperandNeed, needs, operand
+from etude.run.replay.program import NOTHING, Program, StepKind, StorageOrigin
 from etude.run.replay.stage import Stage
 from etude.run.replay.valid_values import copied, is_valid, prepared
 from etude.run.replay.wording import Slot, filled_in
@@ -42,7 +42,7 @@ class FixedOperands:
                 self._of.setdefault(row, {})[need.argument, need.item] = self._fixed(name, tensor, need, valid)
         return bool(found)
 
-    def _fixed(self, name: str, tensor: torch.Tensor, need: Need, valid: bool) -> torch.Tensor:
+    def _fixed(self, name: str, tensor: torch.Tensor, need: OperandNeed, valid: bool) -> torch.Tensor:
         key = (name, need, tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
         if key not in self._shared:
             self._shared[key] = copied(tensor) if valid else prepared(tensor, need, self._stage.generator)
@@ -68,7 +68,7 @@ class FixedOperands:
 
 def changing(program: Program) -> Any:
     """For each storage, whether its contents may change while the program is played: steps make it or write to it."""
-    found = program.storages.origin != Origin.OUTSIDE
+    found = program.storages.origin != StorageOrigin.OUTSIDE
     writes = np.array(["!" in schema or not schema for schema in program.schemas] + [False])
     for row in program.steps.row[program.steps.kind == StepKind.CALL].tolist():
         if writes[int(program.calls.op[row])]:

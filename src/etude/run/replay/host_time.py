@@ -11,13 +11,10 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64, Bool
 from etude.model.trace import Trace
 from etude.run.replay.program import NOTHING, StepKind
-
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 EVENT_NS: Final = 3160.0
 CALL_NS: Final = 4640.0

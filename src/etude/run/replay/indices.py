@@ -9,27 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from etude.run.replay.arguments import Arguments, Tensor
-from etude.run.replay.memory import Memory
+from etude.run.replay.arguments import Arguments, RecordedTensor
+from etude.run.replay.memory import AddressMap
 from etude.run.replay.operands import Content, needs, operand
 from etude.run.replay.program import Fill
 
-Told = Callable[[Memory, Arguments], None]
+Told = Callable[[AddressMap, Arguments], None]
 
 
-def _tensor(given: Arguments, at: int) -> Tensor | None:
+def _tensor(given: Arguments, at: int) -> RecordedTensor | None:
     value = given.form[at] if at < len(given.form) else None
     return given.tensors[value["t"]] if isinstance(value, dict) and "t" in value else None
 
 
-def _tensors(given: Arguments, at: int) -> list[Tensor]:
+def _tensors(given: Arguments, at: int) -> list[RecordedTensor]:
     value = given.form[at] if at < len(given.form) else None
     each = value if isinstance(value, list) else [value]
     return [given.tensors[v["t"]] for v in each if isinstance(v, dict) and "t" in v]
 
 
 def _above_zero(*at: int) -> Told:
-    def tell(memory: Memory, given: Arguments) -> None:
+    def tell(memory: AddressMap, given: Arguments) -> None:
         for argument in at:
             for tensor in _tensors(given, argument):
                 memory.positive(tensor)
@@ -40,7 +40,7 @@ def _above_zero(*at: int) -> Told:
 def _averaged(at: int) -> Told:
     """Argument `at` holds first moments of an optimizer."""
 
-    def tell(memory: Memory, given: Arguments) -> None:
+    def tell(memory: AddressMap, given: Arguments) -> None:
         for tensor in _tensors(given, at):
             memory.average(tensor)
 
@@ -50,7 +50,7 @@ def _averaged(at: int) -> Told:
 def _squared(at: int) -> Told:
     """Argument `at` holds second moments of an optimizer, which are averages of squares."""
 
-    def tell(memory: Memory, given: Arguments) -> None:
+    def tell(memory: AddressMap, given: Arguments) -> None:
         for tensor in _tensors(given, at):
             memory.square(tensor)
 
@@ -58,7 +58,7 @@ def _squared(at: int) -> Told:
 
 
 def _all(*several: Told) -> Told:
-    def tell(memory: Memory, given: Arguments) -> None:
+    def tell(memory: AddressMap, given: Arguments) -> None:
         for one in several:
             one(memory, given)
 
@@ -66,7 +66,7 @@ def _all(*several: Told) -> Told:
 
 
 def _filled(fill: Fill, *at: int) -> Told:
-    def tell(memory: Memory, given: Arguments) -> None:
+    def tell(memory: AddressMap, given: Arguments) -> None:
         for argument in at:
             if (tensor := _tensor(given, argument)) is not None:
                 memory.told(tensor, fill)
@@ -106,7 +106,7 @@ COPIES: Final = frozenset({
 """Operators whose results contain only numbers from their arguments, and 0."""
 
 
-def tell(memory: Memory, name: str, given: Arguments) -> None:
+def tell(memory: AddressMap, name: str, given: Arguments) -> None:
     """Reports to `memory` what this call implies about its arguments."""
     values = [_read(value, given.tensors) for value in given.form]
     for need in needs(name, values):
@@ -116,14 +116,14 @@ def tell(memory: Memory, name: str, given: Arguments) -> None:
         told(memory, given)
 
 
-def _read(value: Any, tensors: list[Tensor]) -> Any:
+def _read(value: Any, tensors: list[RecordedTensor]) -> Any:
     """An argument, with tensors in place of their numbers."""
     if isinstance(value, list):
         return [_read(each, tensors) for each in value]
     return tensors[value["t"]] if isinstance(value, dict) and "t" in value else value
 
 
-def made_of(memory: Memory, name: str, given: Arguments, gave: Any) -> None:
+def made_of(memory: AddressMap, name: str, given: Arguments, gave: Any) -> None:
     """Reports to `memory` which arguments the integers in the results come from. `memory` must know the results
     already."""
     if name in COPIES:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from etude.run.replay.program import NOTHING, Origin, Program, StepKind
+from etude.run.replay.program import NOTHING, Program, StepKind, StorageOrigin
 
 
 class Lanes:
@@ -77,7 +77,7 @@ class Lanes:
             return
         for slot in {s for s in p.calls.inputs[row] if s != NOTHING}:
             storage = int(p.slots.storage[slot])
-            if p.storages.origin[storage] != Origin.OUTSIDE and self._home.get(storage, 0) != stream:
+            if p.storages.origin[storage] != StorageOrigin.OUTSIDE and self._home.get(storage, 0) != stream:
                 yield f"if v[{slot}] is not None and v[{slot}].is_cuda: v[{slot}].record_stream(streams[{stream}])"
         for slot in p.calls.outputs[row]:
             if slot != NOTHING:
@@ -90,5 +90,6 @@ class Lanes:
         stream = self._number[int(self._program.steps.stream[at])]
         event = self._events.setdefault(row, torch.cuda.Event())
         names[f"e{row}"], names["streams"] = event, self._streams
-        return [f"e{row}.record(streams[{stream}])" if kind == StepKind.EVENT
-                else f"streams[{stream}].wait_event(e{row})"]  # fmt: skip
+        return [
+            f"e{row}.record(streams[{stream}])" if kind == StepKind.EVENT else f"streams[{stream}].wait_event(e{row})"
+        ]

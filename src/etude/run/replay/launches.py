@@ -12,16 +12,13 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64, Bool
 from etude.model.schema import UNKNOWN
 from etude.model.trace import Trace
 from etude.run.replay.host_time import host_intervals
 from etude.run.replay.light import LightClock, LightEvents
 from etude.run.replay.program import NOTHING
-
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 _STEP: Final = "ProfilerStep#"
 

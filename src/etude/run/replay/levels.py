@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from etude.run.replay.arguments import Arguments, Tensor
-
-I64 = NDArray[np.int64]
+from etude.kernels.arrays import I64
+from etude.run.replay.arguments import Arguments, RecordedTensor
 
 ALLOCATIONS: Final = (
     "aten::empty", "aten::empty_strided", "aten::empty_like", "aten::resize_", "aten::new_empty",
@@ -26,7 +24,7 @@ ALLOCATIONS: Final = (
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Op:
+class RecordedOp:
     """An operator of the recording."""
 
     node: int
@@ -42,7 +40,7 @@ class Op:
     """Position of the operator that called it; -1 if none did."""
 
     @property
-    def tensors(self) -> Iterator[Tensor]:
+    def tensors(self) -> Iterator[RecordedTensor]:
         yield from self.given.tensors
         yield from self.gave.tensors
 
@@ -51,10 +49,10 @@ class Op:
         return self.name.partition("::")[0]
 
 
-class Uses:
+class StorageUses:
     """The uses of each storage over time: a tensor is read there, or another one is made there."""
 
-    def __init__(self, ops: list[Op]) -> None:
+    def __init__(self, ops: list[RecordedOp]) -> None:
         rows: dict[int, list[tuple[int, tuple[Any, ...] | None]]] = {}
         for op in ops:
             for tensor in op.given.tensors:
@@ -67,14 +65,14 @@ class Uses:
             found.sort(key=lambda use: use[0])
             self._when[storage] = np.array([at for at, _ in found], np.int64), [look for _, look in found]
 
-    def read_after(self, tensor: Tensor, moment_ns: int) -> bool:
+    def read_after(self, tensor: RecordedTensor, moment_ns: int) -> bool:
         """Whether the next use of the storage after this moment reads this same tensor."""
         when, looks = self._when[tensor.storage]
         at = int(np.searchsorted(when, moment_ns, "right"))
         return at < len(when) and looks[at] == tensor.look
 
 
-def wrapped_storages(ops: list[Op]) -> set[int]:
+def wrapped_storages(ops: list[RecordedOp]) -> set[int]:
     """Storages without memory: those of wrappers around other tensors (DTensor). An operator on wrappers calls itself
     on the wrapped tensors."""
     found: set[int] = set()
@@ -91,21 +89,24 @@ def wrapped_storages(ops: list[Op]) -> set[int]:
     return found
 
 
-def _below(op: Op, ops: list[Op]) -> Iterator[Op]:
+def _below(op: RecordedOp, ops: list[RecordedOp]) -> Iterator[RecordedOp]:
     for at in op.calls:
         yield ops[at]
         yield from _below(ops[at], ops)
 
 
 def chosen(
-    ops: list[Op], skipped: Callable[[Op], bool], is_comm: Callable[[Op], bool], launches: Container[int] = ()
-) -> list[Op]:
+    ops: list[RecordedOp],
+    skipped: Callable[[RecordedOp], bool],
+    is_comm: Callable[[RecordedOp], bool],
+    launches: Container[int] = (),
+) -> list[RecordedOp]:
     """The operators to call, ordered by time. Operators that cannot be called and call no others are included.
     `launches`: nodes that launch kernels themselves, so that the operators inside cannot replace them."""
-    uses, wrapped = Uses(ops), wrapped_storages(ops)
-    found: list[Op] = []
+    uses, wrapped = StorageUses(ops), wrapped_storages(ops)
+    found: list[RecordedOp] = []
 
-    def choose(op: Op) -> None:
+    def choose(op: RecordedOp) -> None:
         if skipped(op) or op.namespace == "profiler":
             return
         hollow = any(t.storage in wrapped and t.numel for t in op.tensors)
@@ -127,7 +128,7 @@ def chosen(
     return found
 
 
-def _opens(op: Op, ops: list[Op], uses: Uses) -> bool:
+def _opens(op: RecordedOp, ops: list[RecordedOp], uses: StorageUses) -> bool:
     """Whether the operators inside must be called instead of this one, and can replace it."""
     inside = list(_below(op, ops))
     worked = {t.storage for inner in inside if inner.name not in ALLOCATIONS for t in inner.tensors}

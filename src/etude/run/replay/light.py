@@ -16,15 +16,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import FormatError
+from etude.kernels.arrays import F64, I64, Bool
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.trace import Trace
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
-Bool = NDArray[np.bool_]
 
 DRIVER_CALL: Final = 1
 """What a driver call is in the column `kind`."""

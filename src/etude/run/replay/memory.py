@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from etude.run.replay.arguments import Tensor
+from etude.run.replay.arguments import RecordedTensor
 from etude.run.replay.builder import ProgramBuilder
-from etude.run.replay.program import NOTHING, Fill, Origin
+from etude.run.replay.program import NOTHING, Fill, StorageOrigin
 
 _WHOLE: Final = ("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64")
 SCALES: Final = 65536
@@ -19,7 +19,7 @@ SCALES: Final = 65536
 
 
 @dataclass(slots=True)
-class Held:
+class HeldStorage:
     """The storage at an address, until another one replaces it."""
 
     storage: int
@@ -28,7 +28,7 @@ class Held:
     slots: dict[tuple[Any, ...], int] = field(default_factory=dict)
     latest: int = NOTHING
     """The slot that was used most recently."""
-    copied: list[Held] = field(default_factory=list)
+    copied: list[HeldStorage] = field(default_factory=list)
     """Storages from which the integers in this one were copied."""
     bound: int = 0
     """Integers in this storage are below this; 0 if unknown."""
@@ -39,17 +39,17 @@ class Held:
     """The contents that a call requires, if any."""
 
 
-class Memory:
+class AddressMap:
     """Maps the addresses of a recording to the storages that are there now."""
 
     def __init__(self, builder: ProgramBuilder) -> None:
         self._b = builder
-        self._now: dict[tuple[int, str], Held] = {}
-        self._outside: dict[tuple[int, str], Held] = {}
-        self._first: dict[int, Tensor] = {}
+        self._now: dict[tuple[int, str], HeldStorage] = {}
+        self._outside: dict[tuple[int, str], HeldStorage] = {}
+        self._first: dict[int, RecordedTensor] = {}
         """The tensor as which each storage from outside was first used."""
 
-    def read(self, tensor: Tensor) -> int:
+    def read(self, tensor: RecordedTensor) -> int:
         """The slot of a tensor that is about to be read or written."""
         held = self.held(tensor)
         slot = held.slots.get(tensor.look, NOTHING)
@@ -60,7 +60,7 @@ class Memory:
         held.latest = slot
         return slot
 
-    def held(self, tensor: Tensor) -> Held:
+    def held(self, tensor: RecordedTensor) -> HeldStorage:
         held = self._now.get(tensor.place)
         extent = tensor.extent_bytes
         if held is not None and (held.outside or extent <= held.extent_bytes):
@@ -70,7 +70,7 @@ class Memory:
             return held
         return self._from_outside(tensor)
 
-    def made(self, tensor: Tensor, given: set[tuple[int, str]]) -> int:
+    def made(self, tensor: RecordedTensor, given: set[tuple[int, str]]) -> int:
         """The slot that a result becomes; NOTHING if the tensor already exists. `given`: the places of the
         arguments."""
         if tensor.place in given and tensor.place in self._now:
@@ -85,23 +85,23 @@ class Memory:
                     return NOTHING
                 held.latest = self._slot(held, tensor)
                 return held.latest
-        held = Held(self._b.storage(tensor.extent_bytes, tensor.device), False, tensor.extent_bytes)
+        held = HeldStorage(self._b.storage(tensor.extent_bytes, tensor.device), False, tensor.extent_bytes)
         self._now[tensor.place] = held
         held.latest = self._slot(held, tensor)
         return held.latest
 
-    def outside(self, tensor: Tensor) -> int:
+    def outside(self, tensor: RecordedTensor) -> int:
         """The slot of a tensor made by something that is not played: it is treated as coming from outside."""
         held = self._from_outside(tensor)
         return held.slots.get(tensor.look, NOTHING) if tensor.look in held.slots else self._slot(held, tensor)
 
-    def _from_outside(self, tensor: Tensor) -> Held:
+    def _from_outside(self, tensor: RecordedTensor) -> HeldStorage:
         """The storage from outside at this address. There is one for each address, so that no more memory is used than
         was recorded."""
         held = self._outside.get(tensor.place)
         if held is None:
-            storage = self._b.storage(tensor.extent_bytes, tensor.device, Origin.OUTSIDE)
-            held = self._outside[tensor.place] = Held(storage, True, tensor.extent_bytes)
+            storage = self._b.storage(tensor.extent_bytes, tensor.device, StorageOrigin.OUTSIDE)
+            held = self._outside[tensor.place] = HeldStorage(storage, True, tensor.extent_bytes)
             self._first[storage] = tensor
         elif tensor.extent_bytes > held.extent_bytes:
             held.extent_bytes = tensor.extent_bytes
@@ -109,40 +109,40 @@ class Memory:
         self._now[tensor.place] = held
         return held
 
-    def _slot(self, held: Held, tensor: Tensor) -> int:
+    def _slot(self, held: HeldStorage, tensor: RecordedTensor) -> int:
         slot = self._b.slot(held.storage, tensor.dtype, tensor.shape, tensor.stride, tensor.offset)
         held.slots[tensor.look] = slot
         return slot
 
     # -- what numbers may be -------------------------------------------------------------------------------------------
 
-    def below(self, tensor: Tensor, bound: int) -> None:
+    def below(self, tensor: RecordedTensor, bound: int) -> None:
         """Declares that the integers in this tensor are below `bound`, since they are indices."""
         if bound > 0 and tensor.dtype in _WHOLE:
             self._bound(self.held(tensor), bound, 0)
 
-    def _bound(self, held: Held, bound: int, depth: int) -> None:
+    def _bound(self, held: HeldStorage, bound: int, depth: int) -> None:
         if not held.bound or bound < held.bound:
             held.bound = bound
             if depth < 16:
                 for source in held.copied:
                     self._bound(source, bound, depth + 1)
 
-    def copies(self, source: Tensor, result: Tensor) -> None:
+    def copies(self, source: RecordedTensor, result: RecordedTensor) -> None:
         """Declares that the integers of a result come from `source`."""
         if source.dtype in _WHOLE and result.dtype in _WHOLE and source.place != result.place:
             self._now[result.place].copied.append(self.held(source))
 
-    def average(self, tensor: Tensor) -> None:
+    def average(self, tensor: RecordedTensor) -> None:
         self.held(tensor).average = True
 
-    def square(self, tensor: Tensor) -> None:
+    def square(self, tensor: RecordedTensor) -> None:
         self.held(tensor).square = True
 
-    def positive(self, tensor: Tensor) -> None:
+    def positive(self, tensor: RecordedTensor) -> None:
         self.held(tensor).positive = True
 
-    def told(self, tensor: Tensor, fill: Fill) -> None:
+    def told(self, tensor: RecordedTensor, fill: Fill) -> None:
         """Declares the contents of this memory, if it comes from outside. The first declaration counts."""
         held = self.held(tensor)
         if held.told is None:

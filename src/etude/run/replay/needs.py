@@ -11,7 +11,7 @@ import numpy as np
 
 from etude.base.errors import EtudeError
 from etude.run.replay.buffers import Buffers, own_rows
-from etude.run.replay.program import Origin, Program
+from etude.run.replay.program import Program, StorageOrigin
 from etude.run.replay.sizes import ELEMENT
 from etude.run.replay.stand_in_sizes import extents
 
@@ -27,7 +27,7 @@ def needed_bytes(program: Program, *, compute: bool = True, communication: bool 
     Results of operators are not included."""
     found = 0
     if compute:
-        outside = program.storages.origin == Origin.OUTSIDE
+        outside = program.storages.origin == StorageOrigin.OUTSIDE
         found += int(program.storages.size_bytes[outside].sum(dtype=np.int64))
         found += sum(ELEMENT[dtype] * (e.source + e.target) for dtype, e in extents(program).items())
     if communication:

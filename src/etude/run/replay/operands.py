@@ -39,7 +39,7 @@ class Content(IntEnum):
     """Rows of five numbers, the first of which is an index below `bound`."""
 
 
-class Need(NamedTuple):
+class OperandNeed(NamedTuple):
     """What an operator requires of one tensor."""
 
     argument: int
@@ -75,7 +75,7 @@ class _Given:
         return shape[dim % len(shape)] if shape else 1
 
 
-_Rule = Callable[[_Given], Iterator[Need]]
+_Rule = Callable[[_Given], Iterator[OperandNeed]]
 
 
 def whole(tensor: Any) -> bool:
@@ -86,8 +86,8 @@ def whole(tensor: Any) -> bool:
 def _rows_of(table: int, index: int) -> _Rule:
     """Argument `index` selects rows of argument `table`."""
 
-    def rule(given: _Given) -> Iterator[Need]:
-        yield Need(index, NOTHING, Content.INDEX, given.size(table, 0))
+    def rule(given: _Given) -> Iterator[OperandNeed]:
+        yield OperandNeed(index, NOTHING, Content.INDEX, given.size(table, 0))
 
     return rule
 
@@ -95,8 +95,8 @@ def _rows_of(table: int, index: int) -> _Rule:
 def _counted(index: int, number: int) -> _Rule:
     """Argument `number` is the number of rows from which argument `index` selects."""
 
-    def rule(given: _Given) -> Iterator[Need]:
-        yield Need(index, NOTHING, Content.INDEX, given.number(number))
+    def rule(given: _Given) -> Iterator[OperandNeed]:
+        yield OperandNeed(index, NOTHING, Content.INDEX, given.number(number))
 
     return rule
 
@@ -104,8 +104,8 @@ def _counted(index: int, number: int) -> _Rule:
 def _along(table: int, dim: int, index: int) -> _Rule:
     """Argument `index` selects from argument `table`, along the dimension given by argument `dim`."""
 
-    def rule(given: _Given) -> Iterator[Need]:
-        yield Need(index, NOTHING, Content.INDEX, given.size(table, given.number(dim)))
+    def rule(given: _Given) -> Iterator[OperandNeed]:
+        yield OperandNeed(index, NOTHING, Content.INDEX, given.size(table, given.number(dim)))
 
     return rule
 
@@ -113,9 +113,9 @@ def _along(table: int, dim: int, index: int) -> _Rule:
 def _anywhere(table: int, index: int) -> _Rule:
     """Argument `index` selects from all elements of argument `table`; the last one is -1."""
 
-    def rule(given: _Given) -> Iterator[Need]:
+    def rule(given: _Given) -> Iterator[OperandNeed]:
         count = prod(given.shape(table))
-        yield Need(index, NOTHING, Content.INDEX, count, low=-count)
+        yield OperandNeed(index, NOTHING, Content.INDEX, count, low=-count)
 
     return rule
 
@@ -124,48 +124,48 @@ def _classes(scores: int, target: int, ignored: int = NOTHING) -> _Rule:
     """Argument `target` holds classes, argument `scores` has a score for each class, and argument `ignored` is the
     class that does not count."""
 
-    def rule(given: _Given) -> Iterator[Need]:
+    def rule(given: _Given) -> Iterator[OperandNeed]:
         bound = given.size(scores, 1 if len(given.shape(scores)) > 1 else 0)
-        yield Need(target, NOTHING, Content.INDEX, bound, ignored=given.number(ignored) if ignored >= 0 else 0)
+        yield OperandNeed(target, NOTHING, Content.INDEX, bound, ignored=given.number(ignored) if ignored >= 0 else 0)
 
     return rule
 
 
-def _each(given: _Given) -> Iterator[Need]:
+def _each(given: _Given) -> Iterator[OperandNeed]:
     """`index` and `index_put_`: a list of tensors, each an index of one dimension, or a mask of several."""
     table, dim = given.shape(0), 0
     for item, one in enumerate(given.values[1]):
         if not hasattr(one, "shape"):
             dim += 1
         elif whole(one):
-            yield Need(1, item, Content.INDEX, table[dim], low=-table[dim])
+            yield OperandNeed(1, item, Content.INDEX, table[dim], low=-table[dim])
             dim += 1
         else:
             yield from _mask(given, item, dim)
             dim += len(one.shape)
 
 
-def _mask(given: _Given, item: int, dim: int) -> Iterator[Need]:
+def _mask(given: _Given, item: int, dim: int) -> Iterator[OperandNeed]:
     """A mask among indices selects as many elements as its result has, or the values that are put there."""
     others = sum(hasattr(one, "shape") for one in given.values[1]) - 1
     shape = given.shape(2) if given.has(2) else given.made[0] if given.made else ()
     behind = len(given.shape(0)) - dim - len(given.values[1][item].shape)
     if not others and len(shape) > behind and (not given.has(2) or prod(shape) > 1):
-        yield Need(1, item, Content.ONES, shape[len(shape) - 1 - behind])
+        yield OperandNeed(1, item, Content.ONES, shape[len(shape) - 1 - behind])
 
 
-def _found(given: _Given) -> Iterator[Need]:
+def _found(given: _Given) -> Iterator[OperandNeed]:
     """`nonzero`: as many elements as the result has rows."""
     if len(given.values) == 1 and given.made and given.made[0]:
-        yield Need(0, NOTHING, Content.ONES, given.made[0][0])
+        yield OperandNeed(0, NOTHING, Content.ONES, given.made[0][0])
 
 
 def _masked(mask: int) -> _Rule:
     """`masked_select`: argument `mask` may be smaller than the elements, and is then repeated."""
 
-    def rule(given: _Given) -> Iterator[Need]:
+    def rule(given: _Given) -> Iterator[OperandNeed]:
         each = max(prod(given.shape(1 - mask)) // max(prod(given.shape(mask)), 1), 1)
-        yield Need(mask, NOTHING, Content.ONES, given.made[0][0] // each)
+        yield OperandNeed(mask, NOTHING, Content.ONES, given.made[0][0] // each)
 
     return rule
 
@@ -173,18 +173,18 @@ def _masked(mask: int) -> _Rule:
 def _put(mask: int, source: int) -> _Rule:
     """Argument `source` has an element for each that argument `mask` selects."""
 
-    def rule(given: _Given) -> Iterator[Need]:
+    def rule(given: _Given) -> Iterator[OperandNeed]:
         table = given.shape(0) if source != 0 else given.shape(1)
         each = max(prod(table) // max(prod(given.shape(mask)), 1), 1)
-        yield Need(mask, NOTHING, Content.ONES, min(prod(given.shape(source)) // each, prod(given.shape(mask))))
+        yield OperandNeed(mask, NOTHING, Content.ONES, min(prod(given.shape(source)) // each, prod(given.shape(mask))))
 
     return rule
 
 
 def _only(argument: int, content: Content) -> _Rule:
-    def rule(given: _Given) -> Iterator[Need]:
+    def rule(given: _Given) -> Iterator[OperandNeed]:
         if given.has(argument):
-            yield Need(argument, NOTHING, content, prod(given.shape(argument)))
+            yield OperandNeed(argument, NOTHING, content, prod(given.shape(argument)))
 
     return rule
 
@@ -192,80 +192,80 @@ def _only(argument: int, content: Content) -> _Rule:
 def _pooled(table: int, index: int, dims: int) -> _Rule:
     """Argument `index` holds positions within the last dimensions of argument `table`, as a pooling found them."""
 
-    def rule(given: _Given) -> Iterator[Need]:
-        yield Need(index, NOTHING, Content.INDEX, prod(given.shape(table)[-dims:]), lasting=True)
+    def rule(given: _Given) -> Iterator[OperandNeed]:
+        yield OperandNeed(index, NOTHING, Content.INDEX, prod(given.shape(table)[-dims:]), lasting=True)
 
     return rule
 
 
-def _unpooled(given: _Given) -> Iterator[Need]:
-    yield Need(1, NOTHING, Content.INDEX, prod(given.values[2]))
+def _unpooled(given: _Given) -> Iterator[OperandNeed]:
+    yield OperandNeed(1, NOTHING, Content.INDEX, prod(given.values[2]))
 
 
 def _bags(weights: int | None, index: int, offsets: int, groups: int) -> _Rule:
     """Bags of rows: argument `weights` is the number of rows (None: argument 0 is the table), `offsets` begin the bags,
     and `groups` is the bag of each index."""
 
-    def rule(given: _Given) -> Iterator[Need]:
+    def rule(given: _Given) -> Iterator[OperandNeed]:
         rows = given.size(0, 0) if weights is None else given.number(weights)
-        yield Need(index, NOTHING, Content.INDEX, rows)
+        yield OperandNeed(index, NOTHING, Content.INDEX, rows)
         if offsets >= 0 and given.has(offsets):
-            yield Need(offsets, NOTHING, Content.OFFSETS, given.size(index, 0))
+            yield OperandNeed(offsets, NOTHING, Content.OFFSETS, given.size(index, 0))
         if groups >= 0 and given.has(groups):
-            yield Need(groups, NOTHING, Content.INDEX, given.size(0, 0))
+            yield OperandNeed(groups, NOTHING, Content.INDEX, given.size(0, 0))
 
     return rule
 
 
-def _one_hot(given: _Given) -> Iterator[Need]:
+def _one_hot(given: _Given) -> Iterator[OperandNeed]:
     if (classes := given.number(1, -1)) > 0:
-        yield Need(0, NOTHING, Content.INDEX, classes)
+        yield OperandNeed(0, NOTHING, Content.INDEX, classes)
     elif given.made and given.made[0]:
-        yield Need(0, NOTHING, Content.TOP, given.made[0][-1])
+        yield OperandNeed(0, NOTHING, Content.TOP, given.made[0][-1])
 
 
-def _bins(given: _Given) -> Iterator[Need]:
+def _bins(given: _Given) -> Iterator[OperandNeed]:
     """`bincount`: as many bins as the largest number requires, but at least argument 2."""
     bins = given.made[0][0] if given.made else given.number(2)
-    yield Need(0, NOTHING, Content.TOP if bins > given.number(2) else Content.INDEX, bins)
+    yield OperandNeed(0, NOTHING, Content.TOP if bins > given.number(2) else Content.INDEX, bins)
 
 
-def _take_along(given: _Given) -> Iterator[Need]:
+def _take_along(given: _Given) -> Iterator[OperandNeed]:
     dim = given.values[2] if len(given.values) > 2 else None
     bound = given.size(0, dim) if isinstance(dim, int) else prod(given.shape(0))
-    yield Need(1, NOTHING, Content.INDEX, bound)
+    yield OperandNeed(1, NOTHING, Content.INDEX, bound)
 
 
-def _repeated(given: _Given) -> Iterator[Need]:
+def _repeated(given: _Given) -> Iterator[OperandNeed]:
     at = 1 if given.has(1) else 0
     if not (given.made and given.has(at)):
         return
     dim = given.values[2] if at and len(given.values) > 2 and isinstance(given.values[2], int) else 0
     total = given.made[0][dim]
     if prod(given.shape(at)) > 1 or at == 0:
-        yield Need(at, NOTHING, Content.PARTS, total)
+        yield OperandNeed(at, NOTHING, Content.PARTS, total)
     elif given.size(0, dim):
-        yield Need(at, NOTHING, Content.PARTS, total // given.size(0, dim))
+        yield OperandNeed(at, NOTHING, Content.PARTS, total // given.size(0, dim))
 
 
-def _packed(given: _Given) -> Iterator[Need]:
+def _packed(given: _Given) -> Iterator[OperandNeed]:
     """`_pack_padded_sequence`: lengths of sequences, of which the longest is the number of batch sizes."""
     if len(given.made) > 1 and given.made[0] and given.made[1]:
-        yield Need(1, NOTHING, Content.LENGTHS, given.made[0][0], low=given.made[1][0])
+        yield OperandNeed(1, NOTHING, Content.LENGTHS, given.made[0][0], low=given.made[1][0])
 
 
 def _ctc(scores: int) -> _Rule:
     """Scores of (time, batch, class), targets, lengths of inputs and of targets."""
 
-    def rule(given: _Given) -> Iterator[Need]:
+    def rule(given: _Given) -> Iterator[OperandNeed]:
         targets, inputs, lengths = scores + 1, scores + 2, scores + 3
-        yield Need(targets, NOTHING, Content.INDEX, given.shape(scores)[-1])
+        yield OperandNeed(targets, NOTHING, Content.INDEX, given.shape(scores)[-1])
         if given.has(inputs):
-            yield Need(inputs, NOTHING, Content.INDEX, given.shape(scores)[0] + 1)
+            yield OperandNeed(inputs, NOTHING, Content.INDEX, given.shape(scores)[0] + 1)
         if given.has(lengths) and len(given.shape(targets)) == 2:
-            yield Need(lengths, NOTHING, Content.INDEX, given.shape(targets)[1] + 1)
+            yield OperandNeed(lengths, NOTHING, Content.INDEX, given.shape(targets)[1] + 1)
         elif given.has(lengths):
-            yield Need(lengths, NOTHING, Content.PARTS, prod(given.shape(targets)))
+            yield OperandNeed(lengths, NOTHING, Content.PARTS, prod(given.shape(targets)))
 
     return rule
 
@@ -273,11 +273,11 @@ def _ctc(scores: int) -> _Rule:
 def _grouped(offsets: int) -> _Rule:
     """Products of groups of rows: the offsets end each group."""
 
-    def rule(given: _Given) -> Iterator[Need]:
+    def rule(given: _Given) -> Iterator[OperandNeed]:
         if given.has(offsets):
             a, b = given.shape(0), given.shape(1)
             bound = b[-1] if len(a) == 3 else a[0] if len(b) == 3 else a[1]
-            yield Need(offsets, NOTHING, Content.OFFSETS, bound, low=1)
+            yield OperandNeed(offsets, NOTHING, Content.OFFSETS, bound, low=1)
 
     return rule
 
@@ -285,31 +285,31 @@ def _grouped(offsets: int) -> _Rule:
 def _sequences(*pairs: tuple[int, int], dim: int = 0) -> _Rule:
     """(tensor, offsets): sequences that follow one another along a dimension, and where each begins and ends."""
 
-    def rule(given: _Given) -> Iterator[Need]:
+    def rule(given: _Given) -> Iterator[OperandNeed]:
         for table, offsets in pairs:
             if given.has(offsets):
-                yield Need(offsets, NOTHING, Content.OFFSETS, given.size(table, dim))
+                yield OperandNeed(offsets, NOTHING, Content.OFFSETS, given.size(table, dim))
 
     return rule
 
 
-def _jagged(given: _Given) -> Iterator[Need]:
+def _jagged(given: _Given) -> Iterator[OperandNeed]:
     """Rows of different length: from values to a padded tensor, or the other way round."""
     rows = given.made[0][0] if given.number(2) else given.size(0, 0)
     for item in range(len(given.values[1])):
-        yield Need(1, item, Content.OFFSETS, rows)
+        yield OperandNeed(1, item, Content.OFFSETS, rows)
 
 
-def _segments(given: _Given) -> Iterator[Need]:
+def _segments(given: _Given) -> Iterator[OperandNeed]:
     if given.has(2):
-        yield Need(2, NOTHING, Content.PARTS, given.size(0, 0))
+        yield OperandNeed(2, NOTHING, Content.PARTS, given.size(0, 0))
     if given.has(4):
-        yield Need(4, NOTHING, Content.OFFSETS, given.size(0, 0))
+        yield OperandNeed(4, NOTHING, Content.OFFSETS, given.size(0, 0))
 
 
-def _boxes(given: _Given) -> Iterator[Need]:
+def _boxes(given: _Given) -> Iterator[OperandNeed]:
     """Boxes of images: each names the image of the batch, and all may name the first one."""
-    yield Need(1, NOTHING, Content.BOXES, 1)
+    yield OperandNeed(1, NOTHING, Content.BOXES, 1)
 
 
 def _aten(rule: _Rule, *names: str) -> dict[str, _Rule]:
@@ -367,7 +367,7 @@ RULES: Final[dict[str, _Rule]] = (
 )
 
 
-def needs(name: str, values: Sequence[Any], made: Sequence[Sequence[int]] = ()) -> list[Need]:
+def needs(name: str, values: Sequence[Any], made: Sequence[Sequence[int]] = ()) -> list[OperandNeed]:
     """What an operator (with or without its overload) requires of these arguments. `made`: the shapes of its results as
     recorded, of those that are known."""
     rule = RULES.get(name.partition(".")[0])
@@ -379,13 +379,13 @@ def needs(name: str, values: Sequence[Any], made: Sequence[Sequence[int]] = ()) 
         return []
 
 
-def operand(values: Sequence[Any], need: Need) -> Any:
+def operand(values: Sequence[Any], need: OperandNeed) -> Any:
     """The argument that a need is about."""
     value = values[need.argument]
     return value if need.item == NOTHING else value[need.item]
 
 
-def _applies(need: Need, values: Sequence[Any]) -> bool:
+def _applies(need: OperandNeed, values: Sequence[Any]) -> bool:
     """Targets may also be shares of classes, which have no bound."""
     tensor = operand(values, need)
     if not hasattr(tensor, "shape") or need.bound < 0:

@@ -27,7 +27,7 @@ class UnknownOperatorError(EtudeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class BoundOperator:
     """An operator that can be called with the recorded arguments, in order."""
 
     call: Callable[..., Any]
@@ -51,15 +51,15 @@ def operator(name: str, device: str) -> Callable[..., Any]:
 
 
 @cache
-def remapped(name: str, device: str) -> Bound:
+def remapped(name: str, device: str) -> BoundOperator:
     others = {"cpu": _ON_CPU, "cuda": _ON_CUDA}.get(device, {})
     other = others.get(name.partition(".")[0])
     if other is not None:
-        return Bound(other, single=False, flat=True)
+        return BoundOperator(other, single=False, flat=True)
     return _bound(name)
 
 
-def _bound(name: str) -> Bound:
+def _bound(name: str) -> BoundOperator:
     base, _, overload = name.partition(".")
     namespace = base.partition("::")[0]
     if namespace in MODULES:
@@ -81,7 +81,7 @@ def _bound(name: str) -> Bound:
     named = tuple(a.name for a in schema.arguments[len(positional) :])
     plain = call if not named else _with_names(call, schema, len(positional))
     dynamic = torch.Tag.dynamic_output_shape in tags
-    return Bound(plain, single, flat, _quick(base, overload, named), len(positional), named, dynamic)
+    return BoundOperator(plain, single, flat, _quick(base, overload, named), len(positional), named, dynamic)
 
 
 def _quick(base: str, overload: str, named: tuple[str, ...]) -> Callable[..., Any] | None:
@@ -132,8 +132,9 @@ def _cudnn_backward(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, seed:
     return _backward(grad, q, k, v, out, lse, p, causal, scale)
 
 
-def _efficient(q: Any, k: Any, v: Any, bias: Any, sums: bool, p: float = 0.0, causal: bool = False,
-               scale: Any = None) -> Any:  # fmt: skip
+def _efficient(
+    q: Any, k: Any, v: Any, bias: Any, sums: bool, p: float = 0.0, causal: bool = False, scale: Any = None
+) -> Any:
     return (*_forward(q, k, v, p, causal, scale), None, None)
 
 
@@ -189,8 +190,9 @@ def _of_cpu(q: Any, k: Any, v: Any, p: float = 0.0, causal: bool = False, mask: 
     return found[0], found[1][..., : q.shape[2]].contiguous()
 
 
-def _of_cpu_backward(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, p: float, causal: bool, mask: Any = None,
-                     scale: Any = None) -> Any:  # fmt: skip
+def _of_cpu_backward(
+    grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, p: float, causal: bool, mask: Any = None, scale: Any = None
+) -> Any:
     rows = torch.nn.functional.pad(lse, (0, -lse.shape[-1] % _SUMS_IN_A_PIECE))
     seed = torch.zeros((), dtype=torch.int64, device=q.device)
     return torch.ops.aten._scaled_dot_product_efficient_attention_backward(

@@ -16,10 +16,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from etude.base.quiet import quiet
 from etude.base.rounds import Network, round_ns, worked_ns
+from etude.kernels.arrays import F64, I64
 from etude.run.replay.program import StepKind
 
 MOST_TIMES: Final = 7
@@ -30,9 +30,6 @@ PASSES: Final = 5
 COMM: Final = "c10d"
 BACKEND: Final = "gloo:"
 UNCLEAR: Final = ""
-
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 
 class Expected(NamedTuple):
@@ -45,7 +42,7 @@ class Expected(NamedTuple):
     row: int
 
 
-class Events(NamedTuple):
+class ProfilerEvents(NamedTuple):
     """The events of a profiler, ordered by time, outer before inner."""
 
     names: list[str]
@@ -57,7 +54,7 @@ class Events(NamedTuple):
 class Session(NamedTuple):
     """A program played several times under a profiler, each time followed by a playing without it."""
 
-    events: Events
+    events: ProfilerEvents
     pass_ns: F64
     rounds: F64
     """For each playing under the profiler: `pass_ns`, the time of a pass of `rounds.py`, and the same in rounds."""
@@ -121,11 +118,11 @@ def session(play: Callable[[], object], times: int) -> Session:
     end = start + np.array([e.duration_ns() for e in found], np.int64)
     order = np.lexsort((-end, start))
     thread = np.array([e.start_thread_id() for e in found], np.int64)
-    events = Events([found[k].name() for k in order.tolist()], start[order], end[order], thread[order])
+    events = ProfilerEvents([found[k].name() for k in order.tolist()], start[order], end[order], thread[order])
     return Session(events, np.array(passes), np.array(rounds), statistics.median(more))
 
 
-def own(events: Events, expected: Sequence[Expected], times: int, steps: int) -> Own | None:
+def own(events: ProfilerEvents, expected: Sequence[Expected], times: int, steps: int) -> Own | None:
     """The player's own time; None if the events do not match the program."""
     names, start, end, thread = events
     threads, counts = np.unique(thread, return_counts=True)
@@ -161,7 +158,7 @@ def own(events: Events, expected: Sequence[Expected], times: int, steps: int) ->
     return found
 
 
-def _comm_ends(events: Events, expected: Sequence[Expected], times: int) -> dict[tuple[int, int], int]:
+def _comm_ends(events: ProfilerEvents, expected: Sequence[Expected], times: int) -> dict[tuple[int, int], int]:
     """(playing, row of a communication) -> when the backend completed it; empty if the backend reports more or fewer
     calls than were issued."""
     rows = [(number, one.row) for number in range(times) for one in expected if one.kind == StepKind.COMM]

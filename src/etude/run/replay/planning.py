@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from etude.base.errors import UsageError
 from etude.model.job import Job, ranges
 from etude.run.replay.compiled import compiled_sources, may_run
@@ -16,8 +13,6 @@ from etude.run.replay.program import Program
 from etude.run.replay.recorded import plan_recorded
 from etude.run.replay.regions import attribute
 from etude.run.replay.sized import plan_sized
-
-I64 = NDArray[np.int64]
 
 
 def plan(

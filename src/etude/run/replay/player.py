@@ -28,7 +28,7 @@ from etude.base.errors import UsageError
 from etude.base.pages import page_faults
 from etude.base.rounds import pause_rounds, work
 from etude.run.replay.between import SHORTEST_NS, pauses_before
-from etude.run.replay.calling import Calls
+from etude.run.replay.calling import OperatorCalls
 from etude.run.replay.cuda_graph import captured, captured_parts
 from etude.run.replay.device_failures import is_broken, reported
 from etude.run.replay.heap import FEWEST, keep_heap
@@ -38,7 +38,7 @@ from etude.run.replay.program import NOTHING, Program, StepKind
 from etude.run.replay.stage import Stage
 from etude.run.replay.stand_ins import StandInWork, spin
 from etude.run.replay.wording import failed_line
-from etude.run.replay.writing import Writer
+from etude.run.replay.writing import CodeWriter
 
 OWN_CHUNKS: Final = 20
 """Number of functions on which the player measures its own time between operators, if it plays no communication."""
@@ -52,7 +52,7 @@ UNMATCHED: Final = (
 
 
 @dataclass(slots=True)
-class Played:
+class PlayedTimes:
     """The times of the iterations."""
 
     step_ns: list[list[int]] = field(default_factory=list)
@@ -86,7 +86,7 @@ class Player:
         self._capturing = False
         self.on_device = self.device.type != "cpu"
         self._stage = Stage(program, self.device, seed)
-        self._calls = Calls(self._stage, compute, without)
+        self._calls = OperatorCalls(self._stage, compute, without)
         self._values, self.pinned, self.failures = self._stage.values, self._stage.pinned, self._calls.failures
         self.notes: list[str] = []
         """Sentences about what is not played as recorded."""
@@ -113,7 +113,7 @@ class Player:
         self._ends: list[int] = []
         """Last step of each chunk."""
         self._chunks: list[Callable[[], None]] = []
-        self._writer: Writer | None = None
+        self._writer: CodeWriter | None = None
         self._stale = False
         """Whether a step became a stand-in since the functions were written."""
         self._marks: list[Any] = []
@@ -205,7 +205,7 @@ class Player:
     def _write(self) -> None:
         """Writes the steps as functions, as they are to be played from now on."""
         self._stage.restore()
-        self._writer = Writer(
+        self._writer = CodeWriter(
             self.program, self._stage, self._calls, self._lanes, self._work,
             comms=self.comms, new_pages=self.new_pages, before=self._before, mark=self._mark,
         )  # fmt: skip
@@ -316,14 +316,14 @@ class Player:
         warmup: int = 3,
         done: Callable[[int], None] = lambda number: None,
         barrier: Callable[[bool], object] = lambda some: None,
-    ) -> Played:
+    ) -> PlayedTimes:
         """Plays the iterations and returns the times of their steps; after an interrupt, those played so far. `barrier`
         synchronises with the other processes: it is passed whether there are results to keep, and returns whether to
         stop. On a device, iterations follow one another without waiting, like the steps of a training loop, and times
         are device times."""
         if iterations < 1:
             raise UsageError(f"{iterations} iterations", hint="at least 1")
-        played = Played()
+        played = PlayedTimes()
         collecting, began_s = gc.isenabled(), time.process_time()
         gc.disable()
         try:

@@ -22,12 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import FormatError, TraceError
+from etude.kernels.arrays import I32, I64, U8
 
 I8 = NDArray[np.int8]
-U8 = NDArray[np.uint8]
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 VERSION: Final = 3
 ENDING: Final = ".program"
@@ -65,7 +62,7 @@ class StepKind(IntEnum):
     """The host has finished a training step of the program; `row` is its number."""
 
 
-class Origin(IntEnum):
+class StorageOrigin(IntEnum):
     """Where the memory of a storage comes from."""
 
     NONE = 0
@@ -222,7 +219,7 @@ class Views:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Comms:
+class CommColumns:
     """Collectives and messages."""
 
     kind: U8
@@ -295,7 +292,7 @@ class Program:
     storages: Storages
     calls: Calls
     views: Views
-    comms: Comms
+    comms: CommColumns
     stand_ins: StandIns
     path: str = field(default="", compare=False)
 
@@ -314,7 +311,7 @@ _TABLES: Final = {
     "storages": Storages,
     "calls": Calls,
     "views": Views,
-    "comms": Comms,
+    "comms": CommColumns,
     "stand_ins": StandIns,
 }
 _WORDS: Final = ("ops", "schemas", "forms", "dtypes", "devices", "reduce_ops", "labels", "group_names")

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.cost.ops import OpTable
 from etude.cost.traces import ops_of
+from etude.kernels.arrays import I64
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind
 from etude.run.replay.arguments import results
@@ -18,18 +18,16 @@ from etude.run.replay.call_tree import owners
 from etude.run.replay.comm_ops import COMM_OPS, WAITS, number_at, numbers_at, tensors_at
 from etude.run.replay.indices import made_of, tell
 from etude.run.replay.kinds import dtype_of_class, stand_in_kind
-from etude.run.replay.levels import Op, chosen
+from etude.run.replay.levels import RecordedOp, chosen
 from etude.run.replay.light import LightEvents
-from etude.run.replay.memory import Memory
+from etude.run.replay.memory import AddressMap
 from etude.run.replay.program import COMPILED_SPACE, NOTHING, CommKind, Program, StandInKind, StepKind
 from etude.run.replay.recorded_comms import RecordedComms
 from etude.run.replay.recorded_host import RecordedHost
-from etude.run.replay.recording import Recording
+from etude.run.replay.recording import ReplayRecording
 from etude.run.replay.regions import own_ns
 from etude.run.replay.streams import StreamOrder, stream_order
 from etude.run.replay.unprofiled import unprofiled_step_ns
-
-I64 = NDArray[np.int64]
 
 _CALL, _WAIT, _KERNEL, _REGION, _MARK = 1, 0, 2, 3, -1
 
@@ -43,15 +41,17 @@ def plan_recorded(
     light: LightEvents | None = None,
 ) -> Program:
     """See `etude.run.replay.planning.plan`."""
-    return _Plan(Recording(job, rank, schema, schemas, sources), sources, light).program()
+    return _Plan(ReplayRecording(job, rank, schema, schemas, sources), sources, light).program()
 
 
 class _Plan:
-    def __init__(self, of: Recording, sources: Mapping[str, Mapping[str, str]], light: LightEvents | None) -> None:
+    def __init__(
+        self, of: ReplayRecording, sources: Mapping[str, Mapping[str, str]], light: LightEvents | None
+    ) -> None:
         self.of, self.sources, self.light = of, sources, light
         self.comms = RecordedComms(of)
         self.b = ProgramBuilder(rank=of.rank, world_size=of.job.world_size, job=of.job.name)
-        self.memory = Memory(self.b)
+        self.memory = AddressMap(self.b)
         self.row_of: dict[int, int] = {}
         """Node of a communication -> its row of `comms`."""
         self.pending: dict[int, set[int]] = {}
@@ -115,7 +115,7 @@ class _Plan:
         }
         return self.b.build()
 
-    def _marks(self, calls: list[Op]) -> Iterator[tuple[int, int, int]]:
+    def _marks(self, calls: list[RecordedOp]) -> Iterator[tuple[int, int, int]]:
         """Yields the start of each training step."""
         step = self.of.trace.step
         known = self.of.inside & (step != UNKNOWN)
@@ -132,7 +132,7 @@ class _Plan:
         for row in [row for row, written in self.pending.items() if written & storages]:
             self._wait(row, {"start_ns": when["start_ns"]})
 
-    def _call(self, op: Op, when: dict[str, Any]) -> None:
+    def _call(self, op: RecordedOp, when: dict[str, Any]) -> None:
         given, gave = op.given, op.gave
         if when["work_ns"] or not self.of.on_device:  # on a device, a call without kernels only makes views
             self._wait_for({t.storage for t in given.tensors}, when)
@@ -192,7 +192,7 @@ class _Plan:
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
-    def _work(self, calls: list[Op]) -> tuple[I64, int, list[int], dict[int, int]]:
+    def _work(self, calls: list[RecordedOp]) -> tuple[I64, int, list[int], dict[int, int]]:
         """Recorded time of the work of each call; the total; kernels that belong to no call; the kernel time of each
         region that is played whole. Sets `work_of`: for each kernel, the node of its call or region, or the kernel
         itself."""
@@ -248,7 +248,7 @@ class _Plan:
 
     # -- communication -------------------------------------------------------------------------------------------------
 
-    def _comm(self, op: Op, node: int, when: dict[str, Any]) -> int:
+    def _comm(self, op: RecordedOp, node: int, when: dict[str, Any]) -> int:
         about, given = COMM_OPS[op.name], op.given
         outs, ins = tensors_at(given, about.output), tensors_at(given, about.input)
         group, ranks = self._group(node)

@@ -5,22 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.model.schema import Kind
 from etude.run.replay.comm_ops import COMM_OPS
-from etude.run.replay.levels import Op
+from etude.run.replay.levels import RecordedOp
 from etude.run.replay.program import CommKind
-from etude.run.replay.recording import Recording
-
-I64 = NDArray[np.int64]
+from etude.run.replay.recording import ReplayRecording
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedComms:
     """The communication of a recording."""
 
-    of: Recording
+    of: ReplayRecording
 
     def nodes(self) -> dict[int, int]:
         """Node of a communication operator -> node of the communication that it issued."""
@@ -58,7 +56,7 @@ class RecordedComms:
             return int(self.of.trace.collective[node]) == int(kind)
         return kind == (CommKind.SEND if self.of.trace.kind[node] == int(Kind.SEND) else CommKind.RECV)
 
-    def _above(self, node: int) -> Op | None:
+    def _above(self, node: int) -> RecordedOp | None:
         at = int(self.of.owner[node]) if node >= 0 else -1
         while at >= 0:
             if self.of.ops[at].name in COMM_OPS:

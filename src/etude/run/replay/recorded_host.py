@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64, Bool
 from etude.model.schema import UNKNOWN
 from etude.run.replay.between import Busy, mostly_inside, pauses_ns, python_ns, unit_ns, waited, without_waits
 from etude.run.replay.builder import ProgramBuilder
@@ -17,11 +17,8 @@ from etude.run.replay.host_time import TIMED, HostClock, counted, graph_ns, host
 from etude.run.replay.launches import host_between_launches, launch_clocks
 from etude.run.replay.light import LightClock, LightEvents, light_clocks
 from etude.run.replay.program import NOTHING, StepKind
-from etude.run.replay.recording import Recording
+from etude.run.replay.recording import ReplayRecording
 from etude.run.replay.regions import COMPILED
-
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 _NODE, _GRADIENT = "autograd::engine::evaluate_function: ", "AccumulateGrad"
 """Autograd nodes, as the profiler names them; those that accumulate gradients are created only once."""
@@ -31,7 +28,7 @@ _NODE, _GRADIENT = "autograd::engine::evaluate_function: ", "AccumulateGrad"
 class RecordedHost:
     """The host of a recording, for a program whose steps have all been added."""
 
-    of: Recording
+    of: ReplayRecording
     b: ProgramBuilder
     row_of: dict[int, int]
     """Node of a communication -> its row of `comms`."""
@@ -172,8 +169,10 @@ class RecordedHost:
         at = steps[np.isin(steps[:, 0], (StepKind.CALL, StepKind.COMM)) & (steps[:, 5] != NOTHING), 5]
         inside = float(np.min([clock(self.of.end[at]) - clock(self.of.start[at]) for clock in clocks], axis=0).sum())
         waits = np.append(False, steps[:-1, 0] == StepKind.WAIT) | (steps[:, 0] == StepKind.WAIT)
-        return [(without_waits(free, waits, clock.worked_ns - inside), count)
-                for (free, count), clock in zip(each, clocks, strict=True)]  # fmt: skip
+        return [
+            (without_waits(free, waits, clock.worked_ns - inside), count)
+            for (free, count), clock in zip(each, clocks, strict=True)
+        ]
 
     def _graph_ns(self, steps: I64) -> I64:
         """Time that autograd took to create the nodes that run before each step. It was part of operators, which are

@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64, Bool
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN
 from etude.model.trace import Trace
 from etude.run.replay.arguments import Arguments, arguments, without_stream
 from etude.run.replay.call_tree import owners
-from etude.run.replay.levels import Op
+from etude.run.replay.levels import RecordedOp
 from etude.run.replay.regions import Regions
 
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
-
-class Recording:
+class ReplayRecording:
     """One rank of a job with times. `schema`: for each node, the index of its operator's schema in `schemas`, or -1."""
 
     def __init__(
@@ -42,7 +39,7 @@ class Recording:
         self.in_program_time = "timing" in job.provenance
         """Times are those of the program, measured or estimated: nothing of a profiler is in them."""
 
-    def _ops(self) -> list[Op]:
+    def _ops(self) -> list[RecordedOp]:
         """Host operators with their arguments, ordered by time, callers before what they call."""
         trace = self.trace
         kernels = self.regions.kernels
@@ -52,11 +49,11 @@ class Recording:
         position = np.full(len(trace), -1, np.int64)
         position[rows] = np.arange(len(rows))
         above = owners(trace.parent, position)
-        ops: list[Op] = []
+        ops: list[RecordedOp] = []
         for node in rows.tolist():
             parent = int(trace.parent[node])
             outer = int(above[parent]) if parent >= 0 else -1
-            op = Op(
+            op = RecordedOp(
                 node=node,
                 name=self.regions.kernel_name(node) if kernels[node] else self.names[int(self.codes[node])],
                 schema="" if kernels[node] else self._schemas[int(self._schema[node])],

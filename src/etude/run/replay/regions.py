@@ -6,18 +6,15 @@ from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32, I64, Bool
 from etude.model.schema import ValueKind
 from etude.model.text import intern, strings
 from etude.model.trace import Trace
 from etude.run.replay.call_tree import owners
-from etude.run.replay.levels import Op
+from etude.run.replay.levels import RecordedOp
 from etude.run.replay.program import TRITON_SPACE
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 Sources = Mapping[str, Mapping[str, str]]
 
 COMPILED: Final = "## Call CompiledFxGraph"
@@ -75,7 +72,7 @@ class Regions:
         return owners(self._trace.parent, at)
 
 
-def own_ns(ops: list[Op], start_ns: int, end_ns: int) -> int:
+def own_ns(ops: list[RecordedOp], start_ns: int, end_ns: int) -> int:
     """Time of a region's own kernels: the gaps between its calls, each less the shortest gap, which is taken to be the
     host's time from one call to the next without a kernel in between."""
     inner = [op for op in ops if op.outer < 0 and start_ns <= op.start_ns < end_ns]

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from etude.run.replay.program import NOTHING, Fill, Origin, Program
+from etude.run.replay.program import NOTHING, Fill, Program, StorageOrigin
 from etude.run.replay.wording import contiguous
 
 _RANDOM: Final = (Fill.NORMAL, Fill.POSITIVE, Fill.UNIT, Fill.AVERAGES, Fill.SQUARES)
@@ -38,7 +38,7 @@ class Stage:
     def fill(self) -> None:
         """Makes the tensors that exist before the first step."""
         p = self.program
-        outside = np.flatnonzero(p.storages.origin == Origin.OUTSIDE).tolist()
+        outside = np.flatnonzero(p.storages.origin == StorageOrigin.OUTSIDE).tolist()
         memory = {row: self._filled(row) for row in outside}
         for slot, storage in enumerate(p.slots.storage.tolist()):
             if storage in memory:
@@ -137,8 +137,10 @@ class Stage:
         before, so that weights hardly change.
         """
         fill = self.program.storages.fill
-        of = {which: [self._typed(row) for row in np.flatnonzero(fill == which).tolist() if row in self.held]
-              for which in (Fill.AVERAGES, Fill.SQUARES)}  # fmt: skip
+        of = {
+            which: [self._typed(row) for row in np.flatnonzero(fill == which).tolist() if row in self.held]
+            for which in (Fill.AVERAGES, Fill.SQUARES)
+        }
         if not of[Fill.SQUARES]:
             return
         for moment in (*of[Fill.AVERAGES], *of[Fill.SQUARES]):

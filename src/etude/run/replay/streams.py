@@ -7,14 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64, Bool
 from etude.model.schema import Kind, LaneKind, Why
 from etude.model.trace import Trace
 from etude.run.replay.program import NOTHING
-
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from etude.run.replay.operands import Content, Need
+from etude.run.replay.operands import Content, OperandNeed
 
 
-def is_valid(tensor: torch.Tensor, need: Need) -> bool:
+def is_valid(tensor: torch.Tensor, need: OperandNeed) -> bool:
     """Whether all values are as required. On a device this waits for the result."""
     content, bound, low = need.content, need.bound, need.low
     if content == Content.ONES:
@@ -35,7 +35,7 @@ def is_valid(tensor: torch.Tensor, need: Need) -> bool:
     return _ordered(values.long().flatten(), need)
 
 
-def _ordered(values: torch.Tensor, need: Need) -> bool:
+def _ordered(values: torch.Tensor, need: OperandNeed) -> bool:
     """Offsets, parts and lengths."""
     first, last, steps = int(values[0]), int(values[-1]), values.diff()
     if need.content == Content.OFFSETS:
@@ -60,7 +60,7 @@ def copied(tensor: torch.Tensor) -> torch.Tensor:
     return core_of(tensor).clone().expand(tensor.shape)
 
 
-def prepared(tensor: torch.Tensor, need: Need, generator: Any) -> torch.Tensor:
+def prepared(tensor: torch.Tensor, need: OperandNeed, generator: Any) -> torch.Tensor:
     """A tensor like this one with valid values."""
     core = core_of(tensor)
     if need.content in (Content.CHANCES, Content.SHARE, Content.BOXES):
@@ -71,7 +71,7 @@ def prepared(tensor: torch.Tensor, need: Need, generator: Any) -> torch.Tensor:
     return made.to(tensor.device).expand(tensor.shape)
 
 
-def _numbers(need: Need, count: int, times: int, generator: Any) -> torch.Tensor:
+def _numbers(need: OperandNeed, count: int, times: int, generator: Any) -> torch.Tensor:
     """As many integers as `count`, each of which is there `times` times in the tensor."""
     bound = max(need.bound, 0)
     if need.content in (Content.INDEX, Content.TOP):

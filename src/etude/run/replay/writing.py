@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 
-from etude.run.replay.calling import Calls
+from etude.run.replay.calling import OperatorCalls
 from etude.run.replay.heap import touch_new_pages
 from etude.run.replay.lanes import Lanes
 from etude.run.replay.operators import remapped
@@ -23,12 +23,12 @@ CHUNK: Final = 400
 
 
 @dataclass(slots=True)
-class Writer:
+class CodeWriter:
     """Writes the steps of one rank as Python code."""
 
     program: Program
     stage: Stage
-    calls: Calls
+    calls: OperatorCalls
     lanes: Lanes
     work: StandInWork
     comms: Any

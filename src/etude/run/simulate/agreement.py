@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from etude.base.errors import MismatchError
+from etude.kernels.arrays import I32, I64
 from etude.model.schema import AGREE, ValueKind
 from etude.run.simulate.lower import Lowered
-from etude.run.simulate.networks.state import I32, I64
 from etude.run.simulate.programs import agrees
 
 

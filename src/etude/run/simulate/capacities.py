@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from etude.kernels.arrays import I32, I64
 from etude.machine.scopes import units_of
 from etude.model.schema import UNKNOWN
 from etude.model.use import Use
 from etude.run.simulate.lower import Lowered
 from etude.run.simulate.networks.resources import CLASSES, Resources, make_resources
-from etude.run.simulate.networks.state import I32, I64
 from etude.run.simulate.shares import Draw, level_of
 
 USE = {"compute": Use.COMPUTE, "memory": Use.MEMORY, "host": Use.HOST}

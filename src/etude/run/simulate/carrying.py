@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from etude.kernels.arrays import I64
 from etude.machine.topology import Topology
 from etude.model.schema import Collective
 from etude.run.simulate.costs import with_noise
@@ -19,7 +20,7 @@ from etude.run.simulate.lower import Lowered
 from etude.run.simulate.networks.carrier import Carriage, Carrier, schedulable
 from etude.run.simulate.networks.messages import Messages
 from etude.run.simulate.networks.operation import Operation
-from etude.run.simulate.networks.state import I64, WHOLE
+from etude.run.simulate.networks.state import WHOLE
 from etude.run.simulate.operations import Operations
 
 

@@ -15,12 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32, I64, U64
 from etude.model.match import Matching
 from etude.run.simulate.groups import UsedGroups
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-U64 = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,6 +15,7 @@ from etude.cost.choice import Choice, Menu, Taken, chosen
 from etude.cost.compute import MeasuredOps, compute_time_ns
 from etude.cost.ops import OpTable
 from etude.cost.traces import ops_of
+from etude.kernels.arrays import F64, I64, Bool
 from etude.machine.system import Device, System
 from etude.model.frames import frames
 from etude.model.job import Job
@@ -27,9 +28,6 @@ from etude.run.simulate.programs import IS_COMM, IS_MEMORY
 if TYPE_CHECKING:
     from etude.cost.opdb.curves import Curves
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
-Bool = NDArray[np.bool_]
 
 LONGEST_NS = 1 << 55
 """A bit more than a year; sums of times must not overflow."""
@@ -179,11 +177,13 @@ class _Times:
         found = compute_time_ns(self.device, ops)
         if self.curves is None:
             return found
-        from etude.cost.opdb import Origin, shapes_of
+        from etude.cost.opdb import TimeOrigin, shapes_of
 
         time_ns, origin = self.curves.time_ns(shapes_of(trace, rows))
-        measured = ~np.isin(origin, (Origin.NONE, Origin.ROOFLINE))
-        self._origins += np.bincount(np.where(found == UNKNOWN, Origin.NONE, Origin.ROOFLINE)[~measured], minlength=6)
+        measured = ~np.isin(origin, (TimeOrigin.NONE, TimeOrigin.ROOFLINE))
+        self._origins += np.bincount(
+            np.where(found == UNKNOWN, TimeOrigin.NONE, TimeOrigin.ROOFLINE)[~measured], minlength=6
+        )
         self._origins += np.bincount(origin[measured], minlength=6)
         return np.where(measured, np.rint(np.where(measured, time_ns, 0.0)).astype(np.int64), found)
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import DeadlockError
+from etude.model.check.findings import FindingList, ordinal
 from etude.model.check.findings import ProgramClasses as SamePrograms
-from etude.model.check.findings import Report, ordinal
 from etude.model.check.groups import check_collectives
 from etude.model.check.messages import check_messages
 from etude.model.graph import cycle_text, find_cycle
@@ -200,7 +200,7 @@ def _circle(lowered: Lowered, waits: list[Wait]) -> str:
 
 def _causes(lowered: Lowered) -> list[str]:
     """The errors that `check` finds in the communication."""
-    report, matching = Report(lowered.source), match(lowered.source)
+    report, matching = FindingList(lowered.source), match(lowered.source)
     check_collectives(report, matching)
     check_messages(report, SamePrograms(lowered.source.trace_of, ()), matching)
     return [f"{f.where}: {f.what}" if f.where else f.what for f in report.sorted() if f.severity == "error"]

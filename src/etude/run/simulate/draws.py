@@ -8,12 +8,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64, I64, U64
 from etude.run.simulate.lower import Lowered
-from etude.run.simulate.networks.state import I64
 from etude.run.simulate.operations import Operations
-
-U64 = NDArray[np.uint64]
-F64 = NDArray[np.float64]
 
 _CALLS, _MEMBERS = 1 << 40, 1 << 41
 _STEP: Final = np.uint64(0x9E3779B97F4A7C15)

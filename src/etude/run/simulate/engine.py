@@ -38,7 +38,7 @@ from etude.run.simulate.networks.sharing import (
     retime_work,
 )
 from etude.run.simulate.networks.state import NEVER, NetworkState, OperationState
-from etude.run.simulate.state import DONE, State, with_room
+from etude.run.simulate.state import DONE, EngineState, with_room
 
 OVER, REACHED, PAUSED, CROWDED, ASKING = 0, 1, 2, 3, 4
 """Why `_run` returned: nothing more can happen; nothing more up to the given time; the slice is used up; no room; two
@@ -54,7 +54,11 @@ class Engine:
     same times as one run to the end."""
 
     def __init__(
-        self, lowered: Lowered, state: State, network: RunningNetwork, price: Callable[[int, int], float] | None = None
+        self,
+        lowered: Lowered,
+        state: EngineState,
+        network: RunningNetwork,
+        price: Callable[[int, int], float] | None = None,
     ) -> None:
         """`price(a, b)`: how much longer, as a fraction, a kernel of kind a takes next to one of kind b."""
         self.lowered, self.state, self.network, self.price = lowered, state, network, price
@@ -112,7 +116,7 @@ class Engine:
 
 
 @kernel(allocates=False)
-def _run(state: State, network: NetworkState, until_ns: int, max_nodes: int, max_turns: int) -> int:
+def _run(state: EngineState, network: NetworkState, until_ns: int, max_nodes: int, max_turns: int) -> int:
     """Runs the rounds of all instants up to a time; returns early after about this many nodes or rounds."""
     clock = state.clock[0]
     stop = clock.done_nodes + max_nodes
@@ -151,7 +155,7 @@ def _next_end(ends: Heap) -> int:
 
 
 @kernel(allocates=False)
-def _is_crowded(sharing: Sharing | None, state: State, op_ends: Heap) -> bool:
+def _is_crowded(sharing: Sharing | None, state: EngineState, op_ends: Heap) -> bool:
     """Whether a round could add more ends than there is room for."""
     if sharing is None:
         return False
@@ -160,7 +164,7 @@ def _is_crowded(sharing: Sharing | None, state: State, op_ends: Heap) -> bool:
 
 
 @kernel(allocates=False)
-def _end_nodes(sharing: Sharing | None, state: State) -> None:
+def _end_nodes(sharing: Sharing | None, state: EngineState) -> None:
     """Ends the nodes that are due now, except members of operations."""
     ends, now_ns = state.ends, state.clock[0].now_ns
     while ends.size[0] > 0 and ends.entry[0, KEY] == now_ns:
@@ -173,7 +177,7 @@ def _end_nodes(sharing: Sharing | None, state: State) -> None:
 
 
 @kernel(allocates=False)
-def _end_members(state: State, operations: OperationState) -> None:
+def _end_members(state: EngineState, operations: OperationState) -> None:
     """Ends the nodes that the network is done with; those that take longer than the operation end later."""
     for k in range(operations.done_count[0]):
         node = np.int64(operations.done[k])  # same type as other nodes, so that its callees are compiled once
@@ -187,7 +191,7 @@ def _end_members(state: State, operations: OperationState) -> None:
 
 
 @kernel(allocates=False)
-def _start_nodes(sharing: Sharing | None, state: State, network: NetworkState) -> None:
+def _start_nodes(sharing: Sharing | None, state: EngineState, network: NetworkState) -> None:
     now_ns = state.clock[0].now_ns
     for k in range(choose(state)):
         node = np.int64(state.starting[k])
@@ -206,7 +210,7 @@ def _start_nodes(sharing: Sharing | None, state: State, network: NetworkState) -
 
 
 @kernel(allocates=False)
-def _share(sharing: Sharing | None, state: State, operations: OperationState) -> bool:
+def _share(sharing: Sharing | None, state: EngineState, operations: OperationState) -> bool:
     """Updates rates on ranks where something began or ended in this round. False: the requested pair has to be priced
     first."""
     if sharing is None:
@@ -228,7 +232,7 @@ def _share(sharing: Sharing | None, state: State, operations: OperationState) ->
 
 
 @kernel(allocates=False)
-def _retime(sharing: Sharing, state: State, operations: OperationState, now_ns: int) -> bool:
+def _retime(sharing: Sharing, state: EngineState, operations: OperationState, now_ns: int) -> bool:
     note_neighbours(sharing)
     for k in range(sharing.changed_count[0]):
         if not rate_members(sharing, sharing.changed[k]):

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.kernels.heap import push
 from etude.model.schema import UNKNOWN
 from etude.run.simulate.costs import jitter_classes
 from etude.run.simulate.lower import Lowered
 from etude.run.simulate.network import RunningNetwork
-from etude.run.simulate.networks.state import I64, OVER
+from etude.run.simulate.networks.state import OVER
 from etude.run.simulate.options import LinkChange
-from etude.run.simulate.state import DONE, State, with_room
+from etude.run.simulate.state import DONE, EngineState, with_room
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,7 +49,7 @@ class SlowRank(NamedTuple):
 Event = StopRanks | SlowRank | LinkChange
 
 
-def apply(state: State, network: RunningNetwork, lowered: Lowered, event: Event, at_ns: int) -> State:
+def apply(state: EngineState, network: RunningNetwork, lowered: Lowered, event: Event, at_ns: int) -> EngineState:
     """The state after the event; tables are changed in place."""
     if isinstance(event, LinkChange):
         network.change(event._replace(time_ns=at_ns))
@@ -68,7 +69,7 @@ def apply(state: State, network: RunningNetwork, lowered: Lowered, event: Event,
     return _slow_down(state, lowered, lowered.job.index(event.rank), event, at_ns)
 
 
-def _stop(state: State, network: RunningNetwork, dead: I64) -> None:
+def _stop(state: EngineState, network: RunningNetwork, dead: I64) -> None:
     nodes, operations = state.nodes, network.state.operations.table
     struck = np.isin(nodes["instance"], dead) & (nodes["waits"] != DONE)
     begun = nodes["start_ns"] != UNKNOWN
@@ -98,7 +99,7 @@ def _break(operations: NDArray[np.void], network: RunningNetwork, broken: I64, o
     operations["carried"][carried] = -1
 
 
-def _slow_down(state: State, lowered: Lowered, instance: int, event: SlowRank, at_ns: int) -> State:
+def _slow_down(state: EngineState, lowered: Lowered, instance: int, event: SlowRank, at_ns: int) -> EngineState:
     if lowered.options.jitter:
         raise UsageError(
             "a rank that becomes slow during a run cannot have jitter: its times are drawn once", hint="either"

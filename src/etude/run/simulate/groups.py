@@ -6,19 +6,14 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import ClusterError, UsageError
 from etude.cost.groups import GroupShape, group_shape
+from etude.kernels.arrays import F64, I32, I64, Bool
 from etude.machine.system import LINED, LevelKind, System
 from etude.model.job import Job
 from etude.model.match import WORLD, Matching, positions
 from etude.run.simulate.options import Options
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
-Bool = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from etude.kernels.arrays import I32, I64
 from etude.kernels.heap import empty_heap
 from etude.model.schema import UNKNOWN
 from etude.run.simulate.agreement import agreements
@@ -13,13 +14,13 @@ from etude.run.simulate.draws import member_draws
 from etude.run.simulate.lower import Lowered
 from etude.run.simulate.networks.meeting import Kinds
 from etude.run.simulate.networks.sharing import make_sharing
-from etude.run.simulate.networks.state import I32, I64, Table
+from etude.run.simulate.networks.state import Table
 from etude.run.simulate.operations import Operations
 from etude.run.simulate.options import ACTION_JITTER, JITTER, STEP_JITTER, Policy
-from etude.run.simulate.state import CLOCK, INSTANCE, LANE, NODE, Rules, State
+from etude.run.simulate.state import CLOCK, INSTANCE, LANE, NODE, EngineState, IssueRules
 
 
-def initial_state(lowered: Lowered, ops: Operations, kinds: Kinds | None = None) -> State:
+def initial_state(lowered: Lowered, ops: Operations, kinds: Kinds | None = None) -> EngineState:
     options, programs, total = lowered.options, lowered.programs, int(lowered.base[-1])
     program = programs.of[lowered.classes.first]
     lane_count = np.diff(programs.lane_start)[program]
@@ -36,9 +37,9 @@ def initial_state(lowered: Lowered, ops: Operations, kinds: Kinds | None = None)
     lanes = np.zeros(int(lane_count.sum()), LANE)
     lanes["busy"], lanes["instance"] = -1, np.repeat(np.arange(len(program)), lane_count)
     overlap = options.overlap
-    return State(
+    return EngineState(
         clock=np.zeros(1, CLOCK),
-        rules=Rules(strict=options.policy == Policy.RECORDED, first_come=options.policy == Policy.READY),
+        rules=IssueRules(strict=options.policy == Policy.RECORDED, first_come=options.policy == Policy.READY),
         programs=programs.tables,
         instances=instances,
         nodes=_nodes(lowered, ops, program),

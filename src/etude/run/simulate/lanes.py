@@ -5,18 +5,18 @@ from __future__ import annotations
 from etude.kernels.compile import kernel
 from etude.kernels.heap import pop_key, push_key
 from etude.run.simulate.networks.state import NEVER
-from etude.run.simulate.state import DONE, State
+from etude.run.simulate.state import DONE, EngineState
 
 
 @kernel(allocates=False)
-def row_of(state: State, node: int) -> int:
+def row_of(state: EngineState, node: int) -> int:
     """The row of a node in the tables of programs."""
     instance = state.instances[state.nodes[node].instance]
     return node - instance.node0 + instance.row0
 
 
 @kernel(allocates=False)
-def touch(state: State, lane: int) -> None:
+def touch(state: EngineState, lane: int) -> None:
     """Marks a lane, so that this round examines it when it issues."""
     if state.lanes[lane].is_touched == 0:
         clock = state.clock[0]
@@ -26,7 +26,7 @@ def touch(state: State, lane: int) -> None:
 
 
 @kernel(allocates=False)
-def make_ready(state: State, node: int, row: int) -> None:
+def make_ready(state: EngineState, node: int, row: int) -> None:
     """Everything that the node waited for is done."""
     clock, programs, instance = state.clock[0], state.programs, state.instances[state.nodes[node].instance]
     of_program = programs.rows[row].lane
@@ -46,7 +46,7 @@ def make_ready(state: State, node: int, row: int) -> None:
 
 
 @kernel(allocates=False)
-def complete(state: State, node: int) -> None:
+def complete(state: EngineState, node: int) -> None:
     """Ends the node now: frees its lane, and makes its successors ready."""
     clock, it = state.clock[0], state.nodes[node]
     it.end_ns = clock.now_ns
@@ -67,7 +67,7 @@ def complete(state: State, node: int) -> None:
 
 
 @kernel(allocates=False)
-def take(state: State, number: int) -> int:
+def take(state: EngineState, number: int) -> int:
     """The node that a lane issues next, or -1. The lane is then busy with it."""
     lane, programs = state.lanes[number], state.programs
     if lane.busy >= 0:
@@ -106,7 +106,7 @@ def take(state: State, number: int) -> int:
 
 
 @kernel(allocates=False)
-def call_followers(state: State, follower: int, of_program: int) -> None:
+def call_followers(state: EngineState, follower: int, of_program: int) -> None:
     """Marks the same lane of all followers of a rank for this round."""
     while follower >= 0:
         instance = state.instances[follower]
@@ -116,7 +116,7 @@ def call_followers(state: State, follower: int, of_program: int) -> None:
 
 
 @kernel(allocates=False)
-def wake(state: State) -> None:
+def wake(state: EngineState) -> None:
     """Starts ranks whose time has come: their nodes without dependencies become ready. Sets the time of the next
     start."""
     clock, instances = state.clock[0], state.instances
@@ -133,7 +133,7 @@ def wake(state: State) -> None:
 
 
 @kernel(allocates=False)
-def choose(state: State) -> int:
+def choose(state: EngineState) -> int:
     """The nodes that start now: starting[:count], where count is returned. Nodes without a lane, and one per free
     lane."""
     clock, starting = state.clock[0], state.starting
@@ -155,7 +155,7 @@ def choose(state: State) -> int:
 
 
 @kernel(allocates=False)
-def starts_with_operation(state: State, node: int, begin_ns: int) -> None:
+def starts_with_operation(state: EngineState, node: int, begin_ns: int) -> None:
     """A member without a lane starts when its operation begins, if it arrived earlier."""
     it = state.nodes[node]
     if state.programs.rows[row_of(state, node)].lane < 0 and it.start_ns < begin_ns <= state.clock[0].now_ns:

@@ -12,14 +12,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64, I64
 from etude.machine.topology import Topology
 from etude.model.match import WORLD
 from etude.model.schema import Collective
 from etude.run.simulate.lower import Lowered
-from etude.run.simulate.networks.state import I64, VISIT, WHOLE, LinkState, Table
+from etude.run.simulate.networks.state import VISIT, WHOLE, LinkState, Table
 from etude.run.simulate.operations import Operations
-
-F64 = NDArray[np.float64]
 
 PARTS: Final = 64
 """Intervals that the time of a run is divided into, each a row of `links`."""
@@ -91,15 +90,17 @@ def _over_time(visits: Table, wire: F64, operation: I64, names: NDArray[np.str_]
         under_way[i] = _between(edges, came[mine], end[mine], np.ones(len(mine)))
         waiting[i] = _between(edges, came[mine], begin[mine], np.ones(len(mine)))
     number = np.repeat(np.arange(len(used)), len(length))
-    return pa.table({
-        "link": names[used[number]] if len(used) else pa.array([], pa.string()),
-        "from_ns": np.tile(edges[:-1], len(used)),
-        "to_ns": np.tile(edges[1:], len(used)),
-        "utilisation": (moved / (rate[used][:, None] * length)).ravel(),
-        "under_way": (under_way / length).ravel(),
-        "waiting": (waiting / length).ravel(),
-        "operations": _different(which, operation, came, end, edges, shape).ravel(),
-    })  # fmt: skip
+    return pa.table(
+        {
+            "link": names[used[number]] if len(used) else pa.array([], pa.string()),
+            "from_ns": np.tile(edges[:-1], len(used)),
+            "to_ns": np.tile(edges[1:], len(used)),
+            "utilisation": (moved / (rate[used][:, None] * length)).ravel(),
+            "under_way": (under_way / length).ravel(),
+            "waiting": (waiting / length).ravel(),
+            "operations": _different(which, operation, came, end, edges, shape).ravel(),
+        }
+    )
 
 
 def _between(edges: I64, start: F64, end: F64, rate: F64) -> F64:

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from etude.base.errors import EtudeError, MismatchError, TraceError, UsageError
 from etude.cost.choice import Taken
+from etude.kernels.arrays import I32, I64
 from etude.machine.system import System
+from etude.model.check.findings import FindingList
 from etude.model.check.findings import ProgramClasses as SamePrograms
-from etude.model.check.findings import Report
 from etude.model.check.groups import check_collectives, check_groups
 from etude.model.job import Job
 from etude.model.match import Matching, match
@@ -20,7 +21,6 @@ from etude.model.values import with_values
 from etude.run.simulate.classes import RankClasses, alone, stable_classes
 from etude.run.simulate.costs import by_kind_of_device, node_costs
 from etude.run.simulate.groups import UsedGroups, link_distance, link_factors, used_groups
-from etude.run.simulate.networks.state import I32, I64
 from etude.run.simulate.options import Options, Policy
 from etude.run.simulate.programs import BuiltPrograms, build_programs, merged
 
@@ -115,7 +115,7 @@ _REFUSED = ("member_outside", "member_twice", "not_a_member", "collective_order"
 
 def _contradiction(job: Job, matching: Matching) -> EtudeError | None:
     """An error for collectives that contradict each other; missing ones end in a deadlock, which reports them."""
-    report = Report(job)
+    report = FindingList(job)
     check_groups(report, SamePrograms(job.trace_of, ()), matching)
     check_collectives(report, matching)
     for finding in report.sorted():

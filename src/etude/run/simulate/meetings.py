@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.cost.contention import Launch, excess, filling, launch_of, transfer_of, work_of
 from etude.cost.groups import GroupShape
 from etude.cost.ops import DTYPE_NUMBER, OpClass, Work
+from etude.kernels.arrays import I64
 from etude.machine.system import Device, System
 from etude.model.memory import LOCAL, REMOTE, locations
 from etude.model.schema import Collective, Kind
@@ -27,9 +27,6 @@ from etude.run.simulate.lower import Lowered
 from etude.run.simulate.networks.meeting import UNPRICED, Kinds
 from etude.run.simulate.operations import Operations
 from etude.run.simulate.options import Options
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 KERNEL, STREAM, TO_DEVICE, TO_HOST, TRANSFER = range(5)
 """First column of `Launches`: what a row is."""
@@ -46,7 +43,7 @@ _SPLIT: Final = (Collective.REDUCE_SCATTER, Collective.REDUCE_SCATTER_BLOCK, Col
 
 
 @dataclass(slots=True)
-class Meetings:
+class RunningPairs:
     """Kinds of everything that runs; pairs are priced on request."""
 
     devices: tuple[Device, ...]
@@ -80,7 +77,7 @@ class Meetings:
         return said
 
 
-def meetings(lowered: Lowered, ops: Operations) -> Meetings | None:
+def meetings(lowered: Lowered, ops: Operations) -> RunningPairs | None:
     """None unless overlaps have a cost."""
     if not lowered.options.contention:
         return None
@@ -108,7 +105,7 @@ def meetings(lowered: Lowered, ops: Operations) -> Meetings | None:
     )
     silent = (unique[:, 0] == KERNEL) & (unique[:, 3] <= 0) & (unique[:, 4] <= 0)
     grain = lowered.options.grain
-    return Meetings(devices, unique, kinds, near, int(silent[which[:count]].sum()), grain.ctas if grain else 0)
+    return RunningPairs(devices, unique, kinds, near, int(silent[which[:count]].sum()), grain.ctas if grain else 0)
 
 
 def node_rows(trace: Trace, cost_ns: I64, device: int, options: Options) -> tuple[I64, I64]:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from etude.base.errors import ClusterError
+from etude.kernels.arrays import I64
 from etude.kernels.heap import empty_heap
 from etude.machine.fabrics import topology_of_system
 from etude.machine.faults import links_between, with_faults
@@ -21,7 +22,7 @@ from etude.run.simulate.networks.operation import Model, NetworkOptions
 from etude.run.simulate.networks.registry import Registry, grown
 from etude.run.simulate.networks.rerouting import Rerouting, moved, rates_over_time, waiting
 from etude.run.simulate.networks.sharing import Sharing
-from etude.run.simulate.networks.state import I64, OPERATION, NetworkState, OperationState, Table
+from etude.run.simulate.networks.state import OPERATION, NetworkState, OperationState, Table
 from etude.run.simulate.operations import Operations
 from etude.run.simulate.options import LinkChange, Network
 from etude.run.simulate.result import LINKS_SHOWN, LinkUse

@@ -11,19 +11,17 @@ from numpy.typing import NDArray
 from etude.base.errors import MismatchError, TraceError
 from etude.cost.collectives import collective_time_ns, p2p_time_ns
 from etude.cost.schedule import Schedule
+from etude.kernels.arrays import F64, I32, I64, Bool
 from etude.model.schema import RECORDED_NS, UNKNOWN, Collective, Kind, ValueKind
 from etude.run.simulate.groups import link_factors, members_of
 from etude.run.simulate.lower import Lowered
 from etude.run.simulate.networks.carrier import alone_ns
-from etude.run.simulate.networks.state import I32, I64, NEVER
+from etude.run.simulate.networks.state import NEVER
 from etude.run.simulate.options import Times
-
-F64 = NDArray[np.float64]
-Bool = NDArray[np.bool_]
 
 
 @dataclass(slots=True, eq=False)
-class _Part:
+class _OperationPart:
     """Operation o waits for `missing[o]` members; `sender[o]` alone starts it if it is eager."""
 
     node: I64
@@ -48,7 +46,7 @@ class _Part:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Operations(_Part):
+class Operations(_OperationPart):
     """All operations: first the collectives, then the messages, from `messages_from` on."""
 
     messages_from: int
@@ -68,7 +66,7 @@ def operations(lowered: Lowered) -> Operations:
     single_node, single_ns = _singles(lowered, notes)
     for before, part in zip(np.cumsum([len(p) for p in parts]), parts[1:], strict=False):
         part.of += before
-    columns = [np.concatenate([getattr(part, name) for part in parts]) for name in _Part.__slots__]
+    columns = [np.concatenate([getattr(part, name) for part in parts]) for name in _OperationPart.__slots__]
     return Operations(*columns, messages_from=len(parts[0]), single_node=single_node, single_ns=single_ns, notes=notes)
 
 
@@ -81,7 +79,7 @@ def spread(start: NDArray[Any], length: NDArray[Any]) -> tuple[I64, I64]:
 # -- collectives -------------------------------------------------------------------------------------------------------
 
 
-def _collectives(lowered: Lowered, notes: list[str]) -> _Part:
+def _collectives(lowered: Lowered, notes: list[str]) -> _OperationPart:
     uses, sides, groups = lowered.matching.uses, lowered.matching.sides, lowered.groups
     mine = np.flatnonzero(lowered.is_simulated[uses.at])
     use_class = lowered.classes.group[groups.of_use[mine]]
@@ -108,7 +106,7 @@ def _collectives(lowered: Lowered, notes: list[str]) -> _Part:
     node = lowered.node(at, sides.rows[flat])
     time_ns, by_record = _collective_times(lowered, of_op, kind, size, recorded, notes)
     member = uses.group_rank[mine][which].astype(np.int64)
-    return _Part(
+    return _OperationPart(
         node,
         of,
         member,
@@ -226,7 +224,7 @@ def _slowed(time_ns: I64, factor: F64, where: Bool) -> I64:
 # -- messages ----------------------------------------------------------------------------------------------------------
 
 
-def _messages(lowered: Lowered, notes: list[str]) -> _Part:
+def _messages(lowered: Lowered, notes: list[str]) -> _OperationPart:
     """Sends with their receives."""
     links, sides, pairs = lowered.matching.links, lowered.matching.sides, lowered.matching.pairings
     mine = np.flatnonzero((links.pairing >= 0) & lowered.is_simulated[links.src_at])
@@ -258,7 +256,7 @@ def _messages(lowered: Lowered, notes: list[str]) -> _Part:
         time_ns[own] = 0
     number = np.arange(len(link))
     sender = np.where(_eager(lowered, size), a, -1)
-    return _Part(
+    return _OperationPart(
         np.concatenate([a, b]),
         np.concatenate([number, number]),
         np.repeat([0, 1], len(link)),
@@ -291,7 +289,7 @@ def _eager(lowered: Lowered, size: I64) -> Bool:
     return np.ones(len(size), bool) if limit is None else size <= limit
 
 
-def _lone(lowered: Lowered, notes: list[str]) -> _Part:
+def _lone(lowered: Lowered, notes: list[str]) -> _OperationPart:
     """Sends and receives whose partner should be present and is not. An eager send ends, the others never complete."""
     links, sides, pairs = lowered.matching.links, lowered.matching.sides, lowered.matching.pairings
     first = lowered.is_simulated
@@ -322,7 +320,7 @@ def _lone(lowered: Lowered, notes: list[str]) -> _Part:
     member = np.where(is_send, 0, 1)
     comers, none = np.full(len(link), 2, np.int32), np.zeros(len(link), np.uint8)
     lag_ns = np.zeros(len(link), np.int64)
-    return _Part(node, np.arange(len(link)), member, comers, sender, time_ns, none, size, link, lag_ns)
+    return _OperationPart(node, np.arange(len(link)), member, comers, sender, time_ns, none, size, link, lag_ns)
 
 
 def _singles(lowered: Lowered, notes: list[str]) -> tuple[I64, I64]:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import TraceError
 from etude.cost.traces import ops_of
+from etude.kernels.arrays import I32, I64, U8, Bool
 from etude.model.fingerprint import Fingerprint
 from etude.model.frames import frames
 from etude.model.graph import dependencies, successors
@@ -23,11 +23,6 @@ from etude.model.use import uses
 from etude.run.simulate.networks.state import Table
 from etude.run.simulate.options import Options, Overlap, Policy
 from etude.run.simulate.state import ROW, Programs
-
-U8 = NDArray[np.uint8]
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 IS_COMM, IS_MEMORY = np.zeros(256, bool), np.zeros(256, bool)
 """By kind of node."""

@@ -11,9 +11,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32, I64
 from etude.kernels.heap import Heap, empty_heap
 from etude.run.simulate.networks.sharing import Sharing
-from etude.run.simulate.networks.state import I32, I64, Table
+from etude.run.simulate.networks.state import Table
 
 DONE: Final = -1
 """Value of `waits` of a node that has ended."""
@@ -23,7 +24,7 @@ CLOCK: Final = np.dtype(
         ("now_ns", np.int64),
         ("instant", np.int64),  # instants so far
         ("done_nodes", np.int64),
-        ("touched", np.int64),  # entries in use of the lists of `State`
+        ("touched", np.int64),  # entries in use of the lists of `EngineState`
         ("starting", np.int64),
         ("wake_ns", np.int64),  # when ranks start next, or NEVER
     ],
@@ -76,7 +77,7 @@ LANE: Final = np.dtype(
 )
 
 
-class Rules(NamedTuple):
+class IssueRules(NamedTuple):
     strict: bool  # lanes keep the recorded order
     first_come: bool  # a lane takes what became ready first
 
@@ -90,9 +91,9 @@ class Programs(NamedTuple):
     lane_rows: I32
 
 
-class State(NamedTuple):
+class EngineState(NamedTuple):
     clock: NDArray[Any]  # one record
-    rules: Rules
+    rules: IssueRules
     programs: Programs
     instances: Table
     nodes: Table

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from etude.base.figures import figure, part
 from etude.base.outputs import Place, Printed, Written
 from etude.base.talk import say
-from etude.steps.asked.job_out import Files, To, write_job
+from etude.steps.asked.job_out import JobFiles, To, write_job
 from etude.steps.asked.jobs import JobInput, JobSource
 from etude.steps.asked.times_on import TimesOnInput, times_system, with_times
 
@@ -42,9 +42,11 @@ class Anonymise(JobInput, TimesOnInput, Written):
         0, zero=True, key="round", panel=KEPT,
     )  # fmt: skip
     work: bool = figure(
-        "switch", "fill in FLOPs and bytes that follow from names and shapes, before they are removed", False,
+        "switch",
+        "fill in FLOPs and bytes that follow from names and shapes, before they are removed",
+        False,
         panel=KEPT,
-    )  # fmt: skip
+    )
     name: str = figure("text", "name of the copy", "anonymous", needs="out", like="copy")
     key: str | None = figure(
         "out", "write the meaning of each token, as JSON; keep this file private", None, panel=KEPT, like="key.json"
@@ -58,7 +60,7 @@ class AnonymiseInputs:
     source: JobSource
     times_on: "System | None"
     options: "AnonymiseOptions"
-    files: Files
+    files: JobFiles
     key: Place | None
 
 
@@ -69,7 +71,7 @@ def inputs(asked: Anonymise) -> AnonymiseInputs:
     source, place = JobSource.of(asked), Place.of(asked)
     if place is not None:
         check_place(place.path, place.force, source=source.path)
-    files = Files(out=place.path if place else None, to=asked.to, force=asked.force)
+    files = JobFiles(out=place.path if place else None, to=asked.to, force=asked.force)
     is_rounded = asked.per_octave > 0
     options = AnonymiseOptions(
         keep_shapes=asked.keep_shapes, keep_times=is_rounded or not asked.drop_times, per_octave=asked.per_octave,

@@ -36,9 +36,11 @@ class SimulateAstra:
         "path", "ASTRA-sim's network file (YAML)", names=("--network-configuration", "--astra-network"), panel="Input"
     )
     system: str = figure(
-        "path", "ASTRA-sim's system file (JSON)", names=("-s", "--system-configuration", "--astra-system"),
+        "path",
+        "ASTRA-sim's system file (JSON)",
+        names=("-s", "--system-configuration", "--astra-system"),
         panel="Input",
-    )  # fmt: skip
+    )
     remote_memory: str | None = figure(
         "path", "ASTRA-sim's remote-memory file (JSON)", None, panel="Input",
         names=("--remote-memory-configuration", "--astra-remote-memory"),

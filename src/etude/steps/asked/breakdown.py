@@ -25,16 +25,20 @@ class Breakdown(Analysis, Counted):
         "several",
         "show the overlap of two groups instead; give the option twice. compute, communication, memory, all_reduce, "
         "..., `name:REGEX`, `module:REGEX`, `phase:REGEX`, `stream:7`, or several with `|` between them",
-        (), like=[["compute", "memory"]], plain=True,
-    )  # fmt: skip
+        (),
+        like=[["compute", "memory"]],
+        plain=True,
+    )
     types: bool = figure("switch", "show the time in which exactly these classes run, instead", False)
     steps: bool = figure("switch", "every step of every rank instead", False)
     variation: bool = figure("switch", "how much each rank's steps vary instead", False)
     ray: str = figure(
         "text",
         "read the ranks of a recording on Ray: `auto`, or the address of a cluster that sees its files",
-        "", like="auto", local=True,
-    )  # fmt: skip
+        "",
+        like="auto",
+        local=True,
+    )
 
 
 def inputs(asked: Breakdown) -> Analysed:

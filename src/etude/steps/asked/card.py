@@ -33,7 +33,7 @@ class ShowCard:
 class CardInputs:
     path: Path
     own: Path
-    """Where the card of the job lies, or would."""
+    """Where the card of the job is, or would be."""
     out: Path | None
     force: bool
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Collectives(Analysis):
+class CollectivesOf(Analysis):
     """Collectives matched across ranks: transfer time, waiting time, algorithm and bus bandwidth
 
     etude collectives run/
@@ -26,7 +26,7 @@ class Collectives(Analysis):
     by_group: bool = figure("switch", "one row per group", False)
 
 
-def inputs(asked: Collectives) -> Analysed:
+def inputs(asked: CollectivesOf) -> Analysed:
     from etude.analyse.collectives import collectives
 
     view = only_one(asked, "each", "by_group")

@@ -13,7 +13,7 @@ from etude.steps.asked.job_out import tell
 from etude.steps.asked.jobs import JobInput, JobSource
 
 if TYPE_CHECKING:
-    from etude.steps.asked.converting import Written
+    from etude.steps.asked.converting import WrittenJob
 
 
 TEXT = "Text workloads"
@@ -68,7 +68,7 @@ def inputs(asked: Convert) -> ConvertInputs:
     return ConvertInputs(JobSource.of(asked), out, how, force, None, None)
 
 
-def run(given: ConvertInputs) -> "tuple[Written, str]":
+def run(given: ConvertInputs) -> "tuple[WrittenJob, str]":
     from etude.steps.asked.converting import write_as
     from etude.store import cards
 
@@ -76,7 +76,7 @@ def run(given: ConvertInputs) -> "tuple[Written, str]":
     return write_as(job, given.out, given.how, card=card, force=given.force, progress=progress), given.how.to.value
 
 
-def show(result: "tuple[Written, str]") -> None:
+def show(result: "tuple[WrittenJob, str]") -> None:
     written, to = result
     tell(written)
     if written.left_behind:

@@ -32,7 +32,7 @@ ASTRA_FILES: Final = ("network.yml", "topology.txt", "README.md")
 OURS: Final = (".et", ".et.gz", ".et.zst", ".json", ".json.gz", ".json.zst", ".parquet", "card.yaml")
 
 
-class Target(StrEnum):
+class TargetFormat(StrEnum):
     PARQUET = "parquet"
     ET = "et"
     JSON = "json"
@@ -65,10 +65,10 @@ DIALECT_HELP: Final = (
 class ConvertOptions:
     """Parameters of how a job is written."""
 
-    to: Target = figure(
+    to: TargetFormat = figure(
         "choice", "the format to write. `astra`: a folder with all files that ASTRA-sim reads. `flows`: a table of the "
         "messages that collectives consist of, for packet simulators, as CSV or Parquet. `simai`: SimAI's text "
-        "workload", Target.ET, of=Target,
+        "workload", TargetFormat.ET, of=TargetFormat,
     )  # fmt: skip
     system: str = figure(
         "text", "the system that the written files simulate (`astra`, `flows`), or whose compute times they have "
@@ -93,7 +93,7 @@ class ConvertOptions:
 class Conversion:
     """How a job is written."""
 
-    to: Target
+    to: TargetFormat
     system: str = ""
     name: str = ""
     dialect: Dialect = Dialect.PLAIN
@@ -105,16 +105,16 @@ class Conversion:
         """What the format reads, and nothing else."""
         to = asked.to
         if to in SIMULATORS:
-            if not asked.system and to != Target.SIMAI:
+            if not asked.system and to != TargetFormat.SIMAI:
                 raise UsageError(f"`--to {to}` needs a system", hint="--system dgx-h100; `etude systems` lists them")
-            return cls(to, asked.system, asked.name if to == Target.ASTRA else "")
-        if to == Target.PARQUET:
+            return cls(to, asked.system, asked.name if to == TargetFormat.ASTRA else "")
+        if to == TargetFormat.PARQUET:
             return cls(to, name=asked.name, fold=asked.fold)
         return cls(to, name=asked.name, dialect=asked.dialect, compress=asked.compress)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class WrittenJob:
     """Where a job was written, and what is to be said of it; a path for whatever takes one."""
 
     place: Path
@@ -134,7 +134,7 @@ def convert(
     job: Job | str | os.PathLike[str], out: str | os.PathLike[str], *, to: str = "parquet", dialect: str = "plain",
     system: str = "", name: str = "", compress: str = "none", fold: bool = True, card: Card | None = None,
     force: bool = False, progress: Progress = quiet,
-) -> Written:  # fmt: skip
+) -> WrittenJob:  # fmt: skip
     """Writes a job as a folder of `parquet`, `et` or `json`, or as what `astra`, `flows` or `simai` read, in full or
     not at all, and says where it is.
 
@@ -158,22 +158,22 @@ def convert(
 def write_as(
     job: Job, place: Path, how: Conversion, *, card: Card | None = None, force: bool = False,
     progress: Progress = quiet,
-) -> Written:  # fmt: skip
+) -> WrittenJob:  # fmt: skip
     """Writes a job in a format, in full or not at all."""
     job = job.replace(name=how.name) if how.name else job
     if how.to in SIMULATORS:
-        write = {Target.ASTRA: _astra, Target.FLOWS: _flows, Target.SIMAI: _simai}[how.to]
+        write = {TargetFormat.ASTRA: _astra, TargetFormat.FLOWS: _flows, TargetFormat.SIMAI: _simai}[how.to]
         return write(job, place, how.system, force, progress)
-    behind = chakra.left_behind(job) if how.to != Target.PARQUET else []
+    behind = chakra.left_behind(job) if how.to != TargetFormat.PARQUET else []
     job, problems = in_dialect(job, how.to, how.dialect)
     with writing(place, force=force) as folder, progress(f"writing {place}", len(job)) as advance:
         folder.mkdir()
         packed = "" if how.compress == Compression.NONE else f".{how.compress}"
-        _write(folded(job) if how.fold and how.to == Target.PARQUET else job, folder, how.to, packed, advance)
+        _write(folded(job) if how.fold and how.to == TargetFormat.PARQUET else job, folder, how.to, packed, advance)
         if card is not None:
             cards.write(card, folder / cards.NAME)
     notes = tuple(_cannot_run(problems, how.dialect))
-    return Written(place=place, what=_size(job), notes=notes, left_behind=tuple(behind), problems=tuple(problems))
+    return WrittenJob(place=place, what=_size(job), notes=notes, left_behind=tuple(behind), problems=tuple(problems))
 
 
 def _size(job: Job) -> str:
@@ -231,7 +231,7 @@ def check_place(out: Path, force: bool, source: Path | None = None) -> None:
         raise UsageError(f"contains files that Etude did not write: {others[0]}", where=str(out), hint=hint)
 
 
-def _astra(job: Job, out: Path, system: str, force: bool, progress: Progress) -> Written:
+def _astra(job: Job, out: Path, system: str, force: bool, progress: Progress) -> WrittenJob:
     """A folder with all that ASTRA-sim's binaries read."""
     from etude.make.transform.dialects import astra_files, astra_refusals
 
@@ -250,7 +250,7 @@ def _astra(job: Job, out: Path, system: str, force: bool, progress: Progress) ->
         for name, text in files.items():
             (folder / name).write_text(text, encoding="utf-8")
     notes = tuple(_cannot_run(problems, "astra"))
-    return Written(place=out, what=f"{_size(job)}, and {', '.join(files)}", notes=notes, problems=tuple(problems))
+    return WrittenJob(place=out, what=f"{_size(job)}, and {', '.join(files)}", notes=notes, problems=tuple(problems))
 
 
 def _has_times(job: Job) -> bool:
@@ -260,7 +260,7 @@ def _has_times(job: Job) -> bool:
     )
 
 
-def _flows(job: Job, out: Path, system: str, force: bool, progress: Progress) -> Written:
+def _flows(job: Job, out: Path, system: str, force: bool, progress: Progress) -> WrittenJob:
     """A table of messages: CSV, whose `after` has numbers with blanks between them, or Parquet."""
     from etude.run.simulate.flows import flow_table
 
@@ -271,10 +271,10 @@ def _flows(job: Job, out: Path, system: str, force: bool, progress: Progress) ->
     with writing(out, force=force) as path, progress(f"writing {out}"):
         _write_table(found.table, path)
     sent = int(found.table["bytes"].to_numpy().sum())
-    return Written(place=out, what=f"{len(found.table):,} flows, {sent:,} bytes", notes=tuple(found.notes))
+    return WrittenJob(place=out, what=f"{len(found.table):,} flows, {sent:,} bytes", notes=tuple(found.notes))
 
 
-def _simai(job: Job, out: Path, system: str, force: bool, progress: Progress) -> Written:
+def _simai(job: Job, out: Path, system: str, force: bool, progress: Progress) -> WrittenJob:
     """SimAI's text workload; compute that has no time is priced on a system, if one is given."""
     from etude.make.transform.dialects import simai_text
 
@@ -289,7 +289,7 @@ def _simai(job: Job, out: Path, system: str, force: bool, progress: Progress) ->
     with writing(out, force=force) as path:
         path.write_text(text, encoding="utf-8")
     note = "the text has no dependencies: collectives run one after another, gradients after all compute"
-    return Written(place=out, what=f"{text.count(chr(10)) - 2:,} lines for {job.world_size:,} ranks", notes=(note,))
+    return WrittenJob(place=out, what=f"{text.count(chr(10)) - 2:,} lines for {job.world_size:,} ranks", notes=(note,))
 
 
 def _write_table(table: pa.Table, path: Path) -> None:

@@ -35,8 +35,9 @@ class CriticalPath(Analysis, Topped):
         "count",
         "number of the longest operations for which the gain of making them faster is computed; by default 10, or as "
         "many as --top, none with --json",
-        None, zero=True,
-    )  # fmt: skip
+        None,
+        zero=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)

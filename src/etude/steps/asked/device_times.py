@@ -25,14 +25,14 @@ class DeviceTimesInput:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceTimes:
+class DeviceTimesSource:
     """Where device times come from, and the factor of host times; None: estimated."""
 
     source: JobSource
     factor: float | None
 
     @classmethod
-    def of(cls, asked: DeviceTimesInput, source: JobSource) -> "DeviceTimes | None":
+    def of(cls, asked: DeviceTimesInput, source: JobSource) -> "DeviceTimesSource | None":
         if asked.device_times_of is None:
             return None
         other = replace(source, path=Path(asked.device_times_of), groups=None)

@@ -10,19 +10,18 @@ from etude.base.figures import argument, figure
 from etude.base.parameters import spelled
 from etude.base.talk import say
 from etude.steps.asked.edits import edits_of, run_times
-from etude.steps.asked.job_out import Files, JobOut, write_job
+from etude.steps.asked.job_out import JobFiles, JobOut, write_job
 from etude.steps.asked.jobs import JobInput, JobSource
 from etude.steps.asked.times_on import TimesOnInput, times_system, with_times
 
 if TYPE_CHECKING:
     from etude.machine.system import System
-    from etude.make.transform.edits import Edit as OneEdit
-    from etude.make.transform.edits import Edited
+    from etude.make.transform.edits import Edit, Edited
     from etude.model.job import Job
 
 
 @dataclass(frozen=True, kw_only=True)
-class Edit(JobOut, TimesOnInput, JobInput):
+class EditJob(JobOut, TimesOnInput, JobInput):
     """A what-if copy of a job: faster operators, compressed or merged communication, another order, more ranks
 
     etude edit job/ -o zipped/ "compress group=dp,ep ratio=1.35 encode=400GB/s decode=600GB/s when=pays"
@@ -51,11 +50,11 @@ class Edit(JobOut, TimesOnInput, JobInput):
 @dataclass(frozen=True, slots=True)
 class EditInputs:
     source: JobSource
-    edits: "tuple[OneEdit, ...]"
+    edits: "tuple[Edit, ...]"
     machine: "System | None"
     times_on: "System | None"
     simulate: bool
-    files: Files
+    files: JobFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ class EditResult:
     out: Path | None
 
 
-def inputs(asked: Edit) -> EditInputs:
+def inputs(asked: EditJob) -> EditInputs:
     from etude.machine import open_system
     from etude.steps.asked.converting import check_place
 
@@ -79,7 +78,7 @@ def inputs(asked: Edit) -> EditInputs:
             hint=f"{spelled(asked, 'simulate')} simulates the job there, before and after; --times-on gives times to "
             "compute without any",
         )
-    files = Files.of(asked)
+    files = JobFiles.of(asked)
     if files.out is not None:
         check_place(files.out, files.force, source=source.path)
     return EditInputs(source, edits, machine, times_on, simulate, files)

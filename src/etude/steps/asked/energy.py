@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Energy(RunInput, RanOnInput, LongInput, PowerInput):
+class EnergyOf(RunInput, RanOnInput, LongInput, PowerInput):
     """Power over time and energy of a run, or of a predicted model: J, kWh, carbon, price
 
     etude energy run/ --ran-on h200
@@ -76,13 +76,14 @@ class EnergyInputs:
     power: PowerInputs
 
 
-def energy_inputs(asked: Energy) -> EnergyInputs:
+def energy_inputs(asked: EnergyOf) -> EnergyInputs:
     from etude.machine import device_names, open_device
 
     on, is_device = asked.ran_on, asked.ran_on in device_names()
     if on and not is_device and asked.system:  # a system, which may have devices of several kinds
-        raise UsageError(f"{spelled(asked, 'ran_on')} and {spelled(asked, 'system')} both name a system",
-                         hint="give one of them")  # fmt: skip
+        raise UsageError(
+            f"{spelled(asked, 'ran_on')} and {spelled(asked, 'system')} both name a system", hint="give one of them"
+        )
     groups, timing = (None if path is None else Path(path) for path in (asked.groups, asked.timing))
     source = RunSource(Path(asked.path), timing=timing, groups=groups, workers=asked.workers, times=times_wanted(asked))
     system = asked.system or ("" if is_device else on)

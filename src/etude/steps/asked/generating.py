@@ -12,11 +12,11 @@ from etude.base.parameters import is_given, naming, spelled
 from etude.base.units import format_bytes, format_count, parse_bytes
 from etude.make.generate import Plan
 from etude.steps.asked.job_out import (
-    Files,
+    JobFiles,
     JobMade,
     JobOut,
-    Limit,
     LimitInput,
+    MemoryLimit,
     MemoryOut,
     memory_place,
     write_job,
@@ -58,15 +58,15 @@ class GenerateInputs:
     model: Model
     plan: Plan
     name: str
-    limit: Limit
-    files: Files
+    limit: MemoryLimit
+    files: JobFiles
     memory: Place | None
 
 
 def generate_inputs(asked: Generate) -> GenerateInputs:
     model, said = model_asked(asked)
     plan = plan_asked(asked, model, said)
-    return GenerateInputs(model, plan, asked.name, Limit.of(asked), Files.of(asked), memory_place(asked))
+    return GenerateInputs(model, plan, asked.name, MemoryLimit.of(asked), JobFiles.of(asked), memory_place(asked))
 
 
 def run_generate(given: GenerateInputs) -> tuple[Generated, dict[str, Any]]:
@@ -143,7 +143,7 @@ class GenerateMicro(JobOut):
 class MicroInputs:
     pattern: str
     options: MicroOptions
-    files: Files
+    files: JobFiles
 
 
 def micro_inputs(asked: GenerateMicro) -> MicroInputs:
@@ -157,7 +157,7 @@ def micro_inputs(asked: GenerateMicro) -> MicroInputs:
             group=asked.group, stride=asked.stride, compute_ns=round(asked.compute_ns), overlap=asked.overlap,
             concurrent=asked.concurrent, seed=asked.seed,
         )  # fmt: skip
-    return MicroInputs(asked.pattern, options, Files.of(asked))
+    return MicroInputs(asked.pattern, options, JobFiles.of(asked))
 
 
 def run_micro(given: MicroInputs) -> tuple[Job, dict[str, list[str]]]:

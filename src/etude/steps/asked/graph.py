@@ -12,7 +12,7 @@ ENDINGS = (".svg", ".dot", ".graphml")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Graph(JobInput, Written):
+class GraphOf(JobInput, Written):
     """The dependency graph of a rank, or its part around one node, as a picture or for graph tools
 
     etude graph run/ --around 812 --hops 2 -o g.svg
@@ -43,7 +43,7 @@ class GraphInputs:
     hops: int
 
 
-def inputs(asked: Graph) -> GraphInputs:
+def inputs(asked: GraphOf) -> GraphInputs:
     place = Place.of(asked)
     assert place is not None
     if place.path.suffix not in ENDINGS:

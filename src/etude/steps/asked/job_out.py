@@ -9,7 +9,7 @@ from etude.base.figures import figure, part
 from etude.base.outputs import Place, Printed
 from etude.base.parameters import only_one, spelled
 from etude.base.talk import progress, say
-from etude.steps.asked.converting import DIALECT_HELP, Dialect, Written
+from etude.steps.asked.converting import DIALECT_HELP, Dialect, WrittenJob
 from etude.steps.asked.plans import memory_limit
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class JobOut:
     output: Printed = part(Printed)
 
 
-def tell(found: Written) -> None:
+def tell(found: WrittenJob) -> None:
     """Says what was written, and what is to be said of it."""
     say(f"wrote {found.place}: {found.what}")
     for note in found.notes:
@@ -50,7 +50,7 @@ def tell(found: Written) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Files:
+class JobFiles:
     """Where a job that was made goes, and how."""
 
     out: Path | None
@@ -60,7 +60,7 @@ class Files:
     no_write: bool = False
 
     @classmethod
-    def of(cls, asked: JobOut) -> "Files":
+    def of(cls, asked: JobOut) -> "JobFiles":
         """Where a verb with `JobOut` writes; a place that is taken is refused."""
         only_one(asked, "out", "no_write")
         place = Place.at(asked.out, asked.force)
@@ -68,7 +68,7 @@ class Files:
         return cls(out=out, to=asked.to, dialect=asked.dialect, force=asked.force, no_write=asked.no_write)
 
 
-def write_job(job: "Job", files: Files, card: "Card | None" = None) -> dict[str, Any]:
+def write_job(job: "Job", files: JobFiles, card: "Card | None" = None) -> dict[str, Any]:
     """Writes a job that was made, with its card if it has one, in full or not at all. What ASTRA-sim cannot run of its
     `.et` files is said, and given back for `--json`."""
     from etude.steps.asked.converting import convert, in_dialect
@@ -139,20 +139,22 @@ class LimitInput:
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class MemoryLimit:
     """Memory that a rank may fill, and of what."""
 
     bytes: int
     system: str = ""
 
     @classmethod
-    def of(cls, asked: Any) -> "Limit":
+    def of(cls, asked: Any) -> "MemoryLimit":
         from etude.machine import open_system
 
         if only_one(asked, "memory", "system") != "system":
             return cls(memory_limit(asked.memory))
-        say(f"note: nothing is simulated: {spelled(asked, 'system')} is taken as a limit of memory, which is "
-            f"{spelled(asked, 'memory')}")  # fmt: skip
+        say(
+            f"note: nothing is simulated: {spelled(asked, 'system')} is taken as a limit of memory, which is "
+            f"{spelled(asked, 'memory')}"
+        )
         return cls(open_system(asked.system).device.memory_bytes, asked.system)
 
 

@@ -41,8 +41,10 @@ class Kernels(Analysis, Counted, Topped):
         "text",
         "name, kind, module, phase, shapes, types, stack or `stack:3`, step, stream, rank; separated by commas. With "
         "--counters: kernel, operator, module, phase, step, rank",
-        "", like="module", plain=True,
-    )  # fmt: skip
+        "",
+        like="module",
+        plain=True,
+    )
 
 
 def kernels_inputs(asked: Kernels) -> Analysed:

@@ -11,7 +11,7 @@ from etude.base.outputs import Place, Printed
 from etude.base.parameters import whole
 from etude.base.talk import say
 from etude.make.synth import MakeOptions
-from etude.steps.asked.job_out import Files, JobOut, write_job
+from etude.steps.asked.job_out import JobFiles, JobOut, write_job
 from etude.steps.asked.jobs import JobInput, JobSource
 from etude.steps.asked.times_on import TimesOnInput, times_system, with_times
 
@@ -97,11 +97,11 @@ class GenerateLearned(JobOut):
 class LearnedInputs:
     model: Path
     options: MakeOptions
-    files: Files
+    files: JobFiles
 
 
 def learned_inputs(asked: GenerateLearned) -> LearnedInputs:
-    return LearnedInputs(Path(asked.model), whole(asked.options), Files.of(asked))
+    return LearnedInputs(Path(asked.model), whole(asked.options), JobFiles.of(asked))
 
 
 def run_learned(given: LearnedInputs) -> tuple[Job, dict[str, list[str]]]:

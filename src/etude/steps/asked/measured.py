@@ -80,13 +80,13 @@ def calibrated(given: CalibrateInputs) -> "Calibrated":
 
 
 def _calibrated(given: CalibrateInputs) -> "Calibrated":
-    from etude.steps.asked.runs import open_run
+    from etude.steps.asked.runs import RunSource
     from etude.steps.measured.calibration import calibrate, calibrate_run
     from etude.steps.measured.rows import read_rows
 
     name = given.place.path.stem
     if given.ran_on is not None:
-        return calibrate_run(open_run(given.path, None, 1), given.ran_on, given.start, name)
+        return calibrate_run(RunSource(given.path, workers=1).open(), given.ran_on, given.start, name)
     rows = read_rows(given.path)
     with progress("simulating rows", len(rows)) as advance:
         return calibrate(rows, given.start, name, advance=advance)
@@ -153,9 +153,11 @@ def predicted_rows(given: RowsInputs) -> list[dict[str, Any]]:
         import numpy as np
 
         half, most = np.percentile(errors, [50, 90])
-        say(f"{len(errors)} rows predicted, {len(found) - len(errors)} rejected, {len(rows) - len(found)} not "
+        say(
+            f"{len(errors)} rows predicted, {len(found) - len(errors)} rejected, {len(rows) - len(found)} not "
             "training;"
-            f" error {half:.1%} at the median, {most:.1%} at the 90th percentile")  # fmt: skip
+            f" error {half:.1%} at the median, {most:.1%} at the 90th percentile"
+        )
     return found
 
 

@@ -19,7 +19,7 @@ NO_EVENTS = "no memory event is in this job; profile(profile_memory=True) record
 
 
 @dataclass(frozen=True, kw_only=True)
-class Memory(Analysis):
+class MemoryOf(Analysis):
     """Memory in use over time and its peaks; bandwidth of copies
 
     etude memory trace.json.gz                 needs profile_memory=True
@@ -53,7 +53,7 @@ class Allocated:
         return found if self.each else peaks(found)
 
 
-def memory_inputs(asked: Memory) -> Analysed | Allocated:
+def memory_inputs(asked: MemoryOf) -> Analysed | Allocated:
     from etude.analyse import memory as analyse
     from etude.analyse.counting import counting_of
     from etude.capture.opening import is_profile

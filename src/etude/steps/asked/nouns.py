@@ -13,7 +13,7 @@ _OF_SYSTEM: Final = 'etude.open_system("dgx-h100") opens one'
 
 
 def as_run(name: str, value: Any, others: dict[str, Any] | None = None) -> Any:
-    """A run: itself, that of a prediction, the recorded times of a job, or what lies at a path."""
+    """A run: itself, that of a prediction, the recorded times of a job, or what is at a path."""
     from etude.model.job import Job
     from etude.model.run import Run, recorded
 
@@ -31,7 +31,7 @@ def as_run(name: str, value: Any, others: dict[str, Any] | None = None) -> Any:
 
 
 def as_job(name: str, value: Any, others: dict[str, Any] | None = None) -> Any:
-    """A job: itself, that of a run or of what was generated, or what lies at a path."""
+    """A job: itself, that of a run or of what was generated, or what is at a path."""
     from etude.model.job import Job
 
     value = getattr(value, "generated", value)

@@ -97,17 +97,17 @@ def predict_inputs(asked: Predict) -> PredictInputs:
 
 def _planned(given: PredictInputs) -> "tuple[Plan, tuple[str, ...]]":
     """The plan, and what the stack's recipe filled in."""
-    from etude.steps.measured import Said, completed
+    from etude.steps.measured import RunFacts, completed
 
     if not isinstance(given.plan, dict):
         return given.plan, ()
-    plan, assumed = completed(Said(model=given.model, given=given.plan, system=given.system), given.stack)
+    plan, assumed = completed(RunFacts(model=given.model, given=given.plan, system=given.system), given.stack)
     plan.refuse_unread(given.axes, given.model)
     return plan, tuple(assumed)
 
 
 @dataclass(frozen=True, slots=True)
-class Predicted:
+class PredictedStep:
     """A step; what became of it with edits, or with several seeds; its power and energy."""
 
     found: "Prediction"
@@ -116,7 +116,7 @@ class Predicted:
     energy: dict[str, Any]
 
 
-def predicted(given: PredictInputs) -> Predicted:
+def predicted(given: PredictInputs) -> PredictedStep:
     from etude.steps.step import predict
     from etude.steps.what_if import findings, over_seeds
 
@@ -130,10 +130,10 @@ def predicted(given: PredictInputs) -> Predicted:
         told += [*pairs[0].edits.notes, *findings(pairs)]
     for note in dict.fromkeys(told):
         say(f"note: {note}")
-    return Predicted(found, pairs, bool(given.edits), _energy(found, options) if given.energy else {})
+    return PredictedStep(found, pairs, bool(given.edits), _energy(found, options) if given.energy else {})
 
 
-def predict_record(result: Predicted) -> dict[str, Any]:
+def predict_record(result: PredictedStep) -> dict[str, Any]:
     from etude.steps.what_if import summary_of
 
     if not result.pairs:
@@ -142,7 +142,7 @@ def predict_record(result: Predicted) -> dict[str, Any]:
     return {key: value for key, value in summary_of(result.pairs).items() if key not in left_out}
 
 
-def predict_figures(result: Predicted) -> Any:
+def predict_figures(result: PredictedStep) -> Any:
     """The most important figures, formatted."""
     from etude.base.units import format_bytes, format_time
 

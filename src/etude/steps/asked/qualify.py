@@ -1,4 +1,4 @@
-"""What is asked of the speed of a node, beside others or beside itself earlier."""
+"""What is asked of the speed of a node, compared with others or with itself earlier."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from etude.base.parameters import is_given, spelled
 from etude.base.talk import say
 
 if TYPE_CHECKING:
-    from etude.run.qualify import Node, Qualified
+    from etude.run.qualify import Qualified, QualifiedNode
     from etude.steps.node import Measuring
 
 OF_MEASURING = ("out", "name", "processes", "job", "repetitions", "seconds")
@@ -50,9 +50,9 @@ class Qualify(Written):
 
 @dataclass(frozen=True, slots=True)
 class QualifyInputs:
-    node: "Node | Measuring"
-    others: "tuple[Node, ...]"
-    past: "Node | None"
+    node: "QualifiedNode | Measuring"
+    others: "tuple[QualifiedNode, ...]"
+    past: "QualifiedNode | None"
     least: float
 
 
@@ -75,7 +75,7 @@ def qualify_inputs(asked: Qualify) -> QualifyInputs:
     return QualifyInputs(how, others, past, asked.least)
 
 
-def qualified(given: QualifyInputs) -> "tuple[Node, Qualified, QualifyInputs]":
+def qualified(given: QualifyInputs) -> "tuple[QualifiedNode, Qualified, QualifyInputs]":
     from etude.run.qualify import qualify
     from etude.steps.node import Measuring
 
@@ -84,18 +84,32 @@ def qualified(given: QualifyInputs) -> "tuple[Node, Qualified, QualifyInputs]":
     return node, found, given
 
 
-def figures_of(node: "Node") -> list[dict[str, Any]]:
-    return [{"figure": f.name, "part": f.part, "device": f.device, "value": f.value, "unit": f.unit,
-             "spread": round(f.spread, 4)} for f in node.figures]  # fmt: skip
+def figures_of(node: "QualifiedNode") -> list[dict[str, Any]]:
+    return [
+        {
+            "figure": f.name,
+            "part": f.part,
+            "device": f.device,
+            "value": f.value,
+            "unit": f.unit,
+            "spread": round(f.spread, 4),
+        }
+        for f in node.figures
+    ]
 
 
-def qualify_record(result: "tuple[Node, Qualified, QualifyInputs]") -> dict[str, Any]:
+def qualify_record(result: "tuple[QualifiedNode, Qualified, QualifyInputs]") -> dict[str, Any]:
     node, found, _ = result
-    return {"node": node.name, "figures": figures_of(node), "ranking": found.ranking, "findings": found.findings,
-            "uncertain": found.uncertain}  # fmt: skip
+    return {
+        "node": node.name,
+        "figures": figures_of(node),
+        "ranking": found.ranking,
+        "findings": found.findings,
+        "uncertain": found.uncertain,
+    }
 
 
-def qualify_code(result: "tuple[Node, Qualified, QualifyInputs]") -> int:
+def qualify_code(result: "tuple[QualifiedNode, Qualified, QualifyInputs]") -> int:
     """Says what was found. Raises AnswerNo if a part of this node is slow."""
     node, found, given = result
     if found.uncertain:

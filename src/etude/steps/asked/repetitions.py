@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etude.base.errors import UsageError
-from etude.steps.asked.runs import open_run
+from etude.steps.asked.runs import RunSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,7 +66,7 @@ def opened_runs(path: Path, workers: int, system: str = "", times: Path | None =
         raise UsageError(
             "a file of times belongs to one run", where=str(path), hint=f"give one of the {len(places)} runs"
         )
-    found = [(place, open_run(place, None, workers, system, times)) for place in places]
+    found = [(place, RunSource(place, system, times, workers=workers).open()) for place in places]
     _refuse_ranks(path, [run for _, run in found])
     return found
 

@@ -27,6 +27,8 @@ SYSTEM_HELP = "simulate the job there and analyse that: a name of `etude systems
 RAN_ON_HELP = "the hardware of the run: a device (`h100`) or a system (`dgx-h100`); by default as recorded in the run"
 TIMING_HELP = "times of the nodes, as `etude simulate --timing` writes them"
 WORKERS_HELP = "number of ranks read in parallel; 0: one per core for large recordings"
+NOTES = 8
+"""Notes about a job that are said."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,12 +81,15 @@ def times_of(asked: Any, system: str = "system", timing: str = "timing") -> tupl
     """Where times come from, if not from the recording: a system that simulates, or a file; not both."""
     on, file = getattr(asked, system), getattr(asked, timing)
     if on and file is not None:
-        raise UsageError(
-            "times cannot come both from a file and from a simulation",
-            hint=f"give one of {spelled(asked, timing)} and {spelled(asked, system)}; {spelled(asked, 'ran_on')} names "
-            "the hardware of the run",
-        )
+        raise two_sources_of_times(spelled(asked, timing), spelled(asked, system), spelled(asked, "ran_on"))
     return on, None if file is None else Path(file)
+
+
+def two_sources_of_times(timing: str, system: str, ran_on: str) -> UsageError:
+    return UsageError(
+        "times cannot come both from a file and from a simulation",
+        hint=f"give one of {timing} and {system}; {ran_on} names the hardware of the run",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +114,31 @@ class RunSource:
         return cls(Path(asked.path), system, timing, groups, asked.workers, ray, times_wanted(asked))
 
     def open(self) -> "Run":
-        return open_run(self.path, self.groups, self.workers, self.system, self.timing, ray=self.ray, wanted=self.times)
+        """The run with times of a file, of a simulation, or as recorded."""
+        run = self.find()[1]
+        if run is None:
+            raise no_times(self.path)
+        return run
 
     def find(self) -> "tuple[Job, Run | None]":
         """As `open`, for what is also known of a job that has no times."""
-        return find_run(self.path, self.groups, self.workers, self.system, self.timing, ray=self.ray, wanted=self.times)
+        from etude.model.run import Run
+        from etude.store import cards
+        from etude.store.times import read_timing
+
+        if self.system and self.timing is not None:
+            raise two_sources_of_times("--timing", "--system", "--ran-on")
+        job = open_job(self.path, self.groups, self.workers, ray=self.ray, times=self.times)
+        card = cards.find(self.path)
+        if self.timing is not None:
+            return job, Run(job, read_timing(job, self.timing), card=card)
+        if self.system:
+            return job, simulated(job, self.system, card)
+        if job.timing is None:
+            job = _recorded_beside(self.path, self.workers) or job
+        tell_absent(job)
+        tell_notes(job)
+        return job, None if job.timing is None else Run(job, job.timing, card=card)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,68 +208,12 @@ def record_of(result: "tuple[pa.Table, dict[str, Any]]") -> Any:
     return about | {"rows": table}
 
 
-NOTES = 8
-"""Notes about a job that are said."""
-
-
-def open_run(
-    path: Path,
-    groups: Path | None,
-    workers: int,
-    system: str = "",
-    times: Path | None = None,
-    *,
-    ray: str = "",
-    wanted: "runs.Times | None" = None,
-) -> "Run":
-    """The run at `path`, with times of a file, of a simulation, or as recorded."""
-    run = find_run(path, groups, workers, system, times, ray=ray, wanted=wanted)[1]
-    if run is None:
-        raise no_times(path)
-    return run
-
-
 def no_times(path: Path) -> UsageError:
     return UsageError(
         "no times were recorded in this job",
         where=str(path),
         hint="--system dgx-h100 simulates it there, --timing FILE reads times from a file",
     )
-
-
-def find_run(
-    path: Path,
-    groups: Path | None,
-    workers: int,
-    system: str = "",
-    times: Path | None = None,
-    *,
-    ray: str = "",
-    wanted: "runs.Times | None" = None,
-) -> "tuple[Job, Run | None]":
-    """As `open_run`, for what is also known of a job that has no times."""
-    from etude.model.run import Run
-    from etude.store import cards
-    from etude.store.times import read_timing
-
-    if system and times is not None:
-        raise UsageError(
-            "times cannot come both from a file and from a simulation",
-            hint="give one of --timing and --system; --ran-on names the hardware of the run",
-        )
-    job, card = open_job(path, groups, workers, ray=ray, times=wanted), cards.find(path)
-    if times is not None:
-        return job, Run(job, read_timing(job, times), card=card)
-    if system:
-        return job, simulated(job, system, card)
-    if job.timing is None:
-        job = _recorded_beside(path, workers) or job
-    tell_absent(job)
-    for note in job.notes[:NOTES]:
-        say(f"note: rank {note.rank}: {note.what}")
-    if len(job.notes) > NOTES:
-        say(f"note: {len(job.notes) - NOTES:,} more such notes; `etude info` lists all")
-    return job, None if job.timing is None else Run(job, job.timing, card=card)
 
 
 def tell_absent(job: "Job") -> None:
@@ -256,6 +225,13 @@ def tell_absent(job: "Job") -> None:
     absent = np.setdiff1d(np.arange(job.world_size), job.ranks)
     if len(absent):
         say(f"note: {len(job):,} of the {job.world_size:,} ranks of this run are present; missing: {ranges(absent)}")
+
+
+def tell_notes(job: "Job") -> None:
+    for note in job.notes[:NOTES]:
+        say(f"note: rank {note.rank}: {note.what}")
+    if len(job.notes) > NOTES:
+        say(f"note: {len(job.notes) - NOTES:,} more such notes; `etude info` lists all")
 
 
 def _recorded_beside(path: Path, workers: int) -> "Job | None":

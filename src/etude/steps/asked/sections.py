@@ -12,7 +12,7 @@ from etude.base.parameters import spelled
 from etude.base.talk import say
 from etude.base.units import format_bytes, format_count, format_time
 from etude.steps.asked.edits import EditInput, edits_of, side_by_side
-from etude.steps.asked.job_out import Files, JobMade, Limit, LimitInput, write_job
+from etude.steps.asked.job_out import JobFiles, JobMade, LimitInput, MemoryLimit, write_job
 from etude.steps.asked.simulation import Checked, OnSystem
 
 if TYPE_CHECKING:
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class SectionsInput:
     sections: str = argument(
-        "path", "YAML with several models as one job, each with its own plan: encoder and LLM, teacher and student",
+        "path",
+        "YAML with several models as one job, each with its own plan: encoder and LLM, teacher and student",
         like="joint.yaml",
-    )  # fmt: skip
+    )
     gpus: int = figure("count", "number of ranks, instead of the value in the file", 0, zero=True, panel="Input")
     mix: str = figure(
         "text", "fraction of the samples for which a section is active, `image:0.3,audio:0.1`", "", like="image:0.3",
@@ -74,12 +75,14 @@ class GenerateSectionsInputs:
     sections: Sections
     gpus: int
     name: str
-    limit: Limit
-    files: Files
+    limit: MemoryLimit
+    files: JobFiles
 
 
 def generate_inputs(asked: GenerateSections) -> GenerateSectionsInputs:
-    return GenerateSectionsInputs(sections_asked(asked), asked.gpus, asked.name, Limit.of(asked), Files.of(asked))
+    return GenerateSectionsInputs(
+        sections_asked(asked), asked.gpus, asked.name, MemoryLimit.of(asked), JobFiles.of(asked)
+    )
 
 
 def run_generate(given: GenerateSectionsInputs) -> tuple[Sectioned, dict[str, Any]]:

@@ -8,7 +8,7 @@ from etude.base.figures import argument, figure, part
 from etude.base.outputs import Tabled
 from etude.base.talk import say
 from etude.steps.asked.jobs import JOB_HELP, open_job
-from etude.steps.asked.runs import find_run, simulated
+from etude.steps.asked.runs import RunSource, simulated
 
 if TYPE_CHECKING:
     from etude.model.run import Run
@@ -89,7 +89,7 @@ def _kernels(given: SimilarityInputs) -> Any:
 
 def _runs(given: SimilarityInputs) -> "list[Run]":
     """Both runs as recorded; if one has no times, both simulated on the default system."""
-    found = [find_run(path, None, 0, given.system) for path in (given.a, given.b)]
+    found = [RunSource(path, given.system).find() for path in (given.a, given.b)]
     if any(run is None for _, run in found):
         say(f"note: no times were recorded; both are simulated on {DEFAULT}")
         return [simulated(job, DEFAULT) for job, _ in found]

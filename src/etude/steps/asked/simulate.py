@@ -10,7 +10,7 @@ from etude.base.outputs import Place, Printed
 from etude.base.parameters import naming
 from etude.base.talk import progress, say
 from etude.base.units import counted, format_time
-from etude.steps.asked.device_times import DeviceTimes, DeviceTimesInput
+from etude.steps.asked.device_times import DeviceTimesInput, DeviceTimesSource
 from etude.steps.asked.jobs import JobInput, JobSource
 from etude.steps.asked.runs import grown
 from etude.steps.asked.simulation import SimulationInput, SimulationOptions, options_of
@@ -35,9 +35,11 @@ class SimulationRun(SimulationInput):
         "out", "write the times of all nodes: `.csv` or `.parquet`", None, like="new.parquet", panel="Output"
     )
     link_stats: str | None = figure(
-        "out", "folder of tables for `etude query`: links over time, what shared them, completions; on a network with "
-        "links", None, panel="Output",
-    )  # fmt: skip
+        "out",
+        "folder of tables for `etude query`: links over time, what shared them, completions; on a network with links",
+        None,
+        panel="Output",
+    )
     force: bool = figure("switch", "replace what is there", False, needs="timing|link_stats", names=("-f",))
     output: Printed = part(Printed)
 
@@ -112,8 +114,7 @@ def places_of(timing: str | None, force: bool, jobs: int = 0) -> tuple[Place, ..
         return ()
     path = Path(timing)
     if path.suffix not in (".csv", ".parquet"):
-        raise UsageError(f"--timing: times cannot be written as `{path.suffix}`", where=timing,
-                         hint=".csv or .parquet")  # fmt: skip
+        raise UsageError(f"--timing: times cannot be written as `{path.suffix}`", where=timing, hint=".csv or .parquet")
     names = [f"{path.stem}.{k}{path.suffix}" for k in range(jobs)] or [path.name]
     return tuple(place for name in names if (place := Place.at(str(path.with_name(name)), force)))
 
@@ -130,13 +131,13 @@ def write_times(found: "Run", place: Place) -> None:
 @dataclass(frozen=True, slots=True)
 class SimulateInputs:
     source: JobSource
-    times: DeviceTimes | None
+    times: DeviceTimesSource | None
     fabric: Fabric
 
 
 def simulate_inputs(asked: Simulate) -> SimulateInputs:
     source = JobSource.of(asked)
-    return SimulateInputs(source, DeviceTimes.of(asked, source), Fabric.of(asked))
+    return SimulateInputs(source, DeviceTimesSource.of(asked, source), Fabric.of(asked))
 
 
 def simulated_job(given: SimulateInputs) -> "tuple[Simulated, dict[str, float]]":

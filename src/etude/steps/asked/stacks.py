@@ -3,40 +3,34 @@
 from dataclasses import dataclass
 from typing import Any
 
-from etude.base.figures import argument, part
-from etude.base.outputs import Printed
+from etude.base.outputs import Catalogued, entry_name
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stacks:
+class Stacks(Catalogued):
     """The catalogue of software stacks: list, show one
 
     etude stacks
     etude stacks show nemo
     """
 
-    output: Printed = part(Printed)
-
 
 @dataclass(frozen=True, kw_only=True)
-class ListStacks:
+class ListStacks(Catalogued):
     """The stacks of the catalogue, and what each was fitted on
 
     etude stacks list
     """
 
-    output: Printed = part(Printed)
-
 
 @dataclass(frozen=True, kw_only=True)
-class ShowStack:
+class ShowStack(Catalogued):
     """Every figure of one stack, and its recipe, as YAML that can be changed and used
 
     etude stacks show nemo
     """
 
-    name: str = argument("text", "name in the catalogue, or a file", like="eager")
-    output: Printed = part(Printed)
+    name: str = entry_name("eager")
 
 
 def listed(_: None) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ ENDINGS = (".pftrace", ".perfetto-trace", ".json", ".json.gz")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timeline(RunInput, Written):
+class TimelineOf(RunInput, Written):
     """All ranks on one clock, for ui.perfetto.dev: lanes, flows, counters, the critical path
 
     etude timeline run/ -o run.pftrace
@@ -76,15 +76,13 @@ def timeline(
         return write_timeline(run, file, ranks=chosen, flows=flows, counters=counters, critical=waited)
 
 
-def inputs(asked: Timeline) -> TimelineInputs:
+def inputs(asked: TimelineOf) -> TimelineInputs:
     place = Place.of(asked)
     assert place is not None
     if not place.path.name.endswith(ENDINGS):
         problem = f"a timeline cannot be written as `{place.path.suffix}`"
         raise UsageError(problem, where=f"--out {place.path}", hint=", ".join(ENDINGS))
-    return TimelineInputs(
-        RunSource.of(asked), place, asked.ranks, asked.flows, asked.critical_path, asked.counters
-    )  # fmt: skip
+    return TimelineInputs(RunSource.of(asked), place, asked.ranks, asked.flows, asked.critical_path, asked.counters)
 
 
 def run(given: TimelineInputs) -> tuple[Path, Slices]:

@@ -52,8 +52,9 @@ class TrendOf(Written):
     work: str = figure(
         "noun",
         "amount of work: `auto` takes the trace's FLOPs, `none` ignores work, or a CSV file: step,rank,tokens",
-        AUTO, like=["none", "work.csv"],
-    )  # fmt: skip
+        AUTO,
+        like=["none", "work.csv"],
+    )
     signals: str | None = figure(
         "path",
         "CSV or Parquet file of power, clocks, errors, ...: time, rank (or host and gpu), one column per signal",

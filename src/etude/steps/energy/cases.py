@@ -31,7 +31,7 @@ from etude.make.generate.model import Model, open_model
 from etude.make.generate.serving import Serving, serve
 from etude.model.schema import Kind
 from etude.steps.energy.clock import STEP, ratio_of
-from etude.steps.measured import Said, completed
+from etude.steps.measured import RunFacts, completed
 from etude.steps.step import predict
 
 MODELS: Final = {"llama1b": "llama3.2-1b", "llama8b": "llama3-8b"}
@@ -59,7 +59,7 @@ EAGER_NS: Final = 19_000
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class EnergyCase:
     """A repeated workload: time of one call, and its energy above idle."""
 
     time_ns: float
@@ -97,7 +97,7 @@ def case_power(row: Mapping[str, str], on: System) -> CasePower:
     return CasePower(mean, mean * found.time_ns / duty / 1e9, found.time_ns / duty)
 
 
-def priced(row: Mapping[str, str], on: System, ratio: float = 1.0) -> Case:
+def priced(row: Mapping[str, str], on: System, ratio: float = 1.0) -> EnergyCase:
     """Time and work of one call, at a clock over the nominal one if it is an op."""
     kind, name = row.get("kind", ""), row.get("name", "")
     if kind in ("decode", "prefill"):
@@ -107,7 +107,9 @@ def priced(row: Mapping[str, str], on: System, ratio: float = 1.0) -> Case:
     ops = OpTable.of([_op(kind, name, row.get("detail", ""))])
     own, factor = time_at_clock(on.device, ops, ratio)
     time_ns = np.ceil(own * factor).astype(np.int64)
-    return Case(float(time_ns[0]), float(at_work_w(on.device, ops, time_ns, ratio=ratio)[0]) * float(time_ns[0]) / 1e9)
+    return EnergyCase(
+        float(time_ns[0]), float(at_work_w(on.device, ops, time_ns, ratio=ratio)[0]) * float(time_ns[0]) / 1e9
+    )
 
 
 def _op(kind: str, name: str, detail: str) -> Work:
@@ -142,7 +144,7 @@ def _model(name: str) -> Model:
     return open_model(name)
 
 
-def _pass(name: str, kind: str, detail: str, on: System) -> Case:
+def _pass(name: str, kind: str, detail: str, on: System) -> EnergyCase:
     found = re.fullmatch(r"(.+)_(?:decode_b|prefill_)(\d+)", name)
     if found is None:
         raise UsageError(f"`{name}` is not MODEL_decode_bBATCH or MODEL_prefill_TOKENS")
@@ -165,7 +167,7 @@ def _pass(name: str, kind: str, detail: str, on: System) -> Case:
     flops = np.where(fused, real.flops + int(PADDED * (tiled.flops - real.flops)), ops.flops)
     joules = float((at_work_w(device, replace(ops, flops=flops), time_ns) * time_ns).sum()) / 1e9
     host = len(ops) * EAGER_NS if kind == "prefill" else 0
-    return Case(max(float(time_ns.sum()), host), joules)
+    return EnergyCase(max(float(time_ns.sum()), host), joules)
 
 
 def _attention(model: Model, queries: int, keys: int, batch: int, *, causal: bool = True) -> Work:
@@ -179,13 +181,13 @@ def _flash_2(device: Device, part: float) -> Device:
     return replace(device, ops={**device.ops, "attention": own})
 
 
-def _step(name: str, on: System) -> Case:
+def _step(name: str, on: System) -> EnergyCase:
     found = re.fullmatch(r"train_(.+)_b(\d+)(?:_t(\d+))?", name)
     if found is None:
         raise UsageError(f"`{name}` is not train_MODEL_bBATCH")
     model, stack = _model(found[1]), open_stack("eager")
     given = {"gpus": 1, "micro_batch": int(found[2]), "seq": int(found[3] or SEQ.get(found[1], 1024))}
-    plan, _ = completed(Said(model=model, given=given, system=on), stack)
+    plan, _ = completed(RunFacts(model=model, given=given, system=on), stack)
     step = predict(model, plan, on, stack=stack)
     taken = energy(step.simulated, device=on.device, end_ns=step.time_ns)
-    return Case(float(step.time_ns), taken.curve.energy_j - idle_w(on.device) * step.time_ns / 1e9)
+    return EnergyCase(float(step.time_ns), taken.curve.energy_j - idle_w(on.device) * step.time_ns / 1e9)

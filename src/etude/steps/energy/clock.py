@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.analyse.energy import Energy
 from etude.base.errors import UsageError
@@ -21,6 +20,7 @@ from etude.cost.energy import costs_of, idle_w, limit_w, time_at_clock
 from etude.cost.ops import OpTable
 from etude.cost.stacks.stack import tuned
 from etude.cost.traces import ops_of
+from etude.kernels.arrays import F64, I64
 from etude.machine.system import Device
 from etude.model.frames import frames
 from etude.model.job import Job
@@ -29,8 +29,6 @@ from etude.model.trace import Trace
 from etude.run.simulate import Simulated
 from etude.steps.step import Prediction, efficiency_of, simulated_on, with_host_memory
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 STEP: Final = 0.01
 """Clocks that a cap chooses from, over the nominal one."""
 EnergyAt = Callable[[float], Energy]

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.analyse.roofline import measured_ops
 from etude.base.errors import UsageError
@@ -15,13 +14,13 @@ from etude.cost.compute import roofline_ns
 from etude.cost.ops import OpClass
 from etude.cost.stacks import Band, Efficiency, Stack, generation_of
 from etude.cost.stacks.stack import ANY, KNOBS, NEUTRAL, PRODUCTS
+from etude.kernels.arrays import F64
 from etude.machine.system import System
 from etude.model.run import Run
-from etude.steps.measured.outcomes import Kept
+from etude.steps.measured.outcomes import OutcomeFile
 from etude.steps.measured.rows import Case, Refused, cases_of
-from etude.steps.measured.stack_fit import Sample, efficiency_under, error_of, fit_effects
+from etude.steps.measured.stack_fit import FitSample, efficiency_under, error_of, fit_effects
 
-F64 = NDArray[np.float64]
 OWN: Final = [("own", "")]
 
 
@@ -46,8 +45,8 @@ def calibrate(
     if not cases:
         why = refused[0].why if refused else "rows of serving and bandwidth are not training steps"
         raise UsageError(f"no row can be predicted: {why}")
-    outcomes = Kept().all(cases, advance=advance)
-    samples = [Sample(c, o) for c, o in zip(cases, outcomes, strict=True) if o is not None]
+    outcomes = OutcomeFile().all(cases, advance=advance)
+    samples = [FitSample(c, o) for c, o in zip(cases, outcomes, strict=True) if o is not None]
     before = [error_of(s, base_of(s.case)) for s in samples]
     after = before
     if len(samples) > 1:
@@ -63,12 +62,12 @@ def base_of(case: Case) -> Efficiency:
     return case.stack.on(generation_of(case.system.device.name), experts=bool(case.model.experts))
 
 
-def _factor(samples: Sequence[Sample]) -> Efficiency:
+def _factor(samples: Sequence[FitSample]) -> Efficiency:
     effects = fit_effects(samples, lambda case: OWN, base_of)
     return efficiency_under(effects, OWN, NEUTRAL, least=0.0)
 
 
-def _own(samples: Sequence[Sample], case: Case) -> Efficiency:
+def _own(samples: Sequence[FitSample], case: Case) -> Efficiency:
     return _bounded(base_of(case).times(_factor(samples)))
 
 

@@ -17,7 +17,7 @@ from etude.machine import System, open_system
 from etude.make.generate import Plan
 from etude.make.generate.model import Model
 from etude.make.generate.train import plan_memory
-from etude.steps.measured.recipes import Said, completed
+from etude.steps.measured.recipes import RunFacts, completed
 from etude.steps.measured.rows import Case
 
 COLUMNS: Final = (
@@ -47,10 +47,17 @@ def eager_case(row: Mapping[str, str], number: int, stack: Stack | None = None, 
     said += [] if stack else [f"stack {STACK}: the row names none"]
     system, stack = system or open_system(SYSTEM), stack or open_stack(STACK)
     given = {"micro_batch": int(row["batch"]), "seq": int(row["seq"]), "recompute": "none"}
-    plan, assumed = completed(Said(model=model, given=given, system=system), stack)
+    plan, assumed = completed(RunFacts(model=model, given=given, system=system), stack)
     said += ["precision bf16, no recomputation, no positions", *assumed]
-    return Case(row=number, model=model, plan=plan, system=system, stack=stack,
-                step_s=float(row["train_step_ms_median"]) / 1e3, assumed=tuple(said))  # fmt: skip
+    return Case(
+        row=number,
+        model=model,
+        plan=plan,
+        system=system,
+        stack=stack,
+        step_s=float(row["train_step_ms_median"]) / 1e3,
+        assumed=tuple(said),
+    )
 
 
 def peak_memory_bytes(case: Case) -> int:

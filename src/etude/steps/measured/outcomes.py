@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.figures import plain
 from etude.cost.stacks import Efficiency
@@ -20,8 +19,6 @@ from etude.make.generate.schedules import steady_from
 from etude.steps.measured.rows import Case
 from etude.steps.step import step_times
 
-F64 = NDArray[np.float64]
-
 CENTRE: Final = Efficiency(products=1.08, fp8=1.15, attention=1.3, rest=1.2, network=1.1, overlap=1.08)
 """Where times are evaluated: kernels of a step are slower than alone by about these factors."""
 STEP: Final = 0.25
@@ -29,7 +26,7 @@ STEP: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StepOutcome:
     """Seconds of a step at the centre, and how they grow with each factor."""
 
     base_s: float
@@ -45,7 +42,7 @@ def _moved(knob: str) -> Efficiency:
     return replace(CENTRE, **{knob: getattr(CENTRE, knob) * (1 + STEP)})
 
 
-def outcome_of(case: Case) -> Outcome:
+def outcome_of(case: Case) -> StepOutcome:
     """A step at the centre, and with each factor moved, on the fewest micro-batches that fill the pipeline: what a
     factor does to a part of the step it does to the whole. Factors that can do nothing are not tried."""
     plan = case.plan
@@ -59,7 +56,7 @@ def outcome_of(case: Case) -> Outcome:
     few = plan.replace(global_batch=plan.dp * plan.micro_batch * min(plan.micro_batches, least or plan.micro_batches))
     short, *times = step_times(case.model, few, case.system, [CENTRE, *map(_moved, tried)], case.stack)
     found = {k: (t / short - 1) * base / (STEP * getattr(CENTRE, k)) for k, t in zip(tried, times, strict=True)}
-    return Outcome(base, tuple(found.get(k, 0.0) for k in KNOBS))
+    return StepOutcome(base, tuple(found.get(k, 0.0) for k in KNOBS))
 
 
 def key_of(case: Case) -> str:
@@ -78,18 +75,18 @@ def key_of(case: Case) -> str:
     return hashlib.sha256(json.dumps(about, default=str, sort_keys=True).encode()).hexdigest()[:16]
 
 
-class Kept:
+class OutcomeFile:
     """Outcomes, in a file if one is given: a run that was cut off goes on, and nothing is simulated twice. Whoever
     changes a cost or the generator takes another file."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
         known = json.loads(path.read_text("utf-8")) if path and path.exists() else {}
-        self.known: dict[str, Outcome] = {k: Outcome(v[0], tuple(v[1])) for k, v in known.items()}
+        self.known: dict[str, StepOutcome] = {k: StepOutcome(v[0], tuple(v[1])) for k, v in known.items()}
 
     def all(
         self, cases: Iterable[Case], *, workers: int = 1, advance: Callable[[int], None] = lambda n: None
-    ) -> list[Outcome | None]:
+    ) -> list[StepOutcome | None]:
         """The outcome of each case; None if it cannot be generated."""
         cases = list(cases)
         keys = [key_of(case) for case in cases]
@@ -107,7 +104,7 @@ class Kept:
                     advance(1)
         return [self.known.get(k) for k in keys]
 
-    def _keep(self, key: str, outcome: Outcome) -> None:
+    def _keep(self, key: str, outcome: StepOutcome) -> None:
         self.known[key] = outcome
         if self.path:
             text = json.dumps({k: [o.base_s, o.slope_s] for k, o in self.known.items()})

@@ -19,7 +19,7 @@ from etude.steps.plans import feasible, promise
 
 AXES: Final = ("tp", "pp", "cp", "ep")
 CHUNKS: Final = "chunks"
-"""Of a recipe, beside the fields of a plan: `3` is the most chunks of a pipeline rank where none are said, `layer` one
+"""Of a recipe, besides the fields of a plan: `3` is the most chunks of a pipeline rank where none are said, `layer` one
 chunk for a layer and none in the first and the last."""
 WORDS: Final = ("selective", "full")
 """Key of a recipe: what its stack means by these words for recomputation."""
@@ -29,7 +29,7 @@ KINDS: Final = ("none", "selective", "full")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class RunFacts:
     """The known facts of a run: `given` has the fields of a plan."""
 
     model: Model
@@ -48,7 +48,7 @@ class Said:
         return words(self.gpu or self.system.device.name)
 
 
-def completed(run: Said, stack: Stack) -> tuple[Plan, list[str]]:
+def completed(run: RunFacts, stack: Stack) -> tuple[Plan, list[str]]:
     """The plan of a run under a stack, and the assumptions made."""
     given, said = dict(run.given), list[str]()
     if run.open_axes and run.given.get("gpus", 1) > 1:
@@ -73,7 +73,7 @@ def completed(run: Said, stack: Stack) -> tuple[Plan, list[str]]:
     return Plan.from_dict(plan), said
 
 
-def _recipe(run: Said, stack: Stack, given: Mapping[str, Any]) -> dict[str, Any]:
+def _recipe(run: RunFacts, stack: Stack, given: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for rule in stack.recipe:
         if _holds(rule, run, given):
@@ -81,11 +81,11 @@ def _recipe(run: Said, stack: Stack, given: Mapping[str, Any]) -> dict[str, Any]
     return found
 
 
-def _holds(rule: Rule, run: Said, given: Mapping[str, Any]) -> bool:
+def _holds(rule: Rule, run: RunFacts, given: Mapping[str, Any]) -> bool:
     return all(_condition(key, wanted, run, given) for key, wanted in rule.when.items())
 
 
-def _condition(key: str, wanted: str, run: Said, given: Mapping[str, Any]) -> bool:
+def _condition(key: str, wanted: str, run: RunFacts, given: Mapping[str, Any]) -> bool:
     if key == "gpu":
         return any(words(name) <= run.gpu_words for name in wanted.split(","))
     if key == "model":
@@ -100,8 +100,10 @@ def _condition(key: str, wanted: str, run: Said, given: Mapping[str, Any]) -> bo
     if key in AXES or key in ("zero", "dp"):
         value = _dp(given) if key == "dp" else int(given.get(key, 0 if key == "zero" else 1))
         return value >= int(wanted[:-1]) if wanted.endswith("+") else value == int(wanted)
-    raise UsageError(f"recipe: unknown condition `{key}`",
-                     hint="known: gpu, model, experts, precision, year, zero, dp, tp, pp, cp, ep")  # fmt: skip
+    raise UsageError(
+        f"recipe: unknown condition `{key}`",
+        hint="known: gpu, model, experts, precision, year, zero, dp, tp, pp, cp, ep",
+    )
 
 
 def _dp(given: Mapping[str, Any]) -> int:
@@ -124,7 +126,7 @@ HELD: Final = (
 """Fields of a plan that affect its memory, besides the axes."""
 
 
-def _axes(run: Said, recipe: Mapping[str, Any], said: list[str]) -> dict[str, Any]:
+def _axes(run: RunFacts, recipe: Mapping[str, Any], said: list[str]) -> dict[str, Any]:
     """Without given tensor and pipeline parallelism: the most promising plan among those that fit, with the data types
     and the sharding of the recipe."""
     base = {k: v for k, v in {**recipe, **run.given}.items() if k in HELD}
@@ -139,7 +141,7 @@ def _axes(run: Said, recipe: Mapping[str, Any], said: list[str]) -> dict[str, An
     raise UsageError("tensor and pipeline parallel sizes are not given, and no plan fits the memory")
 
 
-def _micro_batch(run: Said, plan: Mapping[str, Any], said: list[str]) -> int:
+def _micro_batch(run: RunFacts, plan: Mapping[str, Any], said: list[str]) -> int:
     """If not given: 1 with a pipeline, else the most that fits the memory. Larger ones make products larger, and
     without a pipeline fewer gain nothing."""
     found = 1
@@ -166,14 +168,14 @@ def _schedule(m: Model, plan: Mapping[str, Any], chunks: str, least: int, said: 
     return {"schedule": f"interleaved:{count}" if count > 1 else "1f1b"}
 
 
-def _recompute(run: Said, plan: Mapping[str, Any], kinds: Sequence[str], said: list[str]) -> str:
+def _recompute(run: RunFacts, plan: Mapping[str, Any], kinds: Sequence[str], said: list[str]) -> str:
     """If not given: the least that fits the memory."""
     kind = next((k for k in kinds if _fits(run, {**plan, "recompute": k})), kinds[-1])
     said.append(f"recompute {kind} (the least that fits)")
     return kind
 
 
-def _fits(run: Said, plan: Mapping[str, Any]) -> bool:
+def _fits(run: RunFacts, plan: Mapping[str, Any]) -> bool:
     limit = run.system.device.memory_bytes
     try:
         return not limit or peak_bytes(run.model, Plan.from_dict(plan)) <= run.spare * limit

@@ -77,8 +77,10 @@ def _from_parameters(row: Mapping[str, str], shape: Mapping[str, int], said: lis
     """Width and layers of a GPT of this many parameters: 12 layers x width², width = 128 layers."""
     count = float(row.get("params") or 0)
     if not count:
-        raise UsageError(f"neither the catalogue nor the row has the shape of `{row.get('model', '')}`",
-                         hint="columns layers, hidden, heads, ffn, vocab; or params")  # fmt: skip
+        raise UsageError(
+            f"neither the catalogue nor the row has the shape of `{row.get('model', '')}`",
+            hint="columns layers, hidden, heads, ffn, vocab; or params",
+        )
     hidden = shape["hidden"] or max(round((count * ASPECT / 12) ** (1 / 3) / HEAD), 1) * HEAD
     layers = shape["layers"] or max(round(count / (12 * hidden**2)), 1)
     said.append(f"{layers} layers of width {hidden:,}, from the number of parameters")

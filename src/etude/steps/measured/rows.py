@@ -22,7 +22,7 @@ from etude.make.generate import Plan
 from etude.make.generate.model import Model
 from etude.make.generate.train import sequence_of
 from etude.steps.measured.gpus import gpu_system
-from etude.steps.measured.recipes import CHUNKS, Said, completed
+from etude.steps.measured.recipes import CHUNKS, RunFacts, completed
 from etude.steps.measured.row_figures import out_of_scope, step_seconds
 from etude.steps.measured.row_models import row_model
 from etude.steps.step import step_time
@@ -109,11 +109,26 @@ def case_of(row: Row, number: int, stack: Stack | None = None, system: System | 
     year = int(float(row.get("year") or 0)) or YEARS.get(generation_of(row["gpu_type"]), 2025)
     stack = stack or row_stack(row, year, said)
     given = _given(row, model, said)
-    run = Said(model=model, given=given, system=system, gpu=row["gpu_type"], year=year, spare=SPARE,
-              open_axes=not {"tp", "pp"} & set(given))  # fmt: skip
+    run = RunFacts(
+        model=model,
+        given=given,
+        system=system,
+        gpu=row["gpu_type"],
+        year=year,
+        spare=SPARE,
+        open_axes=not {"tp", "pp"} & set(given),
+    )
     plan, assumed = completed(run, stack)
-    return Case(row=number, model=model, plan=plan, system=system, stack=stack.in_year(year), year=year,
-                step_s=step_seconds(row, model, plan, system), assumed=(*said, *assumed))  # fmt: skip
+    return Case(
+        row=number,
+        model=model,
+        plan=plan,
+        system=system,
+        stack=stack.in_year(year),
+        year=year,
+        step_s=step_seconds(row, model, plan, system),
+        assumed=(*said, *assumed),
+    )
 
 
 def row_stack(row: Row, year: int, said: list[str]) -> Stack:

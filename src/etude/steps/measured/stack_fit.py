@@ -14,14 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.cost.stacks import Efficiency, Stack, generation_of
 from etude.cost.stacks.stack import KNOBS
-from etude.steps.measured.outcomes import CENTRE, Outcome
+from etude.kernels.arrays import F64
+from etude.steps.measured.outcomes import CENTRE, StepOutcome
 from etude.steps.measured.rows import Case
-
-F64 = NDArray[np.float64]
 
 NOISE: Final = 0.08
 """Scatter of a row that no effect explains: rows of one source err together, so it is not small."""
@@ -50,11 +48,11 @@ KERNELS: Final = {("flash-2", "hopper"): 0.6 / 0.35}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sample:
+class FitSample:
     """A measured step, the effect of each factor on it, and the effects that apply to it."""
 
     case: Case
-    outcome: Outcome
+    outcome: StepOutcome
     source: Hashable = ""
     """Rows of one source are held out together."""
 
@@ -108,7 +106,9 @@ def of_generation(case: Case) -> list[tuple[str, str]]:
     return found + ([("experts", "")] if case.model.experts else [])
 
 
-def fit_effects(samples: Sequence[Sample], groups: Groups, start: Callable[[Case], Efficiency] = centre_of) -> Effects:
+def fit_effects(
+    samples: Sequence[FitSample], groups: Groups, start: Callable[[Case], Efficiency] = centre_of
+) -> Effects:
     """Effects with the least errors; `start` are the factors without any."""
     index: dict[tuple[str, str], int] = {}
     member = [[index.setdefault(g, len(index)) for g in groups(s.case)] for s in samples]
@@ -155,7 +155,7 @@ def _newton(belongs: F64, gain: F64, error: F64, pull: F64, effects: F64, spread
     return np.asarray(np.linalg.solve(matrix, right).reshape(count, knobs))
 
 
-def _weights(samples: Sequence[Sample]) -> F64:
+def _weights(samples: Sequence[FitSample]) -> F64:
     """Rows that differ in little more than their number of GPUs count together as much as the root of their number."""
     like = [(s.case.stack.name, s.case.model.name, s.case.system.device.name, s.case.plan.precision) for s in samples]
     count = Counter(like)
@@ -172,7 +172,7 @@ def efficiency_under(
     return Efficiency(**dict(zip(KNOBS, (round(float(f), 3) for f in factor), strict=True)))
 
 
-def held_out(samples: Sequence[Sample], groups: Groups) -> list[float]:
+def held_out(samples: Sequence[FitSample], groups: Groups) -> list[float]:
     """Error of each row (predicted over measured, minus 1) under effects fitted without its source."""
     found = np.zeros(len(samples))
     for source in dict.fromkeys(s.source for s in samples):
@@ -183,5 +183,5 @@ def held_out(samples: Sequence[Sample], groups: Groups) -> list[float]:
     return found.tolist()
 
 
-def error_of(sample: Sample, by: Efficiency) -> float:
+def error_of(sample: FitSample, by: Efficiency) -> float:
     return sample.outcome.at(by) / sample.case.step_s - 1

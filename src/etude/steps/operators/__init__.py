@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from etude.base.faces import face
 
 if TYPE_CHECKING:
+    from etude.steps.operators.needs import ModelWorkload as ModelWorkload
     from etude.steps.operators.needs import Needs as Needs
-    from etude.steps.operators.needs import Workload as Workload
     from etude.steps.operators.needs import needs_of as needs_of
     from etude.steps.operators.opened import open_ops as open_ops
 

@@ -20,15 +20,14 @@ from etude.cost.opdb.database import keys_in
 from etude.cost.opdb.keys import compute_rows, shapes_of
 from etude.cost.opdb.schema import DIMS, OPS, works_of
 from etude.cost.stacks import open_stack
+from etude.kernels.arrays import F64, I64
 from etude.machine.system import Device, System
 from etude.make.generate import Plan, generate
 from etude.make.generate.model import Model
 from etude.make.generate.serving import Serving, serve
 from etude.model.job import Job
-from etude.steps.measured.recipes import Said, completed
+from etude.steps.measured.recipes import RunFacts, completed
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 Key = tuple[str, str, tuple[int, ...]]
 
 REPEATS: Final = 3
@@ -41,7 +40,7 @@ CALLS: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class ModelWorkload:
     """What the models run, and its size."""
 
     train: bool = figure("flag", "training steps instead of serving", False)
@@ -56,7 +55,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Use:
+class ModelUse:
     """The distinct points of a model on one tensor-parallel rank, and how often each occurs."""
 
     what: str
@@ -68,7 +67,7 @@ class Use:
 class Needs:
     """What a set of models runs, compared with a database."""
 
-    uses: list[Use]
+    uses: list[ModelUse]
     points: Shapes
     """Points of all of them together, each once."""
     count: I64
@@ -125,10 +124,12 @@ class Needs:
         points = [
             {"op": op, "dtype": dtype} | {name: size for name, size in zip(DIMS, dims, strict=True) if size}
             for op, dtype, dims in zip(
-                self.points.op[order].tolist(), self.points.dtype[order].tolist(), self.points.dims[order].tolist(),
+                self.points.op[order].tolist(),
+                self.points.dtype[order].tolist(),
+                self.points.dims[order].tolist(),
                 strict=True,
             )
-        ]  # fmt: skip
+        ]
         found = {"device": device, "backend": backend, "source": source, "repeats": self.repeats, "points": points}
         return found | ({"budget_s": budget_s} if budget_s else {})
 
@@ -156,14 +157,14 @@ def _turns(points: Shapes) -> I64:
 
 
 def needs_of(
-    models: Sequence[Model], ways: Sequence[int], workload: Workload, system: System, *,
+    models: Sequence[Model], ways: Sequence[int], workload: ModelWorkload, system: System, *,
     database: OpDatabase | None = None, repeats: int = REPEATS,
 ) -> Needs:  # fmt: skip
     """The needs of these models, each with these numbers of tensor-parallel ranks. Impossible splits of a model are
     left out, unless all of them are impossible."""
     uses = []
     for model in models:
-        found, refused = list[Use](), None
+        found, refused = list[ModelUse](), None
         for tp in ways:
             try:
                 found.append(use_of(model, tp, workload, system))
@@ -175,7 +176,9 @@ def needs_of(
     return together(uses, system.device, database=database, repeats=repeats)
 
 
-def together(uses: list[Use], device: Device, *, database: OpDatabase | None = None, repeats: int = REPEATS) -> Needs:
+def together(
+    uses: list[ModelUse], device: Device, *, database: OpDatabase | None = None, repeats: int = REPEATS
+) -> Needs:
     """The needs of all of these."""
     shapes = Shapes(*_joined([use.shapes for use in uses]))
     points, count = distinct_points(shapes, np.concatenate([use.count for use in uses]))
@@ -211,25 +214,25 @@ def distinct_points(shapes: Shapes, count: I64) -> tuple[Shapes, I64]:
     return shapes.take(first), np.bincount(np.asarray(which).reshape(-1), weights=count).astype(np.int64)
 
 
-def use_of(model: Model, tp: int, workload: Workload, system: System) -> Use:
+def use_of(model: Model, tp: int, workload: ModelWorkload, system: System) -> ModelUse:
     """The points of one model."""
     jobs = _trained(model, tp, workload, system) if workload.train else _served(model, tp, workload)
     parts = [use_in(job, phase=phase) for job, phase in jobs]
     shapes = Shapes(*_joined([part.shapes for part in parts]))
-    return Use(f"{model.name} tp {tp}", *distinct_points(shapes, np.concatenate([part.count for part in parts])))
+    return ModelUse(f"{model.name} tp {tp}", *distinct_points(shapes, np.concatenate([part.count for part in parts])))
 
 
-def use_in(job: Job, *, phase: str = "") -> Use:
+def use_in(job: Job, *, phase: str = "") -> ModelUse:
     """The points of the first rank of a job, or of one phase of it."""
     trace = job.traces[0]
     rows = compute_rows(trace)
     if phase:
         codes, words = trace.coded("phase", rows)
         rows = rows[np.array([word == phase for word in words] + [False])[codes]]
-    return Use(job.name, *distinct_points(shapes_of(trace, rows), np.ones(len(rows), np.int64)))
+    return ModelUse(job.name, *distinct_points(shapes_of(trace, rows), np.ones(len(rows), np.int64)))
 
 
-def _served(model: Model, tp: int, workload: Workload) -> list[tuple[Job, str]]:
+def _served(model: Model, tp: int, workload: ModelWorkload) -> list[tuple[Job, str]]:
     plan = Plan.from_dict({"gpus": tp, "tp": tp})
     jobs = [(serve(model, plan, Serving(prefill=length)).job, "") for length in workload.tokens]
     for batch in workload.batch:
@@ -239,11 +242,11 @@ def _served(model: Model, tp: int, workload: Workload) -> list[tuple[Job, str]]:
     return jobs
 
 
-def _trained(model: Model, tp: int, workload: Workload, system: System) -> list[tuple[Job, str]]:
+def _trained(model: Model, tp: int, workload: ModelWorkload, system: System) -> list[tuple[Job, str]]:
     stack, jobs = open_stack(workload.stack), []
     for length in workload.tokens:
         for batch in workload.batch:
             given = {"gpus": tp, "tp": tp, "micro_batch": batch, "seq": length, "recompute": "none"}
-            plan, _ = completed(Said(model=model, given=given, system=system), stack)
+            plan, _ = completed(RunFacts(model=model, given=given, system=system), stack)
             jobs.append((generate(model, plan.replace(host_ns=0)).job, ""))
     return jobs

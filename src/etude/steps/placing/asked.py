@@ -7,7 +7,7 @@ from etude.base.figures import argument, figure, part
 from etude.base.outputs import Printed
 
 if TYPE_CHECKING:
-    from etude.cost.tiers.placing import Part
+    from etude.cost.tiers.placing import StoredPart
     from etude.machine.system import Device
 
 
@@ -35,7 +35,7 @@ class PlaceModel:
 
 @dataclass(frozen=True, slots=True)
 class PlaceInputs:
-    parts: "list[Part]"
+    parts: "list[StoredPart]"
     device: "Device"
     host: "Device"
     names: tuple[str, str]

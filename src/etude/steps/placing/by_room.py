@@ -2,7 +2,7 @@
 
     tokens_by_room(parts_of(open_model("llama3-8b"), 4096), open_device("rtx5090"), open_device("desktop"), [8e9])
 
-What is read most for each byte held lies in the device (`etude.cost.tiers.placing`). Nothing but reads takes time.
+What is read most for each byte held is in the device (`etude.cost.tiers.placing`). Nothing but reads takes time.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 
 from etude.base.errors import ClusterError, UsageError
 from etude.cost.contention.launches import memory_rate
-from etude.cost.tiers.placing import Part, place
+from etude.cost.tiers.placing import StoredPart, place
 from etude.machine.system import Device
 from etude.make.generate import Plan, generate
 from etude.make.generate.model import Mixer, Model
 
 
-def parts_of(model: Model, context: int, bits: float = 16.0) -> list[Part]:
+def parts_of(model: Model, context: int, bits: float = 16.0) -> list[StoredPart]:
     """Weights, experts, and keys and values (in 16 bits) of one sequence of this many tokens; `bits` of a weight."""
     if context < 1 or not 1 <= bits <= 32:
         raise UsageError(f"a context of {context} tokens, {bits:g} bits per weight", hint="--context 4096 --bits 4.5")
@@ -29,14 +29,16 @@ def parts_of(model: Model, context: int, bits: float = 16.0) -> list[Part]:
     layers = sum(model.mixer_of(i) == Mixer.ATTENTION for i in range(model.layers))
     numbers = model.kv_rank + model.rope_size if model.kv_rank else 2 * model.kv * model.head
     return [
-        Part(name="weights", size_bytes=(weights - experts) * bits / 8),
-        Part(name="experts", size_bytes=experts * bits / 8, use=model.top_k / model.experts if model.experts else 0.0),
-        Part(name="kv", size_bytes=2.0 * layers * numbers * context),
+        StoredPart(name="weights", size_bytes=(weights - experts) * bits / 8),
+        StoredPart(
+            name="experts", size_bytes=experts * bits / 8, use=model.top_k / model.experts if model.experts else 0.0
+        ),
+        StoredPart(name="kv", size_bytes=2.0 * layers * numbers * context),
     ]
 
 
 def tokens_by_room(
-    parts: Sequence[Part], device: Device, host: Device, rooms: Sequence[float], buffers_bytes: float = 0.5e9
+    parts: Sequence[StoredPart], device: Device, host: Device, rooms: Sequence[float], buffers_bytes: float = 0.5e9
 ) -> list[dict[str, Any]]:
     """One entry for each room. Reads from the host are split over its own cores and the link of the device."""
     if device.host_link is None:

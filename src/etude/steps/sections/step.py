@@ -21,7 +21,7 @@ from etude.make.transform import with_durations
 from etude.make.transform.edits import Edit, apply_edits
 from etude.model.job import Job
 from etude.run.simulate import Overlap, Simulated, simulate
-from etude.steps.measured import Said, completed
+from etude.steps.measured import RunFacts, completed
 from etude.steps.step import efficiency_of, grown
 from etude.steps.what_if import WhatIf
 
@@ -153,7 +153,7 @@ def completed_sections(
         own: dict[str, Any] = {"schedule": "gpipe"} if waits else {}
         own |= {"micro_batch": 1, **section.plan}
         whole = {**own, "gpus": len(ranks[name]), "global_batch": given.batch, "train": section.train}
-        plan, said = completed(Said(model=open_model(section.model), given=whole, system=system), stack)
+        plan, said = completed(RunFacts(model=open_model(section.model), given=whole, system=system), stack)
         usual = Plan.from_dict(whole)
         more = {
             keys[f.name]: getattr(plan, f.name) for f in fields(Plan) if getattr(plan, f.name) != getattr(usual, f.name)

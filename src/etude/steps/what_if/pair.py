@@ -83,7 +83,7 @@ def what_if(found: Prediction, edits: Sequence[str | Edit], *, check: bool = Fal
     """The job of a prediction edited and simulated again on the same system. `options` are those it was made with.
 
     Edits see the times that compute takes on the system, so that `speed` has something to change. `check`: what does
-    not fit the device although some of it lies elsewhere is refused.
+    not fit the device although some of it is elsewhere is refused.
     """
     generated, by = found.generated, efficiency_of(found.generated.model, found.system, found.stack)
     machine = tuned(found.system, by)
@@ -126,8 +126,9 @@ def summary_of(pairs: Sequence[WhatIf]) -> dict[str, Any]:
     """The summary of the first pair, what a reader should not miss, and of several seeds the steps and their means."""
     record = pairs[0].summary() | {"findings": findings(pairs)}
     if len(pairs) > 1:
-        before, after = ([one.step_time_ns for one in found]
-                         for found in zip(*((p.baseline, p.edited) for p in pairs), strict=True))  # fmt: skip
+        before, after = (
+            [one.step_time_ns for one in found] for found in zip(*((p.baseline, p.edited) for p in pairs), strict=True)
+        )
         record["seeds"] = [{"baseline_ns": a, "edited_ns": b} for a, b in zip(before, after, strict=True)]
         record["mean_step_time_ns"] = {"baseline": sum(before) / len(pairs), "edited": sum(after) / len(pairs)}
     return record

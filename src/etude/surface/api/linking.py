@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Linked:
+class LinkedJob:
     """A linked job, and what is to be said of it."""
 
     job: Job
@@ -38,10 +38,12 @@ class LinkInput:
     """Parameters of what links: the files, and how those of a run are put together."""
 
     path: str = argument(
-        "path", "the trace that the profiler (Kineto) wrote; if a second file is given, the host trace of "
+        "path",
+        "the trace that the profiler (Kineto) wrote; if a second file is given, the host trace of "
         "ExecutionTraceObserver. A folder (or `folder/name`, or a list `a.json,b.json`): all ranks of a run",
-        metavar="TRACE", like="run/",
-    )  # fmt: skip
+        metavar="TRACE",
+        like="run/",
+    )
     device: str | None = argument("path", "the profiler's trace of the same run", None, metavar="DEVICE")
     workers: int = figure("count", "number of ranks of a run in parallel; 0: one per core", 0, zero=True, names=("-j",))
     any_window: bool = figure("switch", "accept ranks that recorded different parts of the run", False)
@@ -70,7 +72,7 @@ class LinkSource:
             return cls(path, device, asked.max_bytes, False)
         return cls(path, None, asked.max_bytes, True, asked.workers, asked.any_window)
 
-    def linked(self, name: str = "", advance: Callable[..., None] = lambda amount, note="": None) -> Linked:
+    def linked(self, name: str = "", advance: Callable[..., None] = lambda amount, note="": None) -> LinkedJob:
         """The causal graph, called `name` or as its files are."""
         if self.is_run:
             called, ranks = runs.find_run(self.path)
@@ -80,12 +82,12 @@ class LinkSource:
             )
             job = causal.to_job(name or called, done)
             found = cards.find(self.path) or cards_of_runs.card_of_run(job, ranks)
-            return Linked(job, runs.total_report(called, job, done), found)
+            return LinkedJob(job, runs.total_report(called, job, done), found)
         host, timed = (None, self.path) if self.device is None else (self.path, self.device)
         recorded = reading.load_device(timed, self.max_bytes)
         one = causal.convert(recorded, reading.load_host(host, self.max_bytes) if host is not None else None)
         named = one.part.rank if "rank" in recorded.distributed else None
-        return Linked(causal.to_job(name or reading.stem(timed), [one]), one.report, rank=named)
+        return LinkedJob(causal.to_job(name or reading.stem(timed), [one]), one.report, rank=named)
 
     def official(self) -> tuple[Decoded, dict[str, Any]]:
         """What Chakra's own linker and converter make of a host trace, with a device trace or without."""
@@ -94,7 +96,7 @@ class LinkSource:
 
 
 def _refuse_other_profilers(path: Path) -> None:
-    """What is not of PyTorch is opened, not linked. PyTorch's own files beside it come first."""
+    """What is not of PyTorch is opened, not linked. PyTorch's own files next to it come first."""
     found = profiles.files_of(path)
     if not found or (path.is_dir() and runs.runs_in(path)):
         return

@@ -116,7 +116,7 @@ def plan(
     """
     import pyarrow as pa
 
-    from etude.decide.search import Asked
+    from etude.decide.search import SearchRequest
     from etude.decide.search.plans import NARROW, solved, space_of
 
     Plan.refuse_experts(fixed, model_named(model))
@@ -124,7 +124,7 @@ def plan(
     space = space_of(
         model=str(model), system=str(system), fixed=fixed, over=over, stack=stack, tries=tries, recipe=False
     )
-    return pa.Table.from_pylist([dict(row) for row in solved(space, Asked()).rows])
+    return pa.Table.from_pylist([dict(row) for row in solved(space, SearchRequest()).rows])
 
 
 def federate(

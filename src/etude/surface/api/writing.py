@@ -52,8 +52,9 @@ def anonymise(job: Job, options: AnonymiseOptions | None = None, **more: Any) ->
     return anonymised(job, options or AnonymiseOptions(**more))
 
 
-def replay(job: Job, *, ranks: Sequence[int] | None = None, out: str | os.PathLike[str] | None = None,
-           **options: Any) -> dict[str, Any]:  # fmt: skip
+def replay(
+    job: Job, *, ranks: Sequence[int] | None = None, out: str | os.PathLike[str] | None = None, **options: Any
+) -> dict[str, Any]:
     """Runs a job's operators again on this machine (needs PyTorch) and says how close it comes; one rank by default.
 
     etude.replay(job, iterations=5)["step_ns"]

@@ -90,7 +90,7 @@ def _listed(name: str) -> TyperCommand:
 
 def command_meant(args: list[str], *, typed: bool = False) -> tuple[str, Any, list[str]]:
     """The command that the words call, with its name and what is left of them; None: there is none. `typed`: what it
-    reads is there already, so that a word that is no file may be a mistyped verb."""
+    reads is there already, so that a word that is not a file may be a mistyped verb."""
     args = [OTHER_NAMES.get(word, word) for word in args[:1]] + args[1:]
     for words in (2, 1):
         name = " ".join(args[:words])
@@ -102,7 +102,7 @@ def command_meant(args: list[str], *, typed: bool = False) -> tuple[str, Any, li
 
 def _verb_meant(name: str, args: list[str], *, typed: bool = False) -> tuple[str, list[str]]:
     """The verb that the words mean, and what is left of them: one of several words in the file of the first, or the
-    one that an old spelling stands for (`serve --workflow` is `serve workflow`). `meant` of a file gets all that
+    one that an old spelling means (`serve --workflow` is `serve workflow`). `meant` of a file gets all that
     follows its word, and gives the verb, or the verb and what is left."""
     from etude.surface.cli.registry import verbs_in
 

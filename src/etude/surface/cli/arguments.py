@@ -13,7 +13,7 @@ from typing import Any, Final
 from etude.base.parameters import parameters_of
 
 LONGEST: Final = 200
-"""Letters of a list of files that can stand as one path; a longer one is put into a file."""
+"""Letters of a list of files that can be written as one path; a longer one is put into a file."""
 
 _held: list[Any] = []
 """Temporary files that last as long as the process."""
@@ -37,7 +37,7 @@ def rewritten(name: str, command: Any, args: list[str]) -> list[str]:
 
 def _kind(command: Any, option: str, place: int) -> str:
     """The kind of the parameter that a value is for: that of an option, or else of the argument at its place. Empty
-    where it is not known: of a misspelt option, and of what is no declared verb."""
+    where it is not known: of a misspelt option, and of what is not a declared verb."""
     verb = getattr(command, "verb", None)
     known = parameters_of(verb.asks) if verb is not None else {}
     if option:

@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperCommand
 
 from etude.base.errors import AnswerNo, UsageError
-from etude.base.parameters import FLAGS, YAML, Parameter, parameters_of, unknown
+from etude.base.parameters import FLAGS, YAML, VerbParameter, parameters_of, unknown
 from etude.base.talk import say
 from etude.surface.cli.registry import readers_of
 from etude.surface.verb import Verb, resolve
@@ -27,7 +27,7 @@ METAVAR: Final = {
     "bandwidth": "RATE", "rate": "RATE", "choice": "NAME", "noun": "NAME", "path": "PATH", "paths": "PATH",
     "out": "PATH",
 }  # fmt: skip
-"""Kind -> what stands for a value; TEXT for the others."""
+"""Kind -> what represents a value; TEXT for the others."""
 
 
 class VerbCommand(TyperCommand):
@@ -105,7 +105,7 @@ def group_of(name: str, line: str) -> Any:
 
 
 def run_command(verb: Verb[Any, Any, Any], given: Mapping[str, Any]) -> int:
-    """Runs a verb with what Typer has parsed; a file of `--yaml` lies beneath the flags."""
+    """Runs a verb with what Typer has parsed; a file of `--yaml` is below the flags."""
     from etude.base.figures import read_mapping
     from etude.surface.cli.output import emit, print_read, shortened
 
@@ -136,7 +136,7 @@ def run_command(verb: Verb[Any, Any, Any], given: Mapping[str, Any]) -> int:
 
 
 def by_name(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameter -> value; an argument may stand in its place or as a flag, not both."""
+    """Parameter -> value; an argument may be given in its place or as a flag, not both."""
     found: dict[str, Any] = {}
     for identifier, value in given.items():
         name = identifier.removeprefix("_option_")
@@ -158,7 +158,7 @@ def _of_file(verb: Verb[Any, Any, Any], keys: Mapping[str, Any], file: str) -> d
     return found
 
 
-def _typer_parameters(p: Parameter) -> list[inspect.Parameter]:
+def _typer_parameters(p: VerbParameter) -> list[inspect.Parameter]:
     """The argument or option of a parameter; an argument has an option of its name as well, which is shown if it has
     further names (`-o`)."""
     several = p.kind in ("several", "paths", "command")
@@ -181,7 +181,7 @@ def _parameter(name: str, kind: Any, info: Any) -> inspect.Parameter:
     )
 
 
-def _names(p: Parameter) -> list[str]:
+def _names(p: VerbParameter) -> list[str]:
     """The spellings of an option, the one that is shown first: with underscores where another tool has it so."""
     own, more = f"--{p.name.replace('_', '-')}", list(p.about.get("names", ()))
     short = [name for name in more if not name.startswith("--")]
@@ -191,14 +191,14 @@ def _names(p: Parameter) -> list[str]:
     return [*theirs, own, *short, *(name for name in more if name.startswith("--") and name not in theirs)]
 
 
-def _option(p: Parameter, text: str, metavar: str | None) -> dict[str, Any]:
+def _option(p: VerbParameter, text: str, metavar: str | None) -> dict[str, Any]:
     more = {} if p.kind in ("flag", "switch") else {"metavar": metavar}
     return {"help": text, "show_default": False, "hidden": bool(p.about.get("rare")), **more} | (
         {"rich_help_panel": p.panel} if p.panel else {}
     )
 
 
-def help_text(p: Parameter) -> str:
+def help_text(p: VerbParameter) -> str:
     """One sentence, then choices, range and default in brackets."""
     text = str(p.about["doc"])
     text = text[:1].upper() + text[1:] + ("" if text.endswith((".", "?")) else ".")
@@ -216,7 +216,7 @@ def help_text(p: Parameter) -> str:
     return " ".join([text, *([f"[{'; '.join(notes)}]"] if notes else [])])
 
 
-def default_text(p: Parameter) -> str:
+def default_text(p: VerbParameter) -> str:
     """A default as a user would write it; nothing where there is none to speak of."""
     from etude.base.units import format_bandwidth, format_bytes, format_time
 

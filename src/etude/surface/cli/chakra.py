@@ -32,9 +32,11 @@ class TimelineVisualizer(FromFile):
     """
 
     source: str = figure(
-        "path", "a text file with lines `issue,...` and `callback,...`", key="input_filename",
+        "path",
+        "a text file with lines `issue,...` and `callback,...`",
+        key="input_filename",
         names=("--input_filename",),
-    )  # fmt: skip
+    )
     num_npus: int = figure("count", "number of NPUs of the system", names=("--num_npus",), like="8")
     npu_frequency: int = figure("count", "clock of the cycles in the file, in MHz", names=("--npu_frequency",))
     log: str | None = figure(
@@ -43,7 +45,7 @@ class TimelineVisualizer(FromFile):
 
 
 def meant(args: list[str]) -> "str | tuple[str, list[str]]":
-    """Options of the official converter stand before its word: `converter --log-filename x.log PyTorch --input ...`."""
+    """Options of the official converter come before its word: `converter --log-filename x.log PyTorch --input ...`."""
     if args[:1] != ["converter"] or not "".join(args[1:2]).startswith("--log-filename"):
         return ""
     at = 2 if "=" in args[1] else 3

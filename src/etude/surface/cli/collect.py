@@ -23,7 +23,7 @@ class Collect:
     etude collect -o run/ -- python train.py
     etude collect -o run/ --steps 2 -- torchrun --nproc-per-node 4 train.py
 
-    Options of `etude collect` stand before the command: all from its first word on is the command's own. Then
+    Options of `etude collect` come before the command: all from its first word on is the command's own. Then
     `etude report run/`, or `etude link run/ -o job/`.
     """
 

@@ -20,7 +20,7 @@ def executed(words: list[str]) -> tuple[int, str, str]:
 
 
 def options_of(words: Sequence[str]) -> tuple[str, Collection[str]]:
-    """The name of the command that these words call, and its options; none of what is no command."""
+    """The name of the command that these words call, and its options; none of what is not a command."""
     from etude.surface.cli.app import command_meant
 
     name, command, rest = command_meant(list(words))

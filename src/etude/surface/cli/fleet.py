@@ -26,15 +26,17 @@ def _sharing(name: str, asks: type[Any]) -> Verb[Any, Any, Any]:
 
 VERBS = (
     Verb(
-        name="fleet train", asks=train.Train, inputs=train.inputs, run=train.run, record=lambda found: found.record,
+        name="fleet train",
+        asks=train.TrainFleet,
+        inputs=train.inputs,
+        run=train.run,
+        record=lambda found: found.record,
         reads=train.readable,
     ),
     _sharing("share", shared.Share),
-    _sharing("services", shared.Services),
-    _sharing("backbone", shared.Backbone),
-    _sharing("radio", shared.Radio),
-    _sharing("functions", shared.Functions),
-    Verb(
-        name="fleet experts", asks=experts.Experts, inputs=experts.inputs, run=experts.run, reads=experts.readable
-    ),
-)  # fmt: skip
+    _sharing("services", shared.ServicesFleet),
+    _sharing("backbone", shared.BackboneFleet),
+    _sharing("radio", shared.RadioFleet),
+    _sharing("functions", shared.FunctionsFleet),
+    Verb(name="fleet experts", asks=experts.Experts, inputs=experts.inputs, run=experts.run, reads=experts.readable),
+)

@@ -1,5 +1,5 @@
 from etude.base.talk import say
-from etude.steps.asked.graph import Graph, inputs, run
+from etude.steps.asked.graph import GraphOf, inputs, run
 from etude.surface.verb import Verb
 
-VERBS = (Verb(name="graph", asks=Graph, inputs=inputs, run=run, show=say),)
+VERBS = (Verb(name="graph", asks=GraphOf, inputs=inputs, run=run, show=say),)

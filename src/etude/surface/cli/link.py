@@ -25,9 +25,10 @@ class Link(LinkInput, Written):
     """
 
     out: str = figure(
-        "out", "the `.et` file to write (`.et.gz`: compressed), or the folder for a run of several ranks",
+        "out",
+        "the `.et` file to write (`.et.gz`: compressed), or the folder for a run of several ranks",
         names=("-o",),
-    )  # fmt: skip
+    )
     as_official: bool = figure("switch", "write what Chakra's own linker and converter produce, byte for byte", False)
     output: Printed = part(Printed)
 
@@ -92,7 +93,7 @@ def _write(decoded: Any, path: Path) -> None:
 
 
 def record(found: LinkResult) -> dict[str, Any]:
-    """The report; what was written is said beside it."""
+    """The report; what was written is said with it."""
     if found.run is None:
         say(f"wrote {found.out}")
         _tell_other_rank(found)

@@ -22,9 +22,9 @@ class Mcp:
 
 def run(given: tuple[str, str | None]) -> None:
     from etude.surface.cli.registry import all_verbs
-    from etude.surface.mcp import Access, serve
+    from etude.surface.mcp import FolderAccess, serve
 
-    serve(Access.of(*given), all_verbs())
+    serve(FolderAccess.of(*given), all_verbs())
 
 
 def _nothing(found: Any) -> None:

@@ -32,7 +32,7 @@ from etude.steps.operators.asked.databases import (
     points_inputs,
     points_of,
 )
-from etude.steps.operators.asked.keys import KeysWanted, Measure, Missing, measure_inputs, measured
+from etude.steps.operators.asked.keys import KeysWanted, Measure, MissingKeys, measure_inputs, measured
 from etude.steps.placing.asked import PlaceModel, place_inputs, placed, placed_rows
 from etude.surface.cli.output import emit
 from etude.surface.verb import Verb
@@ -44,10 +44,14 @@ if TYPE_CHECKING:
 def show_missing(found: "Needs") -> None:
     numbers = found.summary()
     emit(found.by_op())
-    say(f"{numbers['keys']:,} keys of {len(found.uses)} models and splits, {numbers['distinct']:,} distinct: "
-        f"{numbers['saved_fraction']:.1%} saved")  # fmt: skip
-    say(f"{numbers['missing']:,} keys and {numbers['points_missing']:,} of {numbers['points']:,} points are missing; "
-        f"measuring them takes about {numbers['cost_s']:,.0f} s")  # fmt: skip
+    say(
+        f"{numbers['keys']:,} keys of {len(found.uses)} models and splits, {numbers['distinct']:,} distinct: "
+        f"{numbers['saved_fraction']:.1%} saved"
+    )
+    say(
+        f"{numbers['missing']:,} keys and {numbers['points_missing']:,} of {numbers['points']:,} points are missing; "
+        f"measuring them takes about {numbers['cost_s']:,.0f} s"
+    )
 
 
 def show_measured(found: dict[str, Any]) -> None:
@@ -65,7 +69,7 @@ def rows_record(found: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 VERBS = (
-    Verb(name="ops missing", asks=Missing, inputs=lambda asked: KeysWanted.of(asked, asked.device),
+    Verb(name="ops missing", asks=MissingKeys, inputs=lambda asked: KeysWanted.of(asked, asked.device),
          run=KeysWanted.needs, record=lambda found: found.summary(), show=show_missing),
     Verb(name="ops measure", asks=Measure, inputs=measure_inputs, run=measured, show=show_measured),
     Verb(name="ops show", asks=ShowPoints, inputs=points_inputs, run=points_of),

@@ -292,7 +292,7 @@ def _emit_rich(
             justify: Literal["left", "right"] = "right" if right[i] else "left"
             table.add_column(Text(heads[i]), justify=justify, overflow="fold", no_wrap=right[i])
         for row in cells:
-            table.add_row(*(Text(row[i]) for i in block))  # Text: a `[` in a name is no markup
+            table.add_row(*(Text(row[i]) for i in block))  # Text: a `[` in a name is not markup
         console.print(table)
 
 

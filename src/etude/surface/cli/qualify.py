@@ -13,10 +13,10 @@ from etude.surface.cli.output import emit
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
-    from etude.run.qualify import Node, Qualified
+    from etude.run.qualify import Qualified, QualifiedNode
 
 
-def show(result: "tuple[Node, Qualified, QualifyInputs]") -> None:
+def show(result: "tuple[QualifiedNode, Qualified, QualifyInputs]") -> None:
     node, found, given = result
     emit(found.ranking if given.others else figures_of(node))
     if found.findings:

@@ -7,7 +7,7 @@ from etude.world.serve.asked import devices, images, kept, measured, offload, se
 
 
 def meant(args: list[str]) -> "str | tuple[str, list[str]]":
-    """The verb that flags of `etude serve` stand for, and the words that it takes."""
+    """The verb that flags of `etude serve` mean, and the words that it takes."""
     said = args[: args.index("--") if "--" in args else None]
     has = {name for name in FLAGS if any(word == name or word.startswith(f"{name}=") for word in said)}
     if "--offload" in has and not has - {"--offload", "--hbm-split"}:

@@ -5,8 +5,6 @@ from typing import Any
 from etude.steps.asked.job_out import generated_record
 from etude.surface.verb import Verb
 from etude.world.serve.asked import job
-from etude.world.serve.asked.job import ServingInput as ServingInput
-from etude.world.serve.asked.job import ServingSource as ServingSource
 
 GENERATE: Verb[Any, Any, Any] = Verb(
     name="generate serve", asks=job.GenerateServe, inputs=job.generate_inputs, run=job.run_generate,

@@ -1,4 +1,4 @@
-from etude.steps.asked.timeline import Timeline, inputs, run, show
+from etude.steps.asked.timeline import TimelineOf, inputs, run, show
 from etude.surface.verb import Verb
 
-VERBS = (Verb(name="timeline", asks=Timeline, inputs=inputs, run=run, show=show),)
+VERBS = (Verb(name="timeline", asks=TimelineOf, inputs=inputs, run=run, show=show),)

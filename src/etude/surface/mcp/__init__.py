@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from etude.base.faces import face
 
 if TYPE_CHECKING:
-    from etude.surface.mcp.access import Access as Access
+    from etude.surface.mcp.access import FolderAccess as FolderAccess
     from etude.surface.mcp.server import make_server as make_server
     from etude.surface.mcp.server import serve as serve
 

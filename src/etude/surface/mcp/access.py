@@ -14,7 +14,7 @@ from etude.base.errors import UsageError
 MOST_ENTRIES: Final = 1_000_000
 """Entries of a folder that are looked at before it is refused."""
 _LISTS: Final = frozenset(",*?[")
-"""What makes a path stand for several files, wherever these lie."""
+"""What makes a path mean several files, wherever these are."""
 _DESCRIBES: Final = (".yaml", ".yml", ".json", ".py", ".csv")
 """How names of files end that describe a model, a system or a stack."""
 _NAMES_A_FILE: Final = re.compile(r"[\\@]|(?<!\d[KMGT][Bb])/|/(?!s\b)|\.[A-Za-z]")
@@ -22,14 +22,14 @@ _NAMES_A_FILE: Final = re.compile(r"[\\@]|(?<!\d[KMGT][Bb])/|/(?!s\b)|\.[A-Za-z]
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class FolderAccess:
     """The folders of a server, with every link resolved. Without `write` nothing is written."""
 
     root: Path
     write: Path | None = None
 
     @classmethod
-    def of(cls, root: str | os.PathLike[str], write: str | os.PathLike[str] | None = None) -> Access:
+    def of(cls, root: str | os.PathLike[str], write: str | os.PathLike[str] | None = None) -> FolderAccess:
         """The access of two folders that exist."""
         return cls(_folder(Path(root), "--root"), None if write is None else _folder(Path(write), "--write"))
 
@@ -83,7 +83,7 @@ class Access:
         return any(place.is_relative_to(folder) for folder in (self.root, self.write) if folder is not None)
 
     def _check_links(self, place: Path, shown: str) -> None:
-        """A reader opens what lies in a folder, or beside a file: no link there may lead out of the root."""
+        """A reader opens what is in a folder, or next to a file: no link there may lead out of the root."""
         seen = 0
         for folder, folders, names in os.walk(place if place.is_dir() else place.parent):
             if not place.is_dir():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from etude.base.parameters import Parameter, parameters_of
+from etude.base.parameters import VerbParameter, parameters_of
 from etude.surface.verb import Verb
 
 NOT_OFFERED: Final = frozenset({"force", "trust", "workers", "ray"})
@@ -24,7 +24,7 @@ _TYPES: Final[dict[str, dict[str, Any]]] = {
 """Kind -> its type; a text for the others."""
 
 
-def offered(verb: Verb[Any, Any, Any], writes: bool) -> Iterator[Parameter]:
+def offered(verb: Verb[Any, Any, Any], writes: bool) -> Iterator[VerbParameter]:
     """Parameters that an assistant may give. Where nothing is written, none names a place to write."""
     for name, p in parameters_of(verb.asks).items():
         hidden = name in NOT_OFFERED or p.part == "output" or p.about.get("local")
@@ -37,7 +37,7 @@ def is_written(verb: Verb[Any, Any, Any]) -> bool:
     return any(p.kind == "out" and needed(p) for p in parameters_of(verb.asks).values())
 
 
-def needed(p: Parameter) -> bool:
+def needed(p: VerbParameter) -> bool:
     """Whether an assistant has to give it; a place to write has no default on a server."""
     return p.is_required or (p.kind == "out" and p.default is not None)
 
@@ -53,7 +53,7 @@ def schema(verb: Verb[Any, Any, Any], writes: bool) -> dict[str, Any]:
     }
 
 
-def _property(p: Parameter, defaults: Mapping[str, Any]) -> dict[str, Any]:
+def _property(p: VerbParameter, defaults: Mapping[str, Any]) -> dict[str, Any]:
     about = p.about
     made = dict(_TYPES.get(p.kind, {"type": "string"}))
     if p.kind == "choice":
@@ -74,7 +74,7 @@ def _property(p: Parameter, defaults: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
-def _range(p: Parameter) -> dict[str, Any]:
+def _range(p: VerbParameter) -> dict[str, Any]:
     least, most = p.about.get("least"), p.about.get("most")
     whole = p.kind == "count"
     low = least if least is not None else 0 if p.about["zero"] else 1 if whole else None

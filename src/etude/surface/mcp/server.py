@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from etude import __version__
 from etude.base.errors import EtudeError, UsageError
 from etude.base.parameters import parameters_of
-from etude.surface.mcp.access import Access
+from etude.surface.mcp.access import FolderAccess
 from etude.surface.mcp.schema import schema
 from etude.surface.mcp.tools import call, tools
 from etude.surface.verb import Verb
@@ -26,7 +26,7 @@ INSTRUCTIONS: Final = (
 )
 
 
-def make_server(access: Access, verbs: Iterable[Verb[Any, Any, Any]]) -> Server[Any]:
+def make_server(access: FolderAccess, verbs: Iterable[Verb[Any, Any, Any]]) -> Server[Any]:
     """A server of the verbs that are tools; `serve` runs it."""
     try:
         from mcp import types
@@ -53,7 +53,7 @@ def make_server(access: Access, verbs: Iterable[Verb[Any, Any, Any]]) -> Server[
     return Server("etude", version=__version__, instructions=INSTRUCTIONS, on_list_tools=listed, on_call_tool=called)
 
 
-def serve(access: Access, verbs: Iterable[Verb[Any, Any, Any]]) -> None:
+def serve(access: FolderAccess, verbs: Iterable[Verb[Any, Any, Any]]) -> None:
     """Answers a client on stdin and stdout until it is gone."""
     server = make_server(access, verbs)
     import anyio
@@ -66,7 +66,7 @@ def serve(access: Access, verbs: Iterable[Verb[Any, Any, Any]]) -> None:
     anyio.run(run)
 
 
-def _described(name: str, verb: Verb[Any, Any, Any], access: Access) -> Any:
+def _described(name: str, verb: Verb[Any, Any, Any], access: FolderAccess) -> Any:
     from mcp import types
 
     writes = access.write is not None and any(p.kind == "out" for p in parameters_of(verb.asks).values())
@@ -81,7 +81,11 @@ def _described(name: str, verb: Verb[Any, Any, Any], access: Access) -> Any:
 
 
 def _answered(
-    known: Mapping[str, Verb[Any, Any, Any]], name: str, given: Mapping[str, Any], access: Access, turn: threading.Lock
+    known: Mapping[str, Verb[Any, Any, Any]],
+    name: str,
+    given: Mapping[str, Any],
+    access: FolderAccess,
+    turn: threading.Lock,
 ) -> tuple[bool, Any]:
     """(is it an error, the answer or what is wrong). Etude's own errors are returned with their hint; of any other a
     client gets the name of the tool alone."""
@@ -101,7 +105,7 @@ def _answered(
         return True, f"Error executing tool {name}"
 
 
-def _in_words_of_tools(text: str, access: Access) -> str:
+def _in_words_of_tools(text: str, access: FolderAccess) -> str:
     """An error as a client reads it: parameters instead of flags, paths below the root."""
     named = re.sub(r"(?<![\w-])--(?!help)([a-z][a-z0-9-]*)", lambda found: f"`{found[1].replace('-', '_')}`", text)
     for folder in filter(None, (access.root, access.write)):

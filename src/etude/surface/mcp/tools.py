@@ -11,7 +11,7 @@ from etude.base.errors import UsageError
 from etude.base.excerpts import bounded, rows_of
 from etude.base.parameters import MCP, parameters_of, unknown
 from etude.base.trust import limited
-from etude.surface.mcp.access import Access
+from etude.surface.mcp.access import FolderAccess
 from etude.surface.mcp.schema import is_written, needed, offered
 from etude.surface.verb import Verb, resolve
 
@@ -19,7 +19,7 @@ NOWHERE: Final = "/dev/null"
 """The folder that may be written where nothing may."""
 
 
-def tools(access: Access, verbs: Iterable[Verb[Any, Any, Any]]) -> dict[str, Verb[Any, Any, Any]]:
+def tools(access: FolderAccess, verbs: Iterable[Verb[Any, Any, Any]]) -> dict[str, Verb[Any, Any, Any]]:
     """Name -> verb, of those that are tools, and those behind their words. What only writes is not offered without a
     folder to write to."""
     known = {verb.name: verb for verb in verbs}
@@ -31,7 +31,7 @@ def tools(access: Access, verbs: Iterable[Verb[Any, Any, Any]]) -> dict[str, Ver
     return {verb.name.replace(" ", "_").replace("-", "_"): verb for verb in within}
 
 
-def call(verb: Verb[Any, Any, Any], given: Mapping[str, Any], access: Access) -> dict[str, Any]:
+def call(verb: Verb[Any, Any, Any], given: Mapping[str, Any], access: FolderAccess) -> dict[str, Any]:
     """The answer of a tool, bounded, with the notes that a reader would see."""
     said = StringIO()
     with limited(access.write or NOWHERE), redirect_stderr(said), redirect_stdout(said):
@@ -54,7 +54,7 @@ def _flat(verb: Verb[Any, Any, Any], given: Mapping[str, Any]) -> dict[str, Any]
     return found
 
 
-def _within(verb: Verb[Any, Any, Any], given: Mapping[str, Any], access: Access) -> dict[str, Any]:
+def _within(verb: Verb[Any, Any, Any], given: Mapping[str, Any], access: FolderAccess) -> dict[str, Any]:
     """What is given, with every path in it one that the server may open or write."""
     known = {p.name: p for p in offered(verb, writes=True)}
     found = {}
@@ -73,7 +73,7 @@ def _is_text(kind: str, about: Mapping[str, Any]) -> bool:
     return kind in ("text", "several", "list", "texts", "one") and not about.get("plain")
 
 
-def _path(kind: str, value: Any, access: Access) -> Any:
+def _path(kind: str, value: Any, access: FolderAccess) -> Any:
     if kind == "paths":
         return [_path("path", one, access) for one in ([value] if isinstance(value, str) else value)]
     if isinstance(value, str) and kind in ("path", "noun", "out"):

@@ -6,7 +6,7 @@ from etude.base.faces import face
 
 if TYPE_CHECKING:
     from etude.tell.archive.compact import Compacted as Compacted
-    from etude.tell.archive.entry import Entry as Entry
+    from etude.tell.archive.entry import LakeEntry as LakeEntry
     from etude.tell.archive.entry import entry_of as entry_of
     from etude.tell.archive.entry import fingerprint as fingerprint
     from etude.tell.archive.lake import Lake as Lake

@@ -20,7 +20,7 @@ from etude.tell.report import findings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Entry:
+class LakeEntry:
     """The rows of one run, by table."""
 
     run: str
@@ -44,7 +44,7 @@ def fingerprint(run: Run) -> str:
 def entry_of(
     run: Run, *, path: str = "", version: str = "", device: Device | None = None,
     advance: Callable[[int], None] = lambda amount: None,
-) -> Entry:  # fmt: skip
+) -> LakeEntry:  # fmt: skip
     """All that is kept of a run. `advance` is called for each table that is done."""
     key = fingerprint(run)
     step_rows = steps(run)
@@ -60,7 +60,7 @@ def entry_of(
     for name, make in made.items():
         tables[name] = shaped(name, key, make())
         advance(1)
-    return Entry(key, tables)
+    return LakeEntry(key, tables)
 
 
 def shaped(name: str, run: str, rows: pa.Table) -> pa.Table:

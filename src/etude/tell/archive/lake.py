@@ -29,7 +29,7 @@ from etude.tell.archive.writing import put
 
 if TYPE_CHECKING:
     from etude.model.run import Run
-    from etude.tell.archive.entry import Entry
+    from etude.tell.archive.entry import LakeEntry
 
 _PATTERN: Final = re.compile(r"[*?\[\]{}]")
 _HINT: Final = f"tables: {', '.join(TABLES)}; `DESCRIBE runs` lists the columns of one"
@@ -49,7 +49,7 @@ class Lake:
         """Runs that are there in full."""
         return len(self._runs())
 
-    def add(self, run: Run | Entry, *, force: bool = False) -> bool:
+    def add(self, run: Run | LakeEntry, *, force: bool = False) -> bool:
         """Puts a run in, or what `entry_of` said of one; False where it is there already. `force` writes its rows
         again."""
         entry = _entry(run)
@@ -105,7 +105,7 @@ class Lake:
             put(self.folder, name, EMPTY, [schema.empty_table()])
 
 
-def _entry(run: Run | Entry) -> Entry:
+def _entry(run: Run | LakeEntry) -> LakeEntry:
     from etude.model.run import Run  # here, since asking an archive needs no analysis
 
     if not isinstance(run, Run):

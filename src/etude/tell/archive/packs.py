@@ -133,6 +133,7 @@ def locked(folder: Path, *, alone: bool) -> Iterator[None]:
             if alone:
                 raise UsageError(
                     "files cannot be locked here, and other processes may be adding runs",
-                    where=str(folder), hint="compact it on the machine with the local disk",
-                ) from None  # fmt: skip
+                    where=str(folder),
+                    hint="compact it on the machine with the local disk",
+                ) from None
         yield

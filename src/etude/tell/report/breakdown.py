@@ -8,9 +8,9 @@ import numpy as np
 
 from etude.tell.report import collectives, gains, idle, words
 from etude.tell.report.subject import Subject
-from etude.tell.view.charts import Bar, Heading, Piece, bars, legend, table
+from etude.tell.view.charts import Bar, BarPiece, Heading, bars, legend, table
 from etude.tell.view.markup import Markup, heading, paragraph
-from etude.tell.view.page import Figure, Section, Told
+from etude.tell.view.page import Figure, PageSection, Told
 
 SECTION = "breakdown"
 
@@ -132,15 +132,15 @@ def _uneven(subject: Subject) -> list[Told]:
                  "the others wait for it in every collective.", SECTION, round(busy[most] - middle))]  # fmt: skip
 
 
-def section(subject: Subject) -> Section:
+def section(subject: Subject) -> PageSection:
     rows = subject.breakdown.to_pylist()
     timed = [row for row in rows if row["span_ns"]]
     if not timed:
-        return Section(SECTION, "Where the time goes", "", empty="No device activity has a time.")
+        return PageSection(SECTION, "Where the time goes", "", empty="No device activity has a time.")
     shown, left = _chosen(timed)
     parts = pieces(subject)
     drawn = [
-        Bar(f"rank {row['rank']}", tuple(Piece(s, label, row[key] or 0) for s, label, key in parts)) for row in shown
+        Bar(f"rank {row['rank']}", tuple(BarPiece(s, label, row[key] or 0) for s, label, key in parts)) for row in shown
     ]
     more = paragraph(f"{left:,} ranks between these are only in the table.") if left else ""
     columns = [
@@ -160,7 +160,7 @@ def section(subject: Subject) -> Section:
         else "Each bar is one host from its first to its last operator. Operators that run at the same time are "
         "counted once, so the parts add up to the whole."
     )
-    return Section(SECTION, "Where the time goes", lead, body)
+    return PageSection(SECTION, "Where the time goes", lead, body)
 
 
 def _chosen(rows: list[dict[str, int]]) -> tuple[list[dict[str, int]], int]:

@@ -13,10 +13,10 @@ from etude.analyse.traffic import traffic_matrix
 from etude.model.schema import UNKNOWN
 from etude.tell.report import gains, words
 from etude.tell.report.subject import Subject
-from etude.tell.view.charts import Bar, Heading, Piece, bars, legend, table
+from etude.tell.view.charts import Bar, BarPiece, Heading, bars, legend, table
 from etude.tell.view.markup import Markup, heading, paragraph
-from etude.tell.view.page import Section, Told
-from etude.tell.view.plots import Mark, fitted, heat, plot
+from etude.tell.view.page import PageSection, Told
+from etude.tell.view.plots import PlotPoint, fitted, heat, plot
 
 SECTION = "collectives"
 
@@ -69,15 +69,16 @@ def told(subject: Subject) -> list[Told]:
         return []
     gain = gains.of_links(subject)
     said = f" {gain[0]}" if gain else ""
-    return [Told("warn", f"{found.what}.", f"{found.why[:1].upper()}{found.why[1:]}{said}", SECTION,
-                 subject.waiting[1])]  # fmt: skip
+    return [
+        Told("warn", f"{found.what}.", f"{found.why[:1].upper()}{found.why[1:]}{said}", SECTION, subject.waiting[1])
+    ]
 
 
-def section(subject: Subject) -> Section:
+def section(subject: Subject) -> PageSection:
     calls = subject.collectives
     if not len(calls):
         empty = "No collectives and no messages are recorded in this run."
-        return Section(SECTION, "Communication", "", _matrix(subject) + _messages(subject), empty)
+        return PageSection(SECTION, "Communication", "", _matrix(subject) + _messages(subject), empty)
     kinds = summarised(calls).to_pylist()
     body = _split(kinds, [("communication", "transfer"), ("idle", "waiting for the last member")])
     body += Markup(f'<div class="two"><div>{_rates(calls.to_pylist())}</div><div>{_matrix(subject)}</div></div>')
@@ -99,7 +100,7 @@ def section(subject: Subject) -> Section:
         else "A collective starts when all members have arrived. Its <b>transfer</b> time is that of the last member "
         "to arrive; the additional time of the others is <b>waiting</b>, which a faster link would not shorten."
     )
-    return Section(SECTION, "Communication", lead, body)
+    return PageSection(SECTION, "Communication", lead, body)
 
 
 def _name(collective: str) -> str:
@@ -154,7 +155,7 @@ def _split(kinds: list[dict[str, int]], entries: list[tuple[str, str]]) -> Marku
         entry[0] += row["total_transfer_ns"] or 0
         entry[1] += row["total_wait_ns"] or 0
     drawn = [
-        Bar(_name(name), (Piece("communication", "transfer", t), Piece("idle", "waiting", w)))
+        Bar(_name(name), (BarPiece("communication", "transfer", t), BarPiece("idle", "waiting", w)))
         for name, (t, w) in sorted(by.items(), key=lambda item: -sum(item[1]))
     ]
     waits = any(wait for _, wait in by.values())
@@ -168,7 +169,7 @@ def _rates(calls: list[dict[str, float]]) -> Markup:
     step = max(1, len(known) // POINTS)
     most = max(c["transfer_ns"] for c in known)
     marks = [
-        Mark(c["size_bytes"], c["busbw_bytes_per_s"], "communication",
+        PlotPoint(c["size_bytes"], c["busbw_bytes_per_s"], "communication",
              f"{_name(str(c['collective']))}, {words.number(c['group_size'])} ranks\n"
              f"{words.size(c['size_bytes'])} in {words.time(c['transfer_ns'])}\n{words.rate(c['busbw_bytes_per_s'])}",
              float(np.clip(c["transfer_ns"] / most, 0.0, 1.0)))

@@ -11,8 +11,8 @@ from etude.model.run import Run
 from etude.tell.report import breakdown, critical_path, words
 from etude.tell.report.compose import facts, timelines
 from etude.tell.report.subject import Subject
-from etude.tell.view.charts import Bar, Heading, Piece, bars, legend, table
-from etude.tell.view.page import Figure, Page, Section, Told
+from etude.tell.view.charts import Bar, BarPiece, Heading, bars, legend, table
+from etude.tell.view.page import Figure, Page, PageSection, Told
 
 ALIKE, FEW = 0.02, 0.1
 """Runs count as equal within this; parts of the difference are reported from this share of the run."""
@@ -116,15 +116,15 @@ def _told(a: Subject, b: Subject) -> list[Told]:
     return found
 
 
-def _spent(a: Subject, b: Subject) -> Section:
+def _spent(a: Subject, b: Subject) -> PageSection:
     rows = []
     for subject in (a, b):
         parts = _parts(subject)
-        rows.append(Bar(subject.name, tuple(Piece(s, label, parts[key]) for s, label, key in breakdown.PIECES)))
+        rows.append(Bar(subject.name, tuple(BarPiece(s, label, parts[key]) for s, label, key in breakdown.PIECES)))
     used = [(s, label) for s, label, key in breakdown.PIECES if any(_parts(subject)[key] for subject in (a, b))]
     body = legend(used) + bars(rows, words.time)
     lead = "The mean over ranks of each part of the devices' time, on one scale."
-    return Section("breakdown", "Where the time goes", lead, body)
+    return PageSection("breakdown", "Where the time goes", lead, body)
 
 
 def _reason(row: dict[str, Any]) -> str:
@@ -143,7 +143,7 @@ IDLE = {
 }
 
 
-def _why(a: Subject, b: Subject) -> Section:
+def _why(a: Subject, b: Subject) -> PageSection:
     rows = reasons(a.run, b.run).slice(0, ROWS).to_pylist()
     rows = [row | {"what": IDLE[row["what"]] if row["part"] == "idle" else row["what"]} for row in rows]
     columns = [
@@ -156,28 +156,33 @@ def _why(a: Subject, b: Subject) -> Section:
         "Causes of the difference, the largest first. All time of a device belongs to one operation or to one "
         "cause of idle time, so the rows add up to the difference; a negative share reduces it."
     )
-    return Section("why", "Why", lead, table("t-why", [r for r in rows if r["delta_ns"]], columns),
-                   empty="The runs do the same work in the same time.")  # fmt: skip
+    return PageSection(
+        "why",
+        "Why",
+        lead,
+        table("t-why", [r for r in rows if r["delta_ns"]], columns),
+        empty="The runs do the same work in the same time.",
+    )
 
 
-def _paths(a: Subject, b: Subject) -> Section:
+def _paths(a: Subject, b: Subject) -> PageSection:
     rows: list[Bar] = []
     used: dict[str, None] = {}
     for subject in (a, b):
         kinds = by_kind(subject.path)
         used |= dict.fromkeys(kinds)
         pieces = tuple(
-            Piece(critical_path.SORT[k], critical_path.LABEL.get(k, k), v, k == "launch")
+            BarPiece(critical_path.SORT[k], critical_path.LABEL.get(k, k), v, k == "launch")
             for k, v in sorted(kinds.items())
         )
         rows.append(Bar(subject.name, pieces))
     body = legend([(critical_path.SORT[k], critical_path.LABEL.get(k, k)) for k in sorted(used)]) + bars(
         rows, words.time
     )
-    return Section("critical-path", "Critical path", "The critical path of each run, by kind.", body)
+    return PageSection("critical-path", "Critical path", "The critical path of each run, by kind.", body)
 
 
-def _changes(a: Subject, b: Subject) -> Section:
+def _changes(a: Subject, b: Subject) -> PageSection:
     rows = compare(a.run, b.run).slice(0, ROWS).to_pylist()
     columns = [
         Heading("name", "name", words.title, number=False, code=True),
@@ -190,7 +195,7 @@ def _changes(a: Subject, b: Subject) -> Section:
         "Operations of the devices by name and shape, per rank; the largest difference first. It has two parts: "
         "more or fewer calls, and more or less time per call."
     )
-    return Section("compare", "What changed", lead, table("t-compared", rows, columns))
+    return PageSection("compare", "What changed", lead, table("t-compared", rows, columns))
 
 
 def _capital(name: str) -> str:

@@ -33,7 +33,7 @@ from etude.tell.report import (
 )
 from etude.tell.report.subject import Subject
 from etude.tell.view.embedded import Packed, Shown, pack
-from etude.tell.view.page import Figure, Page, Section, Told, timeline
+from etude.tell.view.page import Figure, Page, PageSection, Told, timeline
 
 NOTHING = Told(
     "good",
@@ -237,7 +237,7 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def timelines(subjects: list[Subject]) -> Section:
+def timelines(subjects: list[Subject]) -> PageSection:
     shown = []
     for subject in subjects:
         slices = subject.slices()
@@ -250,14 +250,16 @@ def timelines(subjects: list[Subject]) -> Section:
     if ranks < total:
         lead += f" {ranks} of {total:,} ranks are drawn" + (f"; select from {kept:,}." if kept > ranks else ".")
     body = timeline(packed, f"Timeline of {ranks} ranks. Arrow keys move from slice to slice.")
-    return Section("timeline", "Timeline", lead + _merged(packed), body, empty="No node has a time.")
+    return PageSection("timeline", "Timeline", lead + _merged(packed), body, empty="No node has a time.")
 
 
 def _merged(packed: Packed) -> str:
     if not packed.merged_below_ns:
         return ""
-    return (f" Of {packed.slices:,} events those shorter than {words.time(packed.merged_below_ns)} are merged with "
-            "their neighbours; `etude timeline` writes them all.")  # fmt: skip
+    return (
+        f" Of {packed.slices:,} events those shorter than {words.time(packed.merged_below_ns)} are merged with "
+        "their neighbours; `etude timeline` writes them all."
+    )
 
 
 def facts(subject: Subject) -> tuple[tuple[str, str], ...]:

@@ -13,10 +13,10 @@ from etude.analyse.launches import untied
 from etude.tell.report import gains, idle, words
 from etude.tell.report.breakdown import spent
 from etude.tell.report.subject import BETWEEN, RUNTIME, WAITS, Subject
-from etude.tell.view.charts import Bar, Heading, Piece, bars, legend, table
+from etude.tell.view.charts import Bar, BarPiece, Heading, bars, legend, table
 from etude.tell.view.markup import Markup, heading
-from etude.tell.view.page import Section, Told
-from etude.tell.view.plots import Stretch, strip
+from etude.tell.view.page import PageSection, Told
+from etude.tell.view.plots import StripInterval, strip
 from etude.tell.view.slices import Slices
 
 SECTION = "critical-path"
@@ -138,12 +138,12 @@ def _told_as_idle(subject: Subject) -> bool:
     return s.idle >= idle.MUCH and idle.main_cause(subject)[0] in idle.OF_HOST
 
 
-def section(subject: Subject) -> Section:
+def section(subject: Subject) -> PageSection:
     path = subject.path
     kinds = by_kind(path)
     whole = length_ns(path)
     assert sum(kinds.values()) == whole, f"the path's parts are {sum(kinds.values())} ns of {whole} ns"
-    pieces = tuple(Piece(SORT[k], LABEL.get(k, k), v, k == "launch") for k, v in kinds.items())
+    pieces = tuple(BarPiece(SORT[k], LABEL.get(k, k), v, k == "launch") for k, v in kinds.items())
     body = legend([(SORT[k], LABEL.get(k, k)) for k in kinds]) + bars([Bar("path", pieces)], words.time)
     body += heading("Over time") + _strip(path, whole)
     rows = subject.path_by_name.slice(0, 300).to_pylist()
@@ -151,10 +151,11 @@ def section(subject: Subject) -> Section:
     columns = [
         Heading("name", "what", words.title, number=False, code=True),
         Heading("kind", "kind", number=False),
-        Heading("count", "times", words.number), Heading("time_ns", "time on the path", words.time),
+        Heading("count", "times", words.number),
+        Heading("time_ns", "time on the path", words.time),
         Heading("share", "share", words.percent, meter=1.0),
         Heading("buys", "saved if halved", lambda v: words.percent(v) if v is not None else "–"),
-    ]  # fmt: skip
+    ]
     body += heading("Operations on the path") + table("t-critical-path", rows, columns)
     took = f"<b>{words.time(whole)}</b>"
     lead = Markup(
@@ -162,7 +163,7 @@ def section(subject: Subject) -> Section:
         f"{f'as long as the run, {took}' if whole == subject.span_ns else f'{took} long'}; making anything else "
         f"faster does not shorten the run by itself.{_unknown(subject)}"
     )
-    return Section(SECTION, "Critical path", lead, body)
+    return PageSection(SECTION, "Critical path", lead, body)
 
 
 def _unknown(subject: Subject) -> str:
@@ -208,7 +209,7 @@ def _strip(path: pa.Table, whole: int) -> Markup:
             merged.append([int(start[i]), int(end[j]), int(code[i]), int(rank[i])])
     names = kind.dictionary.to_pylist()
     shown = [
-        Stretch(s, e, SORT[names[k]], f"{LABEL.get(names[k], names[k])}, rank {r}\n{words.time(e - s)}")
+        StripInterval(s, e, SORT[names[k]], f"{LABEL.get(names[k], names[k])}, rank {r}\n{words.time(e - s)}")
         for s, e, k, r in merged
     ]
     low = float(start[0])

@@ -6,7 +6,7 @@ from etude.analyse.energy import Energy, energy
 from etude.tell.report import words
 from etude.tell.report.subject import Subject
 from etude.tell.view.charts import Heading, table
-from etude.tell.view.page import Figure, Section
+from etude.tell.view.page import Figure, PageSection
 from etude.tell.view.plots import Axis, fitted, plot
 
 SECTION = "energy"
@@ -23,11 +23,11 @@ def cards(subject: Subject) -> list[Figure]:
     return [Figure("Energy", _joules(found.curve.energy_j), f"modelled, {mean:.0f} W per device on average")]
 
 
-def section(subject: Subject) -> Section:
+def section(subject: Subject) -> PageSection:
     found = _energy(subject)
     if found is None:
         empty = "The power of the devices of this run is not known: --ran-on h200, or a device file with `power`."
-        return Section(SECTION, "Energy", "", empty=empty)
+        return PageSection(SECTION, "Energy", "", empty=empty)
     curve = found.curve.sampled(max(found.curve.span_ns // POINTS, 1))
     points: list[tuple[float, float]] = []
     for begin, end, watts in zip(curve.time_ns[:-1], curve.time_ns[1:], curve.watts, strict=True):
@@ -41,13 +41,14 @@ def section(subject: Subject) -> Section:
         for name, joules in sorted(found.by_class.items(), key=lambda item: -item[1])
     ]
     columns = [
-        Heading("class", "what", number=False), Heading("joules", "energy", _joules),
+        Heading("class", "what", number=False),
+        Heading("joules", "energy", _joules),
         Heading("share", "share", words.percent, meter=1.0),
-    ]  # fmt: skip
+    ]
     lead = "Modelled power: idle power, plus the power of FLOPs, bytes and communication."
     if found.assumed:
         lead += " The constants of this device are derived from its power limit; none were measured."
-    return Section(SECTION, "Energy", lead, body + table("t-energy", rows, columns))
+    return PageSection(SECTION, "Energy", lead, body + table("t-energy", rows, columns))
 
 
 def _energy(subject: Subject) -> Energy | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from etude.analyse.critical_path import by_kind, length_ns
 from etude.tell.report import gains, words
 from etude.tell.report.subject import Subject
-from etude.tell.view.charts import Bar, Heading, Piece, bars, legend, table
+from etude.tell.view.charts import Bar, BarPiece, Heading, bars, legend, table
 from etude.tell.view.markup import Markup, heading
 from etude.tell.view.page import Told
 
@@ -24,7 +24,7 @@ ON_HOST = {"host": "Python, autograd, hooks", "dependency": "waiting for another
 """The same for a run whose device is the host."""
 MUCH, MAIN = 0.25, 0.5
 OF_HOST = ("host", "dependency")
-"""Causes that lie with the host."""
+"""Causes on the host."""
 RANKS = 16
 
 
@@ -116,7 +116,7 @@ def figures(subject: Subject) -> Markup:
     for row in rows:
         by_rank.setdefault(row["rank"], {})[row["cause"]] = row["time_ns"]
     drawn = [
-        Bar(f"rank {rank}", tuple(Piece(*_cause(subject, c), causes.get(c, 0)) for c in CAUSE))
+        Bar(f"rank {rank}", tuple(BarPiece(*_cause(subject, c), causes.get(c, 0)) for c in CAUSE))
         for rank, causes in list(by_rank.items())[:RANKS]
     ]
     used = [c for c in CAUSE if any(c in causes for causes in by_rank.values())]

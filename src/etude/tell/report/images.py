@@ -10,7 +10,7 @@ import pyarrow as pa
 from etude.tell.report import words
 from etude.tell.view.charts import Heading, table
 from etude.tell.view.markup import Markup
-from etude.tell.view.page import Figure, Page, Section
+from etude.tell.view.page import Figure, Page, PageSection
 from etude.tell.view.plots import Axis, fitted, plot
 
 POINTS: Final = 200
@@ -37,13 +37,13 @@ def images_page(
             Figure("Devices in use", f"{spent['busy'] / spent['all']:.1%}", "of the time", "compute"),
             Figure("Set-ups", f"{record['set_ups']:,}", f"{spent['set_up'] / spent['all']:.2%} of the time"),
         ),
-        sections=(Section("times", "Times", lead, spreads), _in_use(tables["tasks"]), _sizes(tables["requests"])),
+        sections=(PageSection("times", "Times", lead, spreads), _in_use(tables["tasks"]), _sizes(tables["requests"])),
         facts=tuple((str(name), str(value)) for name, value in asked.items() if value != ""),
         made_by=made_by,
     )
 
 
-def _in_use(tasks: pa.Table) -> Section:
+def _in_use(tasks: pa.Table) -> PageSection:
     """Devices in groups with a task."""
     start, end, degree = (tasks[name].to_numpy() for name in ("start_s", "end_s", "degree"))
     at = np.linspace(0.0, float(end.max()), POINTS + 1)
@@ -54,12 +54,13 @@ def _in_use(tasks: pa.Table) -> Section:
     y = fitted("devices", lambda v: f"{v:,.0f}", [1.0, float(used.max())], log=False)
     points = list(zip(at.tolist(), used.astype(np.float64).tolist(), strict=True))
     body = plot("devices in active groups", x, y, (), [("trend l-compute", "", points)], size=(1080, 260))
-    return Section("use", "Active devices", "Devices in groups that have a task.", body)
+    return PageSection("use", "Active devices", "Devices in groups that have a task.", body)
 
 
-def _sizes(requests: pa.Table) -> Section:
-    by = requests.group_by(["frames", "height", "width", "steps"]).aggregate([("latency_s", "count"),
-                           ("latency_s", "mean"), ("latency_s", "max")])  # fmt: skip
+def _sizes(requests: pa.Table) -> PageSection:
+    by = requests.group_by(["frames", "height", "width", "steps"]).aggregate(
+        [("latency_s", "count"), ("latency_s", "mean"), ("latency_s", "max")]
+    )
     columns = [
         Heading("frames", "frames", words.number), Heading("height", "height", words.number),
         Heading("width", "width", words.number), Heading("steps", "steps", words.number),
@@ -67,4 +68,4 @@ def _sizes(requests: pa.Table) -> Section:
         Heading("latency_s_max", "longest", seconds),
     ]  # fmt: skip
     rows = by.sort_by([("latency_s_count", "descending")]).to_pylist()
-    return Section("sizes", "By size", "", table("size-table", rows, columns, first=20))
+    return PageSection("sizes", "By size", "", table("size-table", rows, columns, first=20))

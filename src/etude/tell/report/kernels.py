@@ -6,9 +6,9 @@ from etude.analyse.operators import kernels, operators
 from etude.model.timing import Origin
 from etude.tell.report import gains, words
 from etude.tell.report.subject import Subject
-from etude.tell.view.charts import Bar, Heading, Piece, bars, legend, table
+from etude.tell.view.charts import Bar, BarPiece, Heading, bars, legend, table
 from etude.tell.view.markup import Markup, heading
-from etude.tell.view.page import Section, Told
+from etude.tell.view.page import PageSection, Told
 
 SECTION = "kernels"
 
@@ -47,10 +47,10 @@ def _advice(subject: Subject, count: int) -> str:
     )
 
 
-def section(subject: Subject) -> Section:
+def section(subject: Subject) -> PageSection:
     rows = subject.kernels.slice(0, ROWS).to_pylist()
     if not rows:
-        return Section(SECTION, "What runs", "", empty="No device activity has a time.")
+        return PageSection(SECTION, "What runs", "", empty="No device activity has a time.")
     what = "kernels" if subject.has_device else "operators"
     most = max(r["share"] for r in rows)
     columns = [
@@ -66,22 +66,24 @@ def section(subject: Subject) -> Section:
     if host:
         columns = [
             Heading("name", "operator", words.title, number=False, code=True),
-            Heading("count", "calls", words.number), Heading("self_ns", "host, itself", words.time),
-            Heading("total_ns", "host, total", words.time), Heading("device_self_ns", "device, itself", words.time),
+            Heading("count", "calls", words.number),
+            Heading("self_ns", "host, itself", words.time),
+            Heading("total_ns", "host, total", words.time),
+            Heading("device_self_ns", "device, itself", words.time),
             Heading("device_total_ns", "device, total", words.time),
-        ]  # fmt: skip
+        ]
         launch = any(r["device_total_ns"] for r in host)
         head = "The operators that launch them" if launch else "The operators of the host"
         body += heading(head) + table("t-operators", host, columns)
     lead = f"All {what} of all ranks by name. Times of {what} that overlap are added, so they may exceed the run."
-    return Section(SECTION, "What runs", lead, body)
+    return PageSection(SECTION, "What runs", lead, body)
 
 
 def _by_kind(subject: Subject) -> Markup:
     total: dict[str, int] = {}
     for row in subject.kernels.to_pylist():
         total[row["kind"]] = total.get(row["kind"], 0) + row["total_ns"]
-    pieces = tuple(Piece(KINDS.get(k, "other"), k, v) for k, v in sorted(total.items(), key=lambda i: -i[1]))
+    pieces = tuple(BarPiece(KINDS.get(k, "other"), k, v) for k, v in sorted(total.items(), key=lambda i: -i[1]))
     return legend([(p.sort, p.label) for p in pieces]) + bars([Bar("all", pieces)], words.time)
 
 
@@ -92,5 +94,7 @@ def _by_text(subject: Subject, by: str) -> Markup:
     if not known:
         return Markup()
     none = f"no {by}"
-    rows = [Bar(words.tail(r[by] or none, 26), (Piece("compute", "device time", r["total_ns"]),)) for r in found[:12]]
+    rows = [
+        Bar(words.tail(r[by] or none, 26), (BarPiece("compute", "device time", r["total_ns"]),)) for r in found[:12]
+    ]
     return heading(f"By {by}") + bars(rows, words.time, thin=True)

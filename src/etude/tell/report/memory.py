@@ -7,19 +7,18 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from etude.analyse.memory import copies, levels, peaks
+from etude.kernels.arrays import I64
 from etude.tell.report import words
 from etude.tell.report.subject import Subject
 from etude.tell.view.charts import Heading, legend, table
 from etude.tell.view.markup import Markup, heading
-from etude.tell.view.page import Section
+from etude.tell.view.page import PageSection
 from etude.tell.view.plots import Axis, Line, fitted, plot
 
 SECTION = "memory"
 
-I64 = NDArray[np.int64]
 
 LINES, POINTS = 4, 400
 """Ranks that get a line, and points of each."""
@@ -28,7 +27,7 @@ LINES, POINTS = 4, 400
 COLOURS = ("compute", "communication", "memory", "host")
 
 
-def section(subject: Subject) -> Section:
+def section(subject: Subject) -> PageSection:
     held = levels(subject.run)
     moved = copies(subject.run).to_pylist()
     body = _allocated(subject.allocated) if subject.allocated is not None and len(subject.allocated) else Markup()
@@ -43,7 +42,7 @@ def section(subject: Subject) -> Section:
         body += heading("Copies and fills") + table("t-copies", moved[:512], columns)
     lead = "Allocated memory over time, if the profiler recorded it, and copies between host and device."
     empty = "No allocations (profile_memory=True), copies or memory nodes are recorded in this run."
-    return Section(SECTION, "Memory", lead, body, empty)
+    return PageSection(SECTION, "Memory", lead, body, empty)
 
 
 def _allocated(found: pa.Table) -> Markup:

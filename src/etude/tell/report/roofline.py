@@ -12,8 +12,8 @@ from etude.machine.system import Device
 from etude.tell.report import words
 from etude.tell.report.subject import Subject
 from etude.tell.view.charts import Heading, legend, table
-from etude.tell.view.page import Figure, Section, Told
-from etude.tell.view.plots import Axis, Line, Mark, fitted, plot
+from etude.tell.view.page import Figure, PageSection, Told
+from etude.tell.view.plots import Axis, Line, PlotPoint, fitted, plot
 
 SECTION = "roofline"
 
@@ -97,15 +97,15 @@ def _above(subject: Subject) -> list[Told]:
     return [Told("warn", what, said, SECTION)]
 
 
-def section(subject: Subject) -> Section:
+def section(subject: Subject) -> PageSection:
     device = subject.device
     found = subject.roofline.to_pylist()
     known = [r for r in found if r["flop_per_s"] and (r["intensity"] or 0) >= LEAST_INTENSITY]
     if not known:
         empty = "No operator has both FLOPs and bytes. Record shapes (record_shapes=True) to get a roofline."
-        return Section(SECTION, "Roofline", "", empty=f"{empty}{_open(subject)}")
+        return PageSection(SECTION, "Roofline", "", empty=f"{empty}{_open(subject)}")
     most = max(r["time_ns"] for r in known)
-    marks = [Mark(r["intensity"], r["flop_per_s"], _sort(r), _tip(r), r["time_ns"] / most) for r in known[:POINTS]]
+    marks = [PlotPoint(r["intensity"], r["flop_per_s"], _sort(r), _tip(r), r["time_ns"] / most) for r in known[:POINTS]]
     x = fitted("FLOPs per byte", lambda v: f"{v:g}", [m.x for m in marks], log=True)
     lines, peaks = _lines(known, device, x)
     y = fitted("FLOP/s", words.flops, [m.y for m in marks] + [2 * p for p in peaks], log=True)
@@ -121,7 +121,7 @@ def section(subject: Subject) -> Section:
     colours = legend([("compute", "limited by compute"), ("memory", "limited by memory")]) if device else ""
     body = colours + plot("Rate of operators against their intensity", x, y, marks, lines, size=(1080, 380))
     body += table("t-roofline", found[:ROWS], columns)
-    return Section(SECTION, "Roofline", _lead(subject, known), body)
+    return PageSection(SECTION, "Roofline", _lead(subject, known), body)
 
 
 def _intensity(flops_a_byte: float) -> str:
@@ -160,8 +160,10 @@ def _sort(row: dict[str, Any]) -> str:
 
 def _tip(row: dict[str, Any]) -> str:
     roof = f", {words.percent(row['roofline_pct'] / 100)} of its roofline" if row.get("roofline_pct") else ""
-    return (f"{words.short(row['name'])} {words.short(row['shapes'], 80)}\n{words.flops(row['flop_per_s'])}{roof}\n"
-            f"{words.plural(row['count'], 'call')}, {words.time(row['time_ns'])}")  # fmt: skip
+    return (
+        f"{words.short(row['name'])} {words.short(row['shapes'], 80)}\n{words.flops(row['flop_per_s'])}{roof}\n"
+        f"{words.plural(row['count'], 'call')}, {words.time(row['time_ns'])}"
+    )
 
 
 def _lines(known: list[dict[str, Any]], device: Device | None, x: Axis) -> tuple[list[Line], list[float]]:

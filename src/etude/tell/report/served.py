@@ -7,16 +7,15 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64
 from etude.tell.report import words
 from etude.tell.report.images import images_page
-from etude.tell.view.charts import Bar, Heading, Piece, bars, legend, table
+from etude.tell.view.charts import Bar, BarPiece, Heading, bars, legend, table
 from etude.tell.view.markup import Markup, heading, joined
-from etude.tell.view.page import Figure, Page, Section
+from etude.tell.view.page import Figure, Page, PageSection
 from etude.tell.view.plots import Axis, fitted, plot
 
-F64 = NDArray[np.float64]
 POINTS: Final = 200
 TIMES: Final = (("ttft_s", "First token"), ("tpot_s", "Each further token"), ("latency_s", "Whole response"))
 PARTS: Final = (("idle", "in the queue"), ("memory", "prefill"), ("compute", "decode"))
@@ -102,7 +101,7 @@ def spread_of(label: str, values: F64, of: str) -> Markup:
     return heading(label) + drawn
 
 
-def _curve(record: dict[str, Any]) -> tuple[Section, ...]:
+def _curve(record: dict[str, Any]) -> tuple[PageSection, ...]:
     """Curve of a stream served at several rates."""
     rates = record.get("rates")
     if not rates:
@@ -128,16 +127,16 @@ def _curve(record: dict[str, Any]) -> tuple[Section, ...]:
     holds = f"The limits are met up to {held:.3g} per second" if held else "No rate meets the limits"
     lead = f"Each point is the whole stream at another rate. {holds}; the rest of the page shows "
     lead += "that rate." if held else "the lowest."
-    return (Section("rates", "Goodput against rate", lead, body),)
+    return (PageSection("rates", "Goodput against rate", lead, body),)
 
 
-def _spread(requests: pa.Table) -> Section:
+def _spread(requests: pa.Table) -> PageSection:
     times = _times(requests)
     body = joined(spread_of(label, times[key], "fraction of the requests") for key, label in TIMES)
-    return Section("times", "Times", "The fraction of the requests that waited no longer, from arrival.", body)
+    return PageSection("times", "Times", "The fraction of the requests that waited no longer, from arrival.", body)
 
 
-def _waits(requests: pa.Table) -> Section:
+def _waits(requests: pa.Table) -> PageSection:
     arrival, scheduled, first, finish = (
         requests[name].to_numpy() for name in ("arrival_s", "scheduled_s", "first_token_s", "finish_s")
     )
@@ -147,17 +146,17 @@ def _waits(requests: pa.Table) -> Section:
     rows = []
     for name, chosen in (("all requests", np.ones(len(latency), bool)), ("the slowest 1%", slow)):
         means = parts[:, chosen].mean(axis=1)
-        pieces = tuple(Piece(s, t, float(m)) for (s, t), m in zip(PARTS, means, strict=True))
+        pieces = tuple(BarPiece(s, t, float(m)) for (s, t), m in zip(PARTS, means, strict=True))
         rows.append(Bar(name, pieces))
     lead = "Mean times until the first pass, until the first token, and until the last token."
-    return Section("waits", "What requests waited for", lead, legend(PARTS) + bars(rows, seconds))
+    return PageSection("waits", "What requests waited for", lead, legend(PARTS) + bars(rows, seconds))
 
 
-def _runs(passes: pa.Table, replicas: pa.Table) -> tuple[Section, ...]:
+def _runs(passes: pa.Table, replicas: pa.Table) -> tuple[PageSection, ...]:
     return _over_time(passes, replicas), _replicas(replicas)
 
 
-def _over_time(passes: pa.Table, replicas: pa.Table) -> Section:
+def _over_time(passes: pa.Table, replicas: pa.Table) -> PageSection:
     start, end = (passes[name].to_numpy() for name in ("start_ns", "end_ns"))
     edges = np.linspace(0, float(end.max()), POINTS + 1)
     bin_of = np.clip(np.searchsorted(edges, start, side="right") - 1, 0, POINTS - 1)
@@ -180,7 +179,7 @@ def _over_time(passes: pa.Table, replicas: pa.Table) -> Section:
         y = fitted("mean", show, [float(mean.max())], log=False)
         x = Axis("time", words.time, False, 0.0, float(edges[-1]))
         body += heading(label) + plot(label, x, y, (), [(f"trend l-{sort}", "", points)], size=(1080, 200))
-    return Section(
+    return PageSection(
         "time", "Over time", "Means over the passes that start in each part of the run, by their time.", body
     )
 
@@ -189,7 +188,7 @@ def _steps(edges: F64, mean: F64) -> Sequence[tuple[float, float]]:
     return [(float(e), float(m)) for a, b, m in zip(edges[:-1], edges[1:], mean, strict=True) for e in (a, b)]
 
 
-def _replicas(replicas: pa.Table) -> Section:
+def _replicas(replicas: pa.Table) -> PageSection:
     columns = [
         Heading("replica", "replica"), Heading("requests", "requests", words.number),
         Heading("passes", "passes", words.number), Heading("busy_s", "busy", seconds),
@@ -197,4 +196,4 @@ def _replicas(replicas: pa.Table) -> Section:
         Heading("preemptions", "preemptions", words.number),
         Heading("cache_hit_tokens", "tokens found", words.number),
     ]  # fmt: skip
-    return Section("replicas", "Replicas", "", table("replica-table", replicas.to_pylist(), columns, first=16))
+    return PageSection("replicas", "Replicas", "", table("replica-table", replicas.to_pylist(), columns, first=16))

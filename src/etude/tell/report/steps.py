@@ -8,8 +8,8 @@ from etude.analyse.measures import MEASURES
 from etude.tell.report import words
 from etude.tell.report.breakdown import pieces
 from etude.tell.report.subject import Subject
-from etude.tell.view.charts import Bar, Heading, Piece, bars, legend, table
-from etude.tell.view.page import Figure, Section, Told
+from etude.tell.view.charts import Bar, BarPiece, Heading, bars, legend, table
+from etude.tell.view.page import Figure, PageSection, Told
 
 SECTION = "steps"
 
@@ -52,13 +52,13 @@ def told(subject: Subject) -> list[Told]:
     )]  # fmt: skip
 
 
-def section(subject: Subject) -> Section:
+def section(subject: Subject) -> PageSection:
     rows = _mean(subject)
     if not rows:
-        return Section(SECTION, "Steps", "", empty="No steps are marked in this run (ProfilerStep, or a `step`).")
+        return PageSection(SECTION, "Steps", "", empty="No steps are marked in this run (ProfilerStep, or a `step`).")
     parts = pieces(subject)
     drawn = [
-        Bar(f"step {row['step']:.0f}", tuple(Piece(s, label, row[key]) for s, label, key in parts))
+        Bar(f"step {row['step']:.0f}", tuple(BarPiece(s, label, row[key]) for s, label, key in parts))
         for row in rows[:BARS]
     ]
     used = [(s, label) for s, label, key in parts if any(row[key] for row in rows)]
@@ -71,4 +71,4 @@ def section(subject: Subject) -> Section:
     body = legend(used) + bars(drawn, words.time) + table("t-steps", rows[:512], columns)
     work = "device work" if subject.has_device else "operators"
     lead = f"Each step from the first to the last of its {work}, mean over ranks."
-    return Section(SECTION, "Steps", lead, body)
+    return PageSection(SECTION, "Steps", lead, body)

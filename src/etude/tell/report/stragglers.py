@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from etude.tell.report import words
 from etude.tell.report.subject import SUSPECTS, Subject
 from etude.tell.view.charts import Heading, table
-from etude.tell.view.page import Section, Told
+from etude.tell.view.page import PageSection, Told
 
 SECTION = "stragglers"
 
@@ -81,14 +81,19 @@ def _headline(row: dict[str, Any]) -> str:
     return f"{who.get(row['kind'], ranks.capitalize())} takes {much} its peers{when}."
 
 
-def section(subject: Subject) -> Section:
+def section(subject: Subject) -> PageSection:
     if len(subject.run.job) < 2:
-        return Section(SECTION, "Stragglers", "", empty="A single rank waits for no other. Give the traces of all "
-                       "ranks to see which one delays the others.")  # fmt: skip
+        return PageSection(
+            SECTION,
+            "Stragglers",
+            "",
+            empty="A single rank waits for no other. Give the traces of all ranks to see which one delays the others.",
+        )
     rows = subject.stragglers.to_pylist()
     if not rows:
-        return Section(SECTION, "Stragglers", "", empty="No rank, link or host is slower than its peers, and no rank "
-                       "is missing.")  # fmt: skip
+        return PageSection(
+            SECTION, "Stragglers", "", empty="No rank, link or host is slower than its peers, and no rank is missing."
+        )
     columns = [
         Heading("rank", "rank"), Heading("kind", "what", lambda k: SAID.get(k, k), number=False),
         Heading("slowdown_pct", "slower by", lambda v: f"{v:.1f}%"), Heading("pattern", "when", number=False),
@@ -96,4 +101,4 @@ def section(subject: Subject) -> Section:
         Heading("evidence", "evidence", number=False),
     ]  # fmt: skip
     lead = "Kernels are compared with the same kernels of other ranks, so a rank that waits is not reported as slow."
-    return Section(SECTION, "Stragglers", lead, table("t-stragglers", rows, columns))
+    return PageSection(SECTION, "Stragglers", lead, table("t-stragglers", rows, columns))

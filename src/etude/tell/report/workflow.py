@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from etude.tell.report import words
 from etude.tell.report.served import PARTS, seconds, spread_of
-from etude.tell.view.charts import Bar, Heading, Piece, bars, legend, table
+from etude.tell.view.charts import Bar, BarPiece, Heading, bars, legend, table
 from etude.tell.view.markup import joined
-from etude.tell.view.page import Figure, Page, Section
+from etude.tell.view.page import Figure, Page, PageSection
 
 SPENT = (PARTS[0], ("communication", "in tools"), PARTS[2])
 TIMES = (("latency_s", "Session"), ("sum_s", "Sum of its calls"), ("critical_path_s", "Its longest chain"))
@@ -59,9 +59,9 @@ def _cards(record: dict[str, Any]) -> tuple[Figure, ...]:
     return tuple(found)
 
 
-def _spread(sessions: pa.Table) -> Section:
+def _spread(sessions: pa.Table) -> PageSection:
     body = joined(spread_of(label, sessions[key].to_numpy(), "fraction of the sessions") for key, label in TIMES)
-    return Section("times", "Times", "The fraction of the sessions that took no longer.", body)
+    return PageSection("times", "Times", "The fraction of the sessions that took no longer.", body)
 
 
 def _by_task(tasks: pa.Table) -> list[dict[str, Any]]:
@@ -69,27 +69,29 @@ def _by_task(tasks: pa.Table) -> list[dict[str, Any]]:
     column = {name: tasks[name].to_numpy() for name in ("ready_s", "begin_s", "end_s", "prompt", "output")}
     model = tasks["model"].to_numpy(zero_copy_only=False)
     columns = {
-        "calls": np.ones(len(number)), "waited": column["begin_s"] - column["ready_s"],
+        "calls": np.ones(len(number)),
+        "waited": column["begin_s"] - column["ready_s"],
         "in_models": (column["end_s"] - column["begin_s"]) * model,
         "in_tools": (column["end_s"] - column["begin_s"]) * ~model,
-        "prompt": column["prompt"], "output": column["output"] * model,
+        "prompt": column["prompt"],
+        "output": column["output"] * model,
         "found": tasks["cache_hit_tokens"].to_numpy(),
-    }  # fmt: skip
+    }
     sums = {name: np.bincount(number, values, len(names)) for name, values in columns.items()}
     return [{"task": str(n), **{name: float(v[k]) for name, v in sums.items()}} for k, n in enumerate(names)]
 
 
-def _spent(tasks: pa.Table) -> Section:
+def _spent(tasks: pa.Table) -> PageSection:
     rows = []
     for one in _by_task(tasks):
         parts = (one["waited"], one["in_tools"], one["in_models"])
-        pieces = tuple(Piece(s, t, value) for (s, t), value in zip(SPENT, parts, strict=True))
+        pieces = tuple(BarPiece(s, t, value) for (s, t), value in zip(SPENT, parts, strict=True))
         rows.append(Bar(one["task"], pieces))
     lead = "Sums over all sessions: waiting at an endpoint, in tools, in models."
-    return Section("spent", "Where the time goes", lead, legend(SPENT) + bars(rows, seconds))
+    return PageSection("spent", "Where the time goes", lead, legend(SPENT) + bars(rows, seconds))
 
 
-def _tasks(tasks: pa.Table) -> Section:
+def _tasks(tasks: pa.Table) -> PageSection:
     columns = [
         Heading("task", "task", number=False), Heading("calls", "calls", words.number),
         Heading("waited", "waited", seconds),
@@ -97,4 +99,4 @@ def _tasks(tasks: pa.Table) -> Section:
         Heading("prompt", "tokens in", words.number), Heading("found", "found", words.number),
         Heading("output", "tokens out", words.number),
     ]  # fmt: skip
-    return Section("tasks", "Tasks", "", table("task-table", _by_task(tasks), columns, first=16))
+    return PageSection("tasks", "Tasks", "", table("task-table", _by_task(tasks), columns, first=16))

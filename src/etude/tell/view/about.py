@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32, I64, U64
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.trace import Trace
@@ -15,9 +15,6 @@ from etude.tell.view.slices import Slices
 
 __all__ = ["About", "about"]
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-U64 = NDArray[np.uint64]
 
 MOST_CHARS = 1000
 """Most letters of shapes that are written: a list of a thousand tensors would be longer."""

@@ -11,11 +11,11 @@ from typing import Any
 from etude.tell.view.lengths import sized
 from etude.tell.view.markup import Markup
 
-__all__ = ["Bar", "Heading", "Piece", "bars", "legend", "table"]
+__all__ = ["Bar", "BarPiece", "Heading", "bars", "legend", "table"]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class BarPiece:
     """A piece of a bar."""
 
     sort: str
@@ -27,7 +27,7 @@ class Piece:
 @dataclass(frozen=True, slots=True)
 class Bar:
     label: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[BarPiece, ...]
     text: str = ""
 
 
@@ -52,7 +52,7 @@ def bars(rows: Sequence[Bar], show: Callable[[float], str], *, full: float = 0.0
     return Markup(f'<div class="bars{" thin" if thin else ""}">{"".join(parts)}</div>')
 
 
-def _piece(piece: Piece, full: float, total: float, show: Callable[[float], str]) -> str:
+def _piece(piece: BarPiece, full: float, total: float, show: Callable[[float], str]) -> str:
     share = f"{100 * piece.value / total:.1f}%" if total else ""
     tip = escape(f"{piece.label}\n{show(piece.value)}, {share}")
     hatch = " hatch" if piece.hatched else ""

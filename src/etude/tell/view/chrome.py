@@ -12,21 +12,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.model.job import Job
 from etude.tell.view.about import about
-from etude.tell.view.flows import Counter, Flows
-from etude.tell.view.path import TRACK, Path
+from etude.tell.view.flows import Counter, SliceFlows
+from etude.tell.view.path import TRACK, PathPieces
 from etude.tell.view.slices import Slices, Sort
-
-I64 = NDArray[np.int64]
 
 _ROWS = 1 << 18
 """Events that are joined at a time."""
 
 
 def write(
-    job: Job, slices: Slices, flows: Flows, counters: Sequence[Counter], path: Path, file: BinaryIO
-) -> None:  # fmt: skip
+    job: Job, slices: Slices, flows: SliceFlows, counters: Sequence[Counter], path: PathPieces, file: BinaryIO
+) -> None:
     """Writes the trace to an open file. Times are µs with three decimals."""
     file.write(b'{"displayTimeUnit":"ns","traceEvents":[\n')
     file.write(",\n".join(_names(slices, path)).encode())
@@ -52,7 +51,7 @@ def _path_pid(slices: Slices) -> int:
     return max(slices.ranks, default=-1) + 1
 
 
-def _names(slices: Slices, path: Path) -> Iterator[str]:
+def _names(slices: Slices, path: PathPieces) -> Iterator[str]:
     def meta(what: str, pid: int, tid: int, **args: object) -> str:
         return json.dumps({"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args})
 
@@ -77,40 +76,42 @@ def _slices(job: Job, slices: Slices, pid: I64, tid: I64) -> Iterator[pa.Array]:
     for a in range(0, len(slices), _ROWS):
         part = slice(a, a + _ROWS)
         args = (
-            _text(known.source_id[part]), _numbers("bytes", known.size_bytes[part]),
-            _numbers("stream", known.stream[part]), _texts("shapes", known.shapes[part], known.texts),
+            as_text(known.source_id[part]),
+            _numbers("bytes", known.size_bytes[part]),
+            _numbers("stream", known.stream[part]),
+            _texts("shapes", known.shapes[part], known.texts),
             _texts("group", known.group[part], known.texts),
-        )  # fmt: skip
+        )
         yield _complete(
             names.take(pa.array(slices.name[part])), slices.sort[part], pid[part], tid[part],
             (slices.start_ns[part], slices.end_ns[part]), args,
         )  # fmt: skip
 
 
-def _path(path: Path, pid: int) -> Iterator[pa.Array]:
+def _path(path: PathPieces, pid: int) -> Iterator[pa.Array]:
     if not len(path):
         return
     names = pa.array([json.dumps(n) for n in path.names], pa.string())
     where = np.full(len(path), pid, np.int64)
-    args = (_text(path.source_id), _numbers("rank", path.rank))
+    args = (as_text(path.source_id), _numbers("rank", path.rank))
     times = (path.start_ns, path.end_ns)
     yield _complete(names.take(pa.array(path.name)), path.sort, where, np.ones(len(path), np.int64), times, args)
 
 
 def _complete(
     names: pa.Array, sort: NDArray[np.uint8], pid: I64, tid: I64, times: tuple[I64, I64], args: Sequence[pa.Array]
-) -> pa.Array:  # fmt: skip
+) -> pa.Array:
     """Events with a start and a length; the first of `args` is the id, the others begin with a comma."""
     sorts = pa.array([s.label for s in Sort], pa.string())
     return pc.binary_join_element_wise(
-        '{"ph":"X","name":', names, ',"cat":"', sorts.take(pa.array(sort)), '","pid":', _text(pid), ',"tid":',
-        _text(tid), ',"ts":', _micros(times[0]), ',"dur":', _micros(times[1] - times[0]), ',"args":{"id":', *args,
+        '{"ph":"X","name":', names, ',"cat":"', sorts.take(pa.array(sort)), '","pid":', as_text(pid), ',"tid":',
+        as_text(tid), ',"ts":', _micros(times[0]), ',"dur":', _micros(times[1] - times[0]), ',"args":{"id":', *args,
         "}}", "",
     )  # fmt: skip
 
 
 def _numbers(name: str, values: I64) -> pa.Array:
-    known = pc.binary_join_element_wise(f',"{name}":', _text(values), "")
+    known = pc.binary_join_element_wise(f',"{name}":', as_text(values), "")
     return pc.if_else(pa.array(values >= 0), known, "")
 
 
@@ -119,7 +120,7 @@ def _texts(name: str, codes: NDArray[np.int32], texts: Sequence[str]) -> pa.Arra
     return parts.take(pa.array(np.where(codes < 0, len(texts), codes)))
 
 
-def _flows(slices: Slices, flows: Flows, pid: I64, tid: I64) -> Iterator[pa.Array]:
+def _flows(slices: Slices, flows: SliceFlows, pid: I64, tid: I64) -> Iterator[pa.Array]:
     who = np.repeat(np.arange(len(slices)), np.diff(flows.start))
     order = np.lexsort((slices.start_ns[who], flows.id))
     who, flow = who[order], flows.id[order]
@@ -129,22 +130,22 @@ def _flows(slices: Slices, flows: Flows, pid: I64, tid: I64) -> Iterator[pa.Arra
     for a in range(0, len(who), _ROWS):
         part, rows = slice(a, a + _ROWS), who[a : a + _ROWS]
         yield pc.binary_join_element_wise(
-            '{"ph":"', phase[part], '","bp":"e","name":"flow","cat":"flow","id":', _text(flow[part]), ',"pid":',
-            _text(pid[rows]), ',"tid":', _text(tid[rows]), ',"ts":', _micros(slices.start_ns[rows]), "}", "",
+            '{"ph":"', phase[part], '","bp":"e","name":"flow","cat":"flow","id":', as_text(flow[part]), ',"pid":',
+            as_text(pid[rows]), ',"tid":', as_text(tid[rows]), ',"ts":', _micros(slices.start_ns[rows]), "}", "",
         )  # fmt: skip
 
 
 def _counter(counter: Counter) -> pa.Array:
     head = f'{{"ph":"C","name":{json.dumps(counter.name)},"pid":{counter.rank},"ts":'
     return pc.binary_join_element_wise(
-        head, _micros(counter.time_ns), ',"args":{"value":', _text(counter.value), "}}", ""
+        head, _micros(counter.time_ns), ',"args":{"value":', as_text(counter.value), "}}", ""
     )
 
 
-def _text(values: NDArray[np.generic]) -> pa.Array:
+def as_text(values: NDArray[np.generic]) -> pa.Array:
     return pc.cast(pa.array(values), pa.string())
 
 
 def _micros(ns: I64) -> pa.Array:
     whole, rest = np.divmod(ns, 1000)
-    return pc.binary_join_element_wise(_text(whole), pc.utf8_lpad(_text(rest), 3, "0"), ".")
+    return pc.binary_join_element_wise(as_text(whole), pc.utf8_lpad(as_text(rest), 3, "0"), ".")

@@ -16,15 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64, Bool
 from etude.model.schema import LaneKind
 from etude.tell.view.kernels import DrawnSlices, coarsen, varints
 from etude.tell.view.slices import Slices, Sort
 
 __all__ = ["Packed", "Shown", "pack"]
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 MOST_SLICES = 160_000
 """Most slices of a page; about 1 MB when packed."""

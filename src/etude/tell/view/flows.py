@@ -6,22 +6,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.model import graph
 from etude.model.job import Job
 from etude.model.match import match
 from etude.tell.view.slices import Slices, Sort
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 MOST_PER_SLICE = 256
 """Most flows of one slice; the rest is left out."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Flows:
+class SliceFlows:
     """Slice i takes part in the flows id[start[i]:start[i+1]]; a flow runs through its slices in order of time."""
 
     start: I64
@@ -39,7 +36,7 @@ class Counter:
     value: I64
 
 
-def flows_of(job: Job, slices: Slices) -> Flows:
+def flows_of(job: Job, slices: Slices) -> SliceFlows:
     """Dependencies between lanes of a rank, sends with their receives, and the members of each collective."""
     place = [np.zeros(0, np.int64)] * len(job.ranks)
     for at in np.unique(slices.at).tolist():
@@ -94,7 +91,7 @@ def _across_ranks(job: Job, place: list[I64]) -> Iterator[Pairs]:
             yield ends.ravel(), np.repeat(np.arange(len(ends)), 2)
 
 
-def _by_slice(who: I64, flow: I64, slices: int) -> Flows:
+def _by_slice(who: I64, flow: I64, slices: int) -> SliceFlows:
     """As CSR, without flows of a single slice."""
     members = np.bincount(flow) if len(flow) else np.zeros(0, np.int64)
     kept = members[flow] > 1
@@ -104,7 +101,7 @@ def _by_slice(who: I64, flow: I64, slices: int) -> Flows:
     start = np.searchsorted(who, np.arange(slices + 1))
     within = np.arange(len(who)) - start[who]
     who, flow = who[within < MOST_PER_SLICE], flow[within < MOST_PER_SLICE]
-    return Flows(np.searchsorted(who, np.arange(slices + 1)).astype(np.int64), flow.astype(np.int64))
+    return SliceFlows(np.searchsorted(who, np.arange(slices + 1)).astype(np.int64), flow.astype(np.int64))
 
 
 def running(slices: Slices) -> list[Counter]:

@@ -17,15 +17,15 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I32, I64
 from etude.model import graph
 from etude.model.schema import UNKNOWN, Kind, Why
 from etude.model.trace import Trace
+from etude.tell.view.chrome import as_text
 from etude.tell.view.slices import UNRECORDED, Sort, sorts
 
 __all__ = ["find_node", "part_of", "write_dot", "write_graphml"]
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 _ROWS = 1 << 18
 
@@ -121,11 +121,11 @@ def write_dot(part: Subgraph, file: BinaryIO) -> None:
     fills = pa.array([_FILL.get(s, "#eeeeee") for s in Sort])
     label = pc.replace_substring(pc.replace_substring(_names(part), "\\", "\\\\"), '"', '\\"')
     _stream(file, len(part), lambda a, b: pc.binary_join_element_wise(
-        "  n", _text(part.rows[a:b]), ' [label="', label[a:b], '", fillcolor="',
+        "  n", as_text(part.rows[a:b]), ' [label="', label[a:b], '", fillcolor="',
         fills.take(pa.array(part.sort[a:b])), '"];\n', ""))  # fmt: skip
     style = pa.array(["dashed", "solid"])
     _stream(file, len(part.before), lambda a, b: pc.binary_join_element_wise(
-        "  n", _text(part.rows[part.before[a:b]]), " -> n", _text(part.rows[part.after[a:b]]), " [style=",
+        "  n", as_text(part.rows[part.before[a:b]]), " -> n", as_text(part.rows[part.after[a:b]]), " [style=",
         style.take(pa.array(part.is_data[a:b].astype(np.int8))), "];\n", ""))  # fmt: skip
     file.write(b"}\n")
 
@@ -152,12 +152,12 @@ def write_graphml(part: Subgraph, file: BinaryIO) -> None:
     ns = pa.array(part.duration_ns, mask=part.duration_ns == UNKNOWN)
     cost = pc.fill_null(pc.binary_join_element_wise('<data key="ns">', pc.cast(ns, pa.string()), "</data>", ""), "")
     _stream(file, len(part), lambda a, b: pc.binary_join_element_wise(
-        '<node id="n', _text(part.rows[a:b]), '"><data key="name">', name[a:b], '</data><data key="kind">',
-        kinds.take(pa.array(part.kind[a:b])), '</data><data key="id">', _text(part.source_id[a:b]), "</data>",
+        '<node id="n', as_text(part.rows[a:b]), '"><data key="name">', name[a:b], '</data><data key="kind">',
+        kinds.take(pa.array(part.kind[a:b])), '</data><data key="id">', as_text(part.source_id[a:b]), "</data>",
         cost[a:b], "</node>\n", ""))  # fmt: skip
     on, why = pa.array(["control", "data"]), pa.array([w.name.lower() for w in Why])
     _stream(file, len(part.before), lambda a, b: pc.binary_join_element_wise(
-        '<edge source="n', _text(part.rows[part.before[a:b]]), '" target="n', _text(part.rows[part.after[a:b]]),
+        '<edge source="n', as_text(part.rows[part.before[a:b]]), '" target="n', as_text(part.rows[part.after[a:b]]),
         '"><data key="on">', on.take(pa.array(part.is_data[a:b].astype(np.int8))), '</data><data key="why">',
         why.take(pa.array(part.why[a:b])), "</data></edge>\n", ""))  # fmt: skip
     file.write(b"</graph>\n</graphml>\n")
@@ -165,7 +165,7 @@ def write_graphml(part: Subgraph, file: BinaryIO) -> None:
 
 def _names(part: Subgraph) -> pa.Array:
     empty = pc.equal(part.name, "")
-    return pc.if_else(empty, pc.binary_join_element_wise("node", _text(part.rows), " "), part.name)
+    return pc.if_else(empty, pc.binary_join_element_wise("node", as_text(part.rows), " "), part.name)
 
 
 def _stream(file: BinaryIO, count: int, lines: Callable[[int, int], pa.Array]) -> None:
@@ -175,10 +175,6 @@ def _stream(file: BinaryIO, count: int, lines: Callable[[int, int], pa.Array]) -
 
 def _one_list(lines: pa.Array) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
-
-
-def _text(values: NDArray[np.generic]) -> pa.Array:
-    return pc.cast(pa.array(values), pa.string())
 
 
 _FILL = {

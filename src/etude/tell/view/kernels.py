@@ -7,10 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.kernels.compile import kernel
 from etude.kernels.varint import put_varint
-
-I64 = NDArray[np.int64]
 
 
 @kernel(allocates=False)

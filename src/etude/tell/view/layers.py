@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-I32 = NDArray[np.int32]
-F64 = NDArray[np.float64]
+from etude.kernels.arrays import F64, I32
 
 _SWEEPS = 8
 
@@ -82,8 +81,9 @@ def _ordered(size: int, tops: NDArray[np.int64], ends: NDArray[np.int64], layer:
     return levels
 
 
-def _places(levels: list[NDArray[np.int64]], tops: NDArray[np.int64], ends: NDArray[np.int64], width: F64,
-            size: int) -> F64:  # fmt: skip
+def _places(
+    levels: list[NDArray[np.int64]], tops: NDArray[np.int64], ends: NDArray[np.int64], width: F64, size: int
+) -> F64:
     x = np.zeros(size)
     offsets = []
     for level in levels:

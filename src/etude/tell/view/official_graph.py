@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.base.files import write_pieces, writing
+from etude.kernels.arrays import U64
 from etude.model.trace import Trace
 
 __all__ = ["graph_program", "write_graph"]
 
-U64 = NDArray[np.uint64]
 
 _SPECIAL: Final = re.compile(r'([{}()<>\[\]|&"-])')
 _NOT_XML: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")

@@ -11,7 +11,7 @@ from etude.tell.view.lengths import sizes
 from etude.tell.view.markup import Markup, digest, escaped, joined
 from etude.tell.view.slices import Sort
 
-__all__ = ["MARKS", "Figure", "Page", "Section", "Told", "render", "timeline"]
+__all__ = ["MARKS", "Figure", "Page", "PageSection", "Told", "render", "timeline"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ _EMPTY = Markup()
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class PageSection:
     """A part of the page. `body` is HTML made by `charts`; if it is empty, `empty` says why. All else is text;
     `lead` may be HTML too."""
 
@@ -62,7 +62,7 @@ class Page:
     verdict: str
     cards: tuple[Figure, ...] = ()
     told: tuple[Told, ...] = ()
-    sections: tuple[Section, ...] = ()
+    sections: tuple[PageSection, ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
     """Facts about the input, shown at the end."""
     notes: tuple[str, ...] = field(default=())
@@ -177,7 +177,7 @@ def _told(told: tuple[Told, ...]) -> str:
     return f'<section class="bare" id="findings"><h2>Findings</h2><ul class="findings">{body}</ul></section>'
 
 
-def _section(section: Section) -> Markup:
+def _section(section: PageSection) -> Markup:
     body = escaped(section.body) or f'<p class="empty">{escape(section.empty)}</p>'
     lead = f'<p class="lead">{escaped(section.lead)}</p>' if section.lead and section.body else ""
     return Markup(f'<section id="{escape(section.id)}"><h2>{escape(section.title)}</h2>{lead}{body}</section>\n')

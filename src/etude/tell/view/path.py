@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.model.job import Job
 from etude.tell.view.slices import Slices, Sort
 
-__all__ = ["Path", "path_of"]
+__all__ = ["PathPieces", "path_of"]
 
-I64 = NDArray[np.int64]
 
 TRACK = "critical path"
 _SORT = {"compute": Sort.COMPUTE, "communication": Sort.COMMUNICATION, "memory": Sort.MEMORY, "host": Sort.HOST,
@@ -21,7 +21,7 @@ _SORT = {"compute": Sort.COMPUTE, "communication": Sort.COMMUNICATION, "memory":
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Path:
+class PathPieces:
     """One row per piece, in order of time, on the clock of the slices."""
 
     start_ns: I64
@@ -36,11 +36,11 @@ class Path:
         return len(self.start_ns)
 
 
-def path_of(job: Job, slices: Slices, table: pa.Table | None) -> Path:
+def path_of(job: Job, slices: Slices, table: pa.Table | None) -> PathPieces:
     """The path of a table with columns rank, node, name, kind, start_ns, end_ns, on the first rank's clock."""
     if table is None or not len(table):
         none = np.zeros(0, np.int64)
-        return Path(none, none, none.astype(np.uint8), none.astype(np.int32), (), none, none.astype(np.uint64))
+        return PathPieces(none, none, none.astype(np.uint8), none.astype(np.int32), (), none, none.astype(np.uint64))
     start, end, rank, node = (table[c].to_numpy() for c in ("start_ns", "end_ns", "rank", "node"))
     start, end = np.maximum(start - slices.origin_ns, 0), end - slices.origin_ns
     kept = np.flatnonzero(end > start)  # drops pieces without length, or before everything that is drawn
@@ -52,7 +52,7 @@ def path_of(job: Job, slices: Slices, table: pa.Table | None) -> Path:
         at = job.index(int(r))
         mine = np.flatnonzero((rank == r) & (node >= 0))
         source[mine] = job.traces[int(job.trace_of[at])].source_id[node[mine]] + job.id_base[at]
-    return Path(
+    return PathPieces(
         start[kept],
         end[kept],
         np.array([_SORT.get(kinds[i], Sort.OTHER) for i in kept.tolist()], np.uint8),

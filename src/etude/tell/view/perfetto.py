@@ -11,17 +11,14 @@ from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.kernels.varint import encode_varint
 from etude.model.job import Job
 from etude.tell.view.about import About, about
-from etude.tell.view.flows import Counter, Flows
+from etude.tell.view.flows import Counter, SliceFlows
 from etude.tell.view.kernels import TrackSlices, put_track
-from etude.tell.view.path import TRACK, Path
+from etude.tell.view.path import TRACK, PathPieces
 from etude.tell.view.slices import Slices, Sort
-
-I64 = NDArray[np.int64]
 
 _EVENT_BYTES = 224
 """Room for one begin and one end event without flows."""
@@ -31,8 +28,8 @@ _SEQUENCE = b"\x50\x01"  # TracePacket.trusted_packet_sequence_id = 1
 
 
 def write(
-    job: Job, slices: Slices, flows: Flows, counters: Sequence[Counter], path: Path, file: BinaryIO
-) -> None:  # fmt: skip
+    job: Job, slices: Slices, flows: SliceFlows, counters: Sequence[Counter], path: PathPieces, file: BinaryIO
+) -> None:
     """Writes the trace to an open file."""
     known = about(job, slices)
     file.write(_packet(_SEQUENCE + b"\x68\x01" + _field(12, _interned((*slices.names, *path.names), known.texts))))
@@ -56,7 +53,7 @@ def _interned(names: Sequence[str], texts: Sequence[str]) -> bytes:
     return b"".join(parts)
 
 
-def _tracks(slices: Slices, known: About, flows: Flows) -> Iterator[bytes]:
+def _tracks(slices: Slices, known: About, flows: SliceFlows) -> Iterator[bytes]:
     """Per track its descriptor and its events."""
     key = slices.lane.astype(np.int64) << 32 | slices.track
     edges = [*np.flatnonzero(np.diff(key, prepend=-1)).tolist(), len(key)]
@@ -79,7 +76,7 @@ def _tracks(slices: Slices, known: About, flows: Flows) -> Iterator[bytes]:
         yield out[: put_track(out, uuid, mine)].tobytes()
 
 
-def _path(path: Path, names: int) -> bytes:
+def _path(path: PathPieces, names: int) -> bytes:
     """The critical path, on a track that belongs to no process. Its names come after the others."""
     uuid = 1 << 41
     none, no_text = np.full(len(path), -1, np.int64), np.full(len(path), -1, np.int32)

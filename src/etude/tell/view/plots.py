@@ -11,7 +11,7 @@ from html import escape
 from etude.tell.view.lengths import sized
 from etude.tell.view.markup import Markup, escaped, joined
 
-__all__ = ["Axis", "Line", "Mark", "Stretch", "fitted", "heat", "plot", "strip"]
+__all__ = ["Axis", "Line", "PlotPoint", "StripInterval", "fitted", "heat", "plot", "strip"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def fitted(label: str, show: Callable[[float], str], values: Sequence[float], *,
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class PlotPoint:
     """A point of a scatter plot; `weight` from 0 to 1 is its size."""
 
     x: float
@@ -90,12 +90,13 @@ def tag(name: str, text: str = "", /, **given: object) -> Markup:
 
 def _svg(label: str, width: float, height: float, parts: Iterable[str], *, most: float = 0.0) -> Markup:
     chart = f"chart {sized(round(most), 'most')}" if most else "chart"
-    return tag("svg", joined(parts), class_=chart, viewBox=f"0 0 {width:.0f} {height:.0f}", role="img",
-               aria_label=label)  # fmt: skip
+    return tag(
+        "svg", joined(parts), class_=chart, viewBox=f"0 0 {width:.0f} {height:.0f}", role="img", aria_label=label
+    )
 
 
 def plot(
-    label: str, x: Axis, y: Axis, marks: Sequence[Mark] = (), lines: Sequence[Line] = (), *,
+    label: str, x: Axis, y: Axis, marks: Sequence[PlotPoint] = (), lines: Sequence[Line] = (), *,
     size: tuple[int, int] = (680, 350),
 ) -> Markup:  # fmt: skip
     """Points and lines on two axes."""
@@ -158,7 +159,7 @@ def heat(label: str, values: Sequence[Sequence[float]], names: Sequence[str], sh
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class StripInterval:
     """An interval of a strip."""
 
     start: float
@@ -167,7 +168,9 @@ class Stretch:
     tip: str
 
 
-def strip(label: str, stretches: Sequence[Stretch], low: float, high: float, show: Callable[[float], str]) -> Markup:
+def strip(
+    label: str, stretches: Sequence[StripInterval], low: float, high: float, show: Callable[[float], str]
+) -> Markup:
     """A band over time."""
     width, edge = 1100, 2
     scale = (width - 2 * edge) / ((high - low) or 1.0)

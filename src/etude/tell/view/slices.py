@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32, I64, U8
 from etude.kernels.csr import starts
 from etude.kernels.intervals import depths, nest
 from etude.model.run import Run
@@ -25,11 +26,8 @@ from etude.model.use import Use, uses
 
 __all__ = ["UNRECORDED", "Slices", "slices_of"]
 
-U8 = NDArray[np.uint8]
 MAX_TRACKS = 256
 """Most tracks of one lane. Slices that overlap more than this many are drawn over others in the last one."""
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 
 UNRECORDED = ("host", "dispatch")
@@ -226,8 +224,9 @@ def _unnamed(kind: Kind, collective: Collective) -> str:
     return collective.name.lower() if collective else kind.wire_name.removesuffix("_NODE").lower()
 
 
-def _ordered(parts: Sequence[tuple[NDArray[np.generic], ...]], lanes: tuple[Lane, ...], names: tuple[str, ...],
-             untimed: int) -> Slices:  # fmt: skip
+def _ordered(
+    parts: Sequence[tuple[NDArray[np.generic], ...]], lanes: tuple[Lane, ...], names: tuple[str, ...], untimed: int
+) -> Slices:
     kinds = (np.int32, np.int64, np.int64, np.int32, np.uint8, np.int32, np.int32)
     columns = [np.concatenate([np.zeros(0, k), *(p[c] for p in parts)]) for c, k in enumerate(kinds)]
     order = np.lexsort((-columns[2], columns[1], columns[0]))

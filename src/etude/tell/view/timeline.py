@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from etude.model.run import Run
 from etude.tell.view import chrome, perfetto
-from etude.tell.view.flows import Flows, flows_of, running
+from etude.tell.view.flows import SliceFlows, flows_of, running
 from etude.tell.view.path import path_of
 from etude.tell.view.slices import Slices, slices_of
 
@@ -25,7 +25,7 @@ def write_timeline(
     """Writes `.json`, `.json.gz` or, under any other name, a Perfetto trace; returns the slices. `critical` is the
     critical path, which gets a track of its own."""
     job, slices = run.job, slices_of(run, ranks)
-    none = Flows(np.zeros(len(slices) + 1, np.int64), np.zeros(0, np.int64))
+    none = SliceFlows(np.zeros(len(slices) + 1, np.int64), np.zeros(0, np.int64))
     arrows = flows_of(job, slices) if flows else none
     over_time = running(slices) if counters else []
     waited = path_of(job, slices, critical)

@@ -29,7 +29,7 @@ class Mark(NamedTuple):
 START: Final = Mark(0, 0, 0, 0, 0)
 
 
-class Row(NamedTuple):
+class AccountRow(NamedTuple):
     start_ns: int
     end_ns: int
     state: str
@@ -58,7 +58,7 @@ class Account:
     """Tokens of all steps that ended."""
     step: int = 0
     energy_j: float = 0.0
-    rows: list[Row] = field(default_factory=list)
+    rows: list[AccountRow] = field(default_factory=list)
     configs: dict[tuple[str, int], Config] = field(default_factory=dict)
     """States in which steps ended, by name and devices."""
     held: list[int] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Account:
         if end_ns == start_ns:
             return
         self.held.append(len(self.rows))
-        self.rows.append(Row(start_ns, end_ns, TRAIN, self.step, 0, 0, 0, config.gpus, config.name))
+        self.rows.append(AccountRow(start_ns, end_ns, TRAIN, self.step, 0, 0, 0, config.gpus, config.name))
         self.energy_j += config.energy_j * min((end_ns - start_ns) / config.step_ns, 1.0)
 
     def let_go(self, part: str) -> None:
@@ -120,7 +120,9 @@ class Account:
         self.tokens += tokens
         self.computed += tokens
         self.rows.append(
-            Row(start_ns, end_ns, TRAIN, self.step, steps, tokens, useful, config.gpus, config.name, cycles, stall_ns)
+            AccountRow(
+                start_ns, end_ns, TRAIN, self.step, steps, tokens, useful, config.gpus, config.name, cycles, stall_ns
+            )
         )
         self.step += steps
         more = elapsed - steps * config.step_ns
@@ -146,7 +148,7 @@ class Account:
         if last is not None and last.state == part and last.end_ns == start_ns and last.steps == 0:
             self.rows[-1] = last._replace(end_ns=end_ns)
             return
-        self.rows.append(Row(start_ns, end_ns, part, self.step, 0, 0, 0, config.gpus, config.name))
+        self.rows.append(AccountRow(start_ns, end_ns, part, self.step, 0, 0, 0, config.gpus, config.name))
 
     def mark(self) -> Mark:
         return Mark(self.step, self.useful_ns, self.lost_ns["degraded"], self.tokens, len(self.rows))
@@ -163,7 +165,7 @@ class Account:
     def table(self) -> pa.Table:
         """A row for each stretch of one state; `useful_s` is the planned time of its tokens."""
         whole = [one for row in self.rows for one in _stretches(row)]
-        columns = list(zip(*whole, strict=True)) or [() for _ in Row._fields]
+        columns = list(zip(*whole, strict=True)) or [() for _ in AccountRow._fields]
         start, end, state, step, steps, tokens, useful, gpus, config, *_ = columns
         seconds = [np.array(c, np.int64) / 1e9 for c in (start, end, useful)]
         return pa.table({
@@ -174,7 +176,7 @@ class Account:
         })  # fmt: skip
 
 
-def _stretches(row: Row) -> Iterator[Row]:
+def _stretches(row: AccountRow) -> Iterator[AccountRow]:
     """Expands a row of several cycles into a row for each stretch."""
     if not row.stall_ns and row.cycles == 1:
         yield row
@@ -188,5 +190,14 @@ def _stretches(row: Row) -> Iterator[Row]:
             tokens=row.tokens // n, useful_ns=useful,
         )  # fmt: skip
         if row.stall_ns:
-            yield Row(start + each - row.stall_ns, start + each, "checkpoint", step + row.steps // n, 0, 0, 0,
-                      row.gpus, row.config)  # fmt: skip
+            yield AccountRow(
+                start + each - row.stall_ns,
+                start + each,
+                "checkpoint",
+                step + row.steps // n,
+                0,
+                0,
+                0,
+                row.gpus,
+                row.config,
+            )

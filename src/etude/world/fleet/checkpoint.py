@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from etude.base.errors import ClusterError, UsageError
 from etude.base.figures import figure
-from etude.base.grammar import Piece, fill, items, line
+from etude.base.grammar import LinePiece, fill, items, line
 from etude.world.fleet.faults import Scope
 
 AUTO: Final = "auto"
@@ -130,7 +130,7 @@ def parse_checkpoints(text: str, system_tiers: tuple[Any, ...] = ()) -> tuple[Sa
     return found
 
 
-def _tier(text: Piece, known: dict[str, Any]) -> SaveTier:
+def _tier(text: LinePiece, known: dict[str, Any]) -> SaveTier:
     first, *parts = text.split(":")
     name = first.choice([*USUAL, *known], "tier")
     given: dict[str, Any] = {"name": name, **USUAL.get(name, {})}
@@ -160,7 +160,7 @@ def _tier(text: Piece, known: dict[str, Any]) -> SaveTier:
     return fill(SaveTier, figures, first, given)
 
 
-def _interval(word: Piece) -> dict[str, Any]:
+def _interval(word: LinePiece) -> dict[str, Any]:
     """Steps or a time; nothing where it is searched for."""
     if word.text.isdecimal() and int(word.text) > 0:
         return {"steps": int(word.text)}

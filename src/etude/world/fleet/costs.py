@@ -27,7 +27,7 @@ SHAPES: Final = (SHRINK, REDISTRIBUTE, REPLAN)
 """Ways to run on fewer nodes."""
 
 
-class Rounds(NamedTuple):
+class StepRounds(NamedTuple):
     """Timing inside a step: when micro-batches are done, on every replica alike."""
 
     most: int
@@ -57,7 +57,7 @@ class Config:
     energy_j: float = 0.0
     """Per step, all devices; 0 unknown."""
     name: str = ""
-    rounds: Rounds | None = None
+    rounds: StepRounds | None = None
     """None if replicas need each other before the end of a step, or nothing is known."""
     absorbs: float = 1.0
     """A node may be slower by this factor without delaying the step."""
@@ -181,7 +181,7 @@ def predicted_costs(
         return predict(model, wanted, system, stack=stack, check=check, slow_ranks=slow).step_time_ns
 
     limit = system.memory_bytes if check else 0
-    others = Others(model, plan, node, per_weight, limit, one, slow_step_ns, healthy)
+    others = OtherPlans(model, plan, node, per_weight, limit, one, slow_step_ns, healthy)
 
     def smaller(shape: str, gpus: int) -> Config | None:
         if shape == SHRINK:
@@ -213,7 +213,7 @@ def predicted_costs(
     )
 
 
-class Others:
+class OtherPlans:
     """Other plans of a job, each predicted."""
 
     def __init__(
@@ -315,7 +315,7 @@ def _config(found: Prediction, name: str, tokens: int = 0, *, energy: bool) -> C
     )
 
 
-def _rounds(found: Prediction) -> Rounds | None:
+def _rounds(found: Prediction) -> StepRounds | None:
     """Ends of the compute of each micro-batch, of the slowest rank, and of what all have in common at the end."""
     plan = found.generated.plan
     if plan.steps > 1 or plan.zero > 1 or plan.dp_shard > 1 or plan.ep > 1:
@@ -331,7 +331,7 @@ def _rounds(found: Prediction) -> Rounds | None:
     if not ends[0]:
         return None
     each = (int(ends[-1]) - int(ends[0])) // max(len(ends) - 1, 1)
-    return Rounds(len(ends), int(ends[0]), each if len(ends) > 1 else int(ends[0]), alone or int(ends[-1]))
+    return StepRounds(len(ends), int(ends[0]), each if len(ends) > 1 else int(ends[0]), alone or int(ends[-1]))
 
 
 def _shrunk(plan: Plan, gpus: int, micro_batches: int) -> Plan:

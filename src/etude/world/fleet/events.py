@@ -13,17 +13,16 @@ from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.base.files import csv_rows
-from etude.world.fleet.faults import Effect, Faults, Kind, Scope, units_of
+from etude.kernels.arrays import F64, I64
+from etude.world.fleet.faults import Effect, FaultKind, Faults, Scope, units_of
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 MOST: Final = 5_000_000
 EFFECTS: Final = tuple(e for e in Effect if e)
 SCOPES: Final = tuple(s for s in Scope if s)
 COLUMNS: Final = ("time_s", "name", "effect", "scope", "node", "nodes", "duration_s", "factor", "notice_s", "detect_s")
 
 
-class Events(NamedTuple):
+class FleetEvents(NamedTuple):
     """In order of time; those of one instant in order of their kinds."""
 
     time_ns: I64
@@ -47,7 +46,7 @@ class Events(NamedTuple):
         return len(self.time_ns)
 
 
-def draw(faults: Faults, *, nodes: int, gpus_per_node: int, horizon_ns: int, seed: int = 0) -> Events:
+def draw(faults: Faults, *, nodes: int, gpus_per_node: int, horizon_ns: int, seed: int = 0) -> FleetEvents:
     """Events on this many nodes until the horizon. The draws of one kind do not depend on the other kinds."""
     parts = [
         _drawn(kind, number, nodes, gpus_per_node, horizon_ns, np.random.default_rng((seed, number)))
@@ -59,7 +58,7 @@ def draw(faults: Faults, *, nodes: int, gpus_per_node: int, horizon_ns: int, see
     return _events(parts, names)
 
 
-def _drawn(kind: Kind, number: int, nodes: int, gpus_per_node: int, horizon_ns: int, rng: Any) -> F64:
+def _drawn(kind: FaultKind, number: int, nodes: int, gpus_per_node: int, horizon_ns: int, rng: Any) -> F64:
     if kind.mtbf_ns:
         expected = units_of(kind, nodes * gpus_per_node, nodes) / kind.mtbf_ns * horizon_ns
         if expected > MOST:
@@ -91,16 +90,16 @@ def _drawn(kind: Kind, number: int, nodes: int, gpus_per_node: int, horizon_ns: 
     return out
 
 
-def _events(parts: list[F64], names: tuple[str, ...]) -> Events:
+def _events(parts: list[F64], names: tuple[str, ...]) -> FleetEvents:
     rows = np.concatenate(parts)
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
     time, kind, effect, scope, node, nodes, duration, _, notice, detect = (
         np.round(rows[:, k]).astype(np.int64) for k in range(10)
     )
-    return Events(time, kind, effect, scope, node, nodes, duration, rows[:, 7], notice, detect, names)
+    return FleetEvents(time, kind, effect, scope, node, nodes, duration, rows[:, 7], notice, detect, names)
 
 
-def read_events(path: str | PathLike[str], *, nodes: int) -> Events:
+def read_events(path: str | PathLike[str], *, nodes: int) -> FleetEvents:
     """A CSV, or the `events.parquet` of a fleet: `time_s` and those other columns that differ from the defaults."""
     try:
         rows = _rows(path)
@@ -169,7 +168,7 @@ def is_events(text: str) -> bool:
     return text.endswith((".csv", ".parquet")) and Path(text).is_file()
 
 
-def event_table(events: Events, hit: NDArray[np.bool_] | None = None) -> pa.Table:
+def event_table(events: FleetEvents, hit: NDArray[np.bool_] | None = None) -> pa.Table:
     """As `read_events` reads them; `hit`: whether the job was affected."""
     detect = pa.array(events.detect_ns / 1e9, pa.float64(), mask=events.detect_ns < 0)
     columns: dict[str, Any] = {

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, parse, read, read_mapping
+from etude.base.figures import figure, parse, read, read_mapping, usage_errors
 from etude.base.grammar import Term, terms
 
 HOUR_NS: Final = 3_600_000_000_000
@@ -69,7 +69,7 @@ USUAL_PER: Final = {Scope.GPU: Per.GPU, Scope.NODE: Per.NODE, Scope.RACK: Per.GR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class FaultKind:
     """One kind of fault."""
 
     name: str = figure("text", "name")
@@ -130,7 +130,7 @@ class Faults:
     doc: str = figure("text", "description", "")
     source: Mapping[str, str] = figure("texts", "source of the values", {})
     observed: Observed | None = figure("one", "the system and time that `seen` was counted on", None, of=Observed)
-    kinds: tuple[Kind, ...] = figure("list", "kinds of faults", (), of=Kind)
+    kinds: tuple[FaultKind, ...] = figure("list", "kinds of faults", (), of=FaultKind)
 
     def __post_init__(self) -> None:
         if self.observed is None and any(kind.seen for kind in self.kinds):
@@ -154,7 +154,7 @@ class Faults:
         return 1 / rate if rate else math.inf
 
 
-def units_of(kind: Kind, gpus: int, nodes: int) -> float:
+def units_of(kind: FaultKind, gpus: int, nodes: int) -> float:
     """Number of units of a kind's rate."""
     group = max(kind.nodes_of(nodes), 1)
     return {Per.GPU: gpus, Per.NODE: nodes, Per.GROUP: max(nodes // group, 1)}.get(kind.unit, 1)
@@ -171,7 +171,7 @@ def open_faults(text: str) -> Faults:
     if text in known_mixes():
         given: Any = parse((files("etude.world.fleet") / "mixes" / f"{text}.yaml").read_text("utf-8"), text)
         return read(Faults, given, text).worked_out()
-    try:
+    with usage_errors():
         if text.endswith((".yaml", ".yml")) and Path(text).is_file():
             return read(Faults, {"name": Path(text).stem} | read_mapping(text), text).worked_out()
         if ":" not in text:
@@ -180,11 +180,9 @@ def open_faults(text: str) -> Faults:
                 f"--faults: there is no mix or file `{text}`", hint=f"known: {known}; node:mtbf=2000h; FILE"
             )
         return Faults(name="given", kinds=tuple(map(_kind, terms(text, "--faults", "node:mtbf=2000h,repair=4h"))))
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
 
 
-def _kind(term: Term) -> Kind:
+def _kind(term: Term) -> FaultKind:
     """`node:mtbf=2000h,repair=4h`; a name that is a scope or an effect says that too, and a link is slow."""
     name = term.name.text
     given: dict[str, Any] = {"name": name}
@@ -195,4 +193,4 @@ def _kind(term: Term) -> Kind:
         given |= {"scope": "process"} if name == Effect.STORAGE else {}
     elif name == "link":
         given["effect"] = Effect.SLOW.value
-    return term.read(Kind, given)
+    return term.read(FaultKind, given)

@@ -18,7 +18,7 @@ from etude.world.fleet.account import START, Account, Mark
 from etude.world.fleet.checkpoint import NODE, SaveTier, severity_of
 from etude.world.fleet.copies import Copies
 from etude.world.fleet.costs import REDISTRIBUTE, REPLAN, RESTART, SHAPES, Config, Costs
-from etude.world.fleet.events import EFFECTS, SCOPES, Events
+from etude.world.fleet.events import EFFECTS, SCOPES, FleetEvents
 from etude.world.fleet.faults import Effect
 from etude.world.fleet.recovery import STAY, WAIT, Policy, Recovery, View, asked, restart
 
@@ -31,7 +31,7 @@ NEVER: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ran:
+class TrainingRun:
     """Result of one job from its start to the horizon."""
 
     account: Account
@@ -47,15 +47,15 @@ class Ran:
 
 
 @dataclass(slots=True)
-class Phase:
+class JobPhase:
     part: str
     left_ns: int
 
 
 @dataclass(slots=True)
-class Job:
+class TrainingJob:
     costs: Costs
-    events: Events
+    events: FleetEvents
     policy: Policy
     recovery: Recovery
     spares: int | None
@@ -75,7 +75,7 @@ class Job:
     """For a step that a fault interrupted: its progress, and when. The remaining replicas continue until they are
     notified."""
     factor: float = 1.0
-    phases: list[Phase] = field(default_factory=list)
+    phases: list[JobPhase] = field(default_factory=list)
     after: tuple[str, ...] = ()
     """What follows the phases: ("saved",), ("decide",) or ("go",)."""
     target: Config | None = None
@@ -216,9 +216,9 @@ class Job:
             whole = self.forced >= 0 and i == self.forced_tier  # nodes leave: a copy in progress does not help
             stall += self.copies.stall_ns(i, self.account.step, self.costs.state_bytes, nodes, whole=whole)
         self.saving = {i: self.copies.part(i, self.account.step) for i in tiers}
-        self._busy([Phase("checkpoint", stall)], ("saved",))
+        self._busy([JobPhase("checkpoint", stall)], ("saved",))
 
-    def _busy(self, phases: list[Phase], after: tuple[str, ...]) -> None:
+    def _busy(self, phases: list[JobPhase], after: tuple[str, ...]) -> None:
         self.mode, self.phases, self.after = BUSY, phases, after
         if not any(phase.left_ns for phase in phases):
             self._go_on(self.now)
@@ -379,7 +379,7 @@ class Job:
         self.memory = self.memory and self.costs.replicated and killed < replicas
         detect = 0 if planned else int(self.events.detect_ns[event])
         self.target = None
-        self._busy([Phase("detect", detect if detect >= 0 else int(self.recovery.detect_ns))], ("decide",))
+        self._busy([JobPhase("detect", detect if detect >= 0 else int(self.recovery.detect_ns))], ("decide",))
 
     def _push(self, time_ns: int, what: str, event: int) -> None:
         self.pushed += 1
@@ -413,7 +413,7 @@ class Job:
         else:
             wait = self._load(nodes) + int(self.recovery.restart_ns if answer == RESTART else self.recovery.regroup_ns)
         self.target = config
-        self._busy([Phase("restart", wait)], ("go",))
+        self._busy([JobPhase("restart", wait)], ("go",))
 
     def _settle_step(self, answer: str) -> None:
         """Decides what counts of the step that a fault interrupted. If processes live and replicas hold the state, they
@@ -484,7 +484,7 @@ class Job:
         self.transitions[what] = self.transitions.get(what, 0) + 1
         self.target = config
         moves = max(self.costs.move_ns(config), self.costs.move_ns(self.config))
-        self._busy([Phase("restart", int(self.recovery.regroup_ns) + moves)], ("go",))
+        self._busy([JobPhase("restart", int(self.recovery.regroup_ns) + moves)], ("go",))
 
     def _take_in(self) -> None:
         answer, self.change = self.change, ""
@@ -498,13 +498,13 @@ class Job:
         copy = round(self.costs.node_bytes / self.costs.node_bytes_per_s * 1e9)
         moves = max(self.costs.move_ns(config), self.costs.move_ns(self.config))
         self.target = config
-        self._busy([Phase("restart", int(self.recovery.regroup_ns) + max(copy, moves))], ("go",))
+        self._busy([JobPhase("restart", int(self.recovery.regroup_ns) + max(copy, moves))], ("go",))
 
 
 def run_job(
-    costs: Costs, events: Events, *, tiers: tuple[SaveTier, ...] = (), policy: Policy, recovery: Recovery,
+    costs: Costs, events: FleetEvents, *, tiers: tuple[SaveTier, ...] = (), policy: Policy, recovery: Recovery,
     spares: int | None, horizon_ns: int, excluded: tuple[int, ...] = (),
-) -> Ran:  # fmt: skip
+) -> TrainingRun:  # fmt: skip
     """Runs a job to the horizon. `spares=None`: a lost node is replaced at once, and nodes never run out. `excluded`
     nodes are never used, and their faults do not affect the job. Raises UsageError for impossible input."""
     if horizon_ns <= 0:
@@ -519,12 +519,12 @@ def run_job(
     up, used = np.ones(nodes, bool), np.zeros(nodes, bool)
     up[_left_out(excluded, nodes, costs, spares)] = False
     used[np.flatnonzero(up)[: costs.nodes]] = True
-    job = Job(
+    job = TrainingJob(
         costs, events, policy, recovery, spares, horizon_ns, account, copies, costs.healthy,
         up=up, used=used, down_until=np.zeros(nodes, np.int64), hit=np.zeros(len(events), bool),
     )  # fmt: skip
     job.run()
-    return Ran(account, copies, job.hit, job.interruptions, job.transitions, job.node_up_ns, nodes, horizon_ns)
+    return TrainingRun(account, copies, job.hit, job.interruptions, job.transitions, job.node_up_ns, nodes, horizon_ns)
 
 
 def _left_out(excluded: tuple[int, ...], nodes: int, costs: Costs, spares: int | None) -> list[int]:

@@ -20,7 +20,7 @@ DEEP = 8
 """Pipelines up to this depth, or twice as deep as planned, are tried."""
 
 
-class Part(NamedTuple):
+class StatePart(NamedTuple):
     """A part of the state: layers from `first` up to `end`, embedding and head if the stage has them, and of each the
     fraction from `low` up to `high`."""
 
@@ -58,16 +58,14 @@ def layers_of(plan: Plan, layers: int) -> tuple[int, ...]:
     return tuple(split(layers, plan.pp))
 
 
-def part_of(plan: Plan, rank: int, layers: int) -> Part:
+def part_of(plan: Plan, rank: int, layers: int) -> StatePart:
     at, each = coordinates(plan, rank), layers_of(plan, layers)
     stage, part = at["pp"], at["tp"]
     first = sum(each[:stage])
-    return Part(
-        first, first + each[stage], part / plan.tp, (part + 1) / plan.tp, stage == 0, stage == plan.pp - 1
-    )  # fmt: skip
+    return StatePart(first, first + each[stage], part / plan.tp, (part + 1) / plan.tp, stage == 0, stage == plan.pp - 1)
 
 
-def missing_bytes(needs: Part, has: Part | None, weights: Weights) -> float:
+def missing_bytes(needs: StatePart, has: StatePart | None, weights: Weights) -> float:
     """Bytes that a rank needs and does not have."""
     whole = needs.high - needs.low
     there = 0.0 if has is None else max(min(needs.high, has.high) - max(needs.low, has.low), 0.0)
@@ -99,7 +97,7 @@ def moved_bytes(before: Plan, after: Plan, layers: int, weights: Weights, node: 
     return found
 
 
-def _beside(needs: list[Part], held: list[Part]) -> list[tuple[Part, Part | None]]:
+def _beside(needs: list[StatePart], held: list[StatePart]) -> list[tuple[StatePart, StatePart | None]]:
     return [(need, held[k] if k < len(held) else None) for k, need in enumerate(needs)]
 
 

@@ -8,10 +8,10 @@ import pyarrow as pa
 
 from etude.world.fleet.account import LOST
 from etude.world.fleet.costs import Costs
-from etude.world.fleet.loop import Ran
+from etude.world.fleet.loop import TrainingRun
 
 
-def summary(ran: Ran, costs: Costs, *, name: str = "", price: float = 0.0) -> dict[str, Any]:
+def summary(ran: TrainingRun, costs: Costs, *, name: str = "", price: float = 0.0) -> dict[str, Any]:
     """The record. Times are those of the job: `useful_s` and the parts of `lost_s` add up to `duration_s`."""
     account, seconds = ran.account, ran.horizon_ns / 1e9
     lost = {part: account.lost_ns[part] / 1e9 for part in LOST}

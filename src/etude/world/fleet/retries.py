@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from etude.base.errors import UsageError
 from etude.base.figures import figure
 from etude.base.grammar import terms
-from etude.world.fleet.events import EFFECTS, Events
+from etude.world.fleet.events import EFFECTS, FleetEvents
 from etude.world.fleet.faults import Effect
 
 HINT: Final = "auto:p=0.055,every=11min,tries=6;manual:p=0.125,every=1h"
@@ -27,7 +27,7 @@ STREAM: Final = 1 << 31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class RetryStage:
     """Attempts of one kind."""
 
     name: str = figure("text", "name")
@@ -65,11 +65,11 @@ class Chains(NamedTuple):
         }
 
 
-def parse_retries(text: str) -> tuple[Stage, ...]:
+def parse_retries(text: str) -> tuple[RetryStage, ...]:
     """Reads stages from one line; empty or `none`: the first attempt succeeds at once. Raises UsageError."""
     if text in ("", "none"):
         return ()
-    found = tuple(term.read(Stage, {"name": term.name.text}) for term in terms(text, "--retry", HINT))
+    found = tuple(term.read(RetryStage, {"name": term.name.text}) for term in terms(text, "--retry", HINT))
     if len({stage.name for stage in found}) < len(found):
         raise UsageError("--retry: two stages have the same name", hint=HINT)
     endless = [stage.name for stage in found[:-1] if not stage.tries]
@@ -78,7 +78,7 @@ def parse_retries(text: str) -> tuple[Stage, ...]:
     return found
 
 
-def chains(stages: tuple[Stage, ...], count: int, *, most_ns: int, seed: int = 0) -> Chains:
+def chains(stages: tuple[RetryStage, ...], count: int, *, most_ns: int, seed: int = 0) -> Chains:
     """Draws `count` chains. A wait is at most `most_ns`, and exactly that if no attempt succeeds."""
     draws = np.random.default_rng((seed, STREAM)).random((count, len(stages)))
     wait, tries = np.zeros(count), np.zeros(count, np.int64)
@@ -96,14 +96,14 @@ def chains(stages: tuple[Stage, ...], count: int, *, most_ns: int, seed: int = 0
     return Chains(np.minimum(wait, most_ns), tries, ended, tuple(stage.name for stage in stages))
 
 
-def stops(events: Events) -> NDArray[np.bool_]:
+def stops(events: FleetEvents) -> NDArray[np.bool_]:
     """Faults after which a job must be restarted; nodes that are given up beforehand have no chain."""
     found: NDArray[np.bool_] = events.effect == EFFECTS.index(Effect.STOP)
     return found
 
 
-def held_down(events: Events, found: Chains, *, detect_ns: int) -> Events:
+def held_down(events: FleetEvents, found: Chains, *, detect_ns: int) -> FleetEvents:
     """The same faults with the wait of each chain added to its detection time, before the successful restart."""
     noticed = np.where(events.detect_ns >= 0, events.detect_ns, detect_ns)
     later = np.where(stops(events), noticed + np.round(found.wait_ns).astype(np.int64), events.detect_ns)
-    return Events(**events._asdict() | {"detect_ns": later})  # its len() is rows, so `_replace` fails
+    return FleetEvents(**events._asdict() | {"detect_ns": later})  # its len() is rows, so `_replace` fails

@@ -10,10 +10,10 @@ import pyarrow as pa
 from etude.base.errors import UsageError
 from etude.world.fleet.checkpoint import SaveTier
 from etude.world.fleet.costs import RESTART, SHAPES, Costs, check_shape
-from etude.world.fleet.events import Events, draw, event_table, is_events, read_events
+from etude.world.fleet.events import FleetEvents, draw, event_table, is_events, read_events
 from etude.world.fleet.faults import Faults, open_faults
 from etude.world.fleet.intervals import Searched, best_interval
-from etude.world.fleet.loop import Ran, run_job
+from etude.world.fleet.loop import TrainingRun, run_job
 from etude.world.fleet.recovery import Policy, Recovery, policy_of
 from etude.world.fleet.results import job_table, summary
 from etude.world.fleet.retries import Chains, chains, held_down, parse_retries, stops
@@ -23,9 +23,9 @@ from etude.world.fleet.retries import Chains, chains, held_down, parse_retries, 
 class Fleet:
     """Result of one job over days."""
 
-    ran: Ran
+    ran: TrainingRun
     costs: Costs
-    events: Events
+    events: FleetEvents
     searched: Searched | None
     tiers: tuple[SaveTier, ...]
     chains: Chains | None = None
@@ -79,18 +79,18 @@ def simulate_fleet(
     given = is_events(faults)
     mix = Faults(name="events") if given else open_faults(faults)
 
-    def events_of(number: int) -> Events:
+    def events_of(number: int) -> FleetEvents:
         if given:
             return read_events(faults, nodes=nodes)
         return draw(mix, nodes=nodes, gpus_per_node=costs.gpus_per_node, horizon_ns=horizon_ns, seed=number)
 
-    def tried(events: Events, number: int) -> tuple[Events, Chains | None]:
+    def tried(events: FleetEvents, number: int) -> tuple[FleetEvents, Chains | None]:
         if not stages:
             return events, None
         found = chains(stages, len(events), most_ns=horizon_ns, seed=number)
         return held_down(events, found, detect_ns=int(recovery.detect_ns)), found
 
-    def one(chosen: tuple[SaveTier, ...], events: Events, how: Policy = policy) -> Ran:
+    def one(chosen: tuple[SaveTier, ...], events: FleetEvents, how: Policy = policy) -> TrainingRun:
         return run_job(
             costs, events, tiers=chosen, policy=how, recovery=recovery, spares=spares, horizon_ns=horizon_ns,
             excluded=excluded,
@@ -99,7 +99,7 @@ def simulate_fleet(
     searched = None
     if any(not tier.every_ns and not tier.steps for tier in tiers):
         mtbf_ns = mix.mtbf_ns(nodes * costs.gpus_per_node, nodes)
-        known: dict[int, Events] = {}
+        known: dict[int, FleetEvents] = {}
 
         def useful(chosen: tuple[SaveTier, ...], number: int) -> float:
             # other seeds than the run's own: an interval must not be chosen by the faults that it will meet

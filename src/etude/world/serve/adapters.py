@@ -10,12 +10,11 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.kernels.compile import kernel
 from etude.world.serve import state as at
 
-I64 = NDArray[np.int64]
 USERS, USED_AT = 0, 1
 """Columns of a replica's table: running requests with an adapter, or NOBODY if it is in no slot; when it was last
 used."""

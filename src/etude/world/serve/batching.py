@@ -11,13 +11,13 @@ from etude.world.serve.adapters import leave_adapter, may_enter, take_adapter
 from etude.world.serve.machines import machine_ns
 from etude.world.serve.prefix import evict, keep, leading, release, share
 from etude.world.serve.queues import draw, put_back, put_by_key, put_first, put_last, take
-from etude.world.serve.steps import Shape
+from etude.world.serve.steps import PassContent
 from etude.world.serve.store import find
 
 
 @kernel(allocates=False)
 def shape_of(s):
-    return Shape(
+    return PassContent(
         np.int64(s[0]), s[1], np.int64(s[2]), np.int64(s[3]), np.int64(s[4]), np.int64(s[5]), np.int64(s[6]), s[7]
     )
 
@@ -29,7 +29,7 @@ def time_of(mine, put_together, rules, machines):
     time_ns = machine_ns(machines, mine[at.KIND], shape, mine[at.PASSES])
     if rules.speculate and rules.draft != at.NOBODY and shape.decode:
         none, half = at.NONE, shape.pairs * 0.0
-        one = Shape(none, half, shape.decode, shape.decode_keys, shape.decode, shape.most_keys, none, half + 1.0)
+        one = PassContent(none, half, shape.decode, shape.decode_keys, shape.decode, shape.most_keys, none, half + 1.0)
         time_ns += rules.speculate * machine_ns(machines, rules.draft, one, none)
     if mine[at.ADAPTERS]:
         tokens = shape.prompt_tokens + shape.decode + shape.more_tokens
@@ -38,7 +38,7 @@ def time_of(mine, put_together, rules, machines):
     return time_ns + np.int64(np.ceil(mine[at.MOVED] * rules.swap_ns)) + mine[at.LOADING]
 
 
-# -- what a hook may stand in for --------------------------------------------------------------------------------------
+# -- what a hook may replace ------------------------------------------------------------------------------------------
 
 
 @kernel(allocates=False, inline=True)

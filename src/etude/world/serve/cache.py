@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.grammar import Piece, line, nearest
+from etude.base.grammar import LinePiece, line, nearest
 from etude.machine import System
 from etude.world.serve.rings import BELADY, EXPECTED, LRU, PINNED, TTL
 
@@ -106,7 +106,7 @@ def cache_rules(text: str) -> CacheRules:
     return made
 
 
-def _plain_word(word: Piece) -> dict[str, Any]:
+def _plain_word(word: LinePiece) -> dict[str, Any]:
     if word.text not in WORDS:
         raise word.wrong(f"unknown word `{word.text}`", nearest(word.text, WORDS + KEYS))
     if word.text in MODES:
@@ -114,7 +114,7 @@ def _plain_word(word: Piece) -> dict[str, Any]:
     return {word.text: True} if word.text in ("sharded", "shared") else {"policy": word.text}
 
 
-def _figure(key: str, value: Piece) -> dict[str, Any]:
+def _figure(key: str, value: LinePiece) -> dict[str, Any]:
     if key == "ttl":
         return {"policy": "ttl", "ttl_ns": value.time_ns(zero=True)}
     if key == "pinned":

@@ -26,6 +26,7 @@ from etude.cost.compute import compute_time_ns, cost_of, memory_ns, peaks_of
 from etude.cost.energy import at_work_w, costs_of
 from etude.cost.ops import DTYPE_NUMBER, EXPERTS, NARROW, OpClass, OpTable
 from etude.cost.traces import ops_of
+from etude.kernels.arrays import F64
 from etude.machine.system import Device, System
 from etude.make.generate import Plan
 from etude.make.generate.model import Model
@@ -37,9 +38,8 @@ from etude.steps import grown
 from etude.world.serve.network import gathered_ns, reduced_ns
 from etude.world.serve.pass_time import times_ns
 from etude.world.serve.stacks import ServingStack
-from etude.world.serve.steps import Shape, StepCost, step_cost
+from etude.world.serve.steps import PassContent, StepCost, step_cost
 
-F64 = NDArray[np.float64]
 PARTS: Final = (
     "products", "dense", "narrow", "experts", "wide_experts", "narrow_experts", "packed_experts", "rest", "network",
     "direct", "group_ns", "word_ns",
@@ -296,7 +296,7 @@ def _made(model: Model, plan: Plan, system: System, kv_dtype: str, packed: float
 def _error(made: PassTables, node_level_ns: F64) -> F64:
     """Error of the interpolated times of BETWEEN."""
     asked = [
-        Shape(
+        PassContent(
             s.chunk, s.chunk * s.past + s.chunk * (s.chunk + 1) / 2, s.decode, s.decode * s.keys,
             s.decode + bool(s.chunk), s.keys,
         )

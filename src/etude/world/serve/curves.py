@@ -6,13 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.world.serve.pass_time import times_ns
-from etude.world.serve.steps import Shape, StepCost
+from etude.world.serve.steps import PassContent, StepCost
 
 
 def decode_curve(cost: StepCost, most: int, context: int) -> NDArray[np.float64]:
     """Time in ns of a pass in which k sequences get one token each, with `context` keys each: row k is for k sequences,
     row 0 is 0."""
-    shapes = [Shape(0, 0.0, k, k * context, k, context) for k in range(1, most + 1)]
+    shapes = [PassContent(0, 0.0, k, k * context, k, context) for k in range(1, most + 1)]
     return np.concatenate([[0.0], times_ns(cost, shapes)])
 
 

@@ -16,7 +16,7 @@ from etude.world.serve.adapters import NO_LORA, LoraCost
 from etude.world.serve.beside import lora_cost
 from etude.world.serve.cache import CacheRules, on_system
 from etude.world.serve.catalogue import pass_tables
-from etude.world.serve.energy import UNKNOWN, Energy, energy_of
+from etude.world.serve.energy import UNKNOWN, ReplicaPower, energy_of
 from etude.world.serve.engine import Engine
 from etude.world.serve.offload import ExpertRules, far_experts, tables_of
 from etude.world.serve.profiles import graphs_of, profile_cost
@@ -39,7 +39,7 @@ class Deployment:
     """Blocks of keys and values on a replica."""
     token_bytes: int
     """Keys and values of a token on a rank."""
-    energy: Energy
+    energy: ReplicaPower
     caching: CacheRules
     """Cache rules of the engine, with the rates of the system's tiers."""
     weights_bytes: float = 0.0

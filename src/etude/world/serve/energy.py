@@ -13,7 +13,7 @@ from etude.world.serve.pass_time import pass_ns
 from etude.world.serve.steps import StepCost, step_cost
 
 
-class Energy(NamedTuple):
+class ReplicaPower(NamedTuple):
     work: StepCost
     """Work of a pass on one rank: nanojoules, with the interface of times."""
     active_w: float
@@ -28,15 +28,15 @@ class Energy(NamedTuple):
 
 
 NONE: Final = np.int64(0)
-UNKNOWN: Final = Energy(step_cost(tokens=[1], layers_ns=[0.0]), 0.0, 0.0, 0.0, 1.0, 0)
+UNKNOWN: Final = ReplicaPower(step_cost(tokens=[1], layers_ns=[0.0]), 0.0, 0.0, 0.0, 1.0, 0)
 
 
-def energy_of(device: Device, work: StepCost, ranks: int, factor: float = 1.0) -> Energy:
+def energy_of(device: Device, work: StepCost, ranks: int, factor: float = 1.0) -> ReplicaPower:
     """UNKNOWN for a device without power figures."""
     if not device.power_w:
         return UNKNOWN
     idle = idle_w(device)
-    return Energy(work, costs_of(device).active_w, limit_w(device) - idle, idle, factor, ranks)
+    return ReplicaPower(work, costs_of(device).active_w, limit_w(device) - idle, idle, factor, ranks)
 
 
 @kernel(allocates=False)

@@ -8,8 +8,7 @@ from enum import StrEnum
 from math import inf
 from typing import Any, Final
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read
+from etude.base.figures import figure, read, usage_errors
 from etude.base.grammar import line
 from etude.world.serve import state as at
 from etude.world.serve.cache import CacheRules, cache_rules
@@ -55,17 +54,19 @@ class Engine:
     when blocks run out, the request that entered last is preempted and recomputed. `--no-chunked` is the older rule."""
 
     max_num_seqs: int = figure("count", "largest number of running sequences", 256)
-    max_num_batched_tokens: int = figure(
-        "count", "largest number of tokens in a pass", 2048, names=("--token-budget",)
-    )  # fmt: skip
+    max_num_batched_tokens: int = figure("count", "largest number of tokens in a pass", 2048, names=("--token-budget",))
     cache: str = figure(
-        "text", "reuse of earlier prompts: none, prefix, blocks, content; lru, belady, ttl=60s; host=64GB",
-        "none", like="prefix",
-    )  # fmt: skip
+        "text",
+        "reuse of earlier prompts: none, prefix, blocks, content; lru, belady, ttl=60s; host=64GB",
+        "none",
+        like="prefix",
+    )
     scheduling_policy: Policy = figure(
-        "choice", "order of requests: by arrival, tier, deadline, fair over tenants, or shortest prompt", Policy.FCFS,
+        "choice",
+        "order of requests: by arrival, tier, deadline, fair over tenants, or shortest prompt",
+        Policy.FCFS,
         of=Policy,
-    )  # fmt: skip
+    )
     chunked: bool = figure("flag", "prompts are cut to the budget and share passes with decoding", True)
     num_speculative_tokens: int = figure("count", "tokens that a draft model proposes per sequence", 0, zero=True)
     acceptance: float = figure(
@@ -73,9 +74,11 @@ class Engine:
         rare=True,
     )  # fmt: skip
     preemption_mode: Preemption = figure(
-        "choice", "preempted requests are recomputed, or keys and values swapped to the host", Preemption.RECOMPUTE,
+        "choice",
+        "preempted requests are recomputed, or keys and values swapped to the host",
+        Preemption.RECOMPUTE,
         of=Preemption,
-    )  # fmt: skip
+    )
     swap_bandwidth_bytes_per_s: int = figure(
         "bandwidth", "bandwidth between a rank and its host", 25_000_000_000, needs="preemption_mode=swap", rare=True
     )
@@ -118,10 +121,8 @@ class Engine:
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any], where: str = "engine") -> Engine:
-        try:
+        with usage_errors(where):
             return read(cls, given, where)
-        except ClusterError as problem:
-            raise UsageError(problem.problem, where=problem.where or where, hint=problem.hint) from None
 
 
 def router_code(router: str) -> tuple[int, int]:

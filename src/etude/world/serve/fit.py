@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64
 from etude.world.serve.catalogue import PassTables
 from etude.world.serve.pass_time import times_ns
 from etude.world.serve.stacks import ServingStack
-from etude.world.serve.steps import Shape
+from etude.world.serve.steps import PassContent
 
-F64 = NDArray[np.float64]
 WIDEST: Final = 0.3
 """Errors beyond this have no more weight: log of predicted over measured."""
 LEAST: Final = 0.002
@@ -41,7 +40,7 @@ def descend(
 
 
 def fit_stack(
-    tables: PassTables, shapes: Sequence[Shape], measured_ns: F64, start: dict[str, float], **options: Any
+    tables: PassTables, shapes: Sequence[PassContent], measured_ns: F64, start: dict[str, float], **options: Any
 ) -> ServingStack:
     """The values named in `start`, starting from these; the others keep their defaults."""
 

@@ -71,7 +71,7 @@ SEEN: Final = (
 
 def seen_request(state: of.State, number: int) -> dict[str, int]:
     row = state.request[number]
-    return {"request": number} | {name: int(row[of.Column[name.upper()]]) for name in SEEN}
+    return {"request": number} | {name: int(row[of.RequestColumn[name.upper()]]) for name in SEEN}
 
 
 def seen_replica(state: of.State, i: int, found_tokens: int = 0) -> Replica:
@@ -100,7 +100,7 @@ def number_of(found: Any, allowed: Sequence[int], hook: Callable[..., Any], wher
     return int(found)
 
 
-class Asked:
+class HookAnswers:
     """Answers the questions for which the compiled loop stops."""
 
     def __init__(self, hooks: Hooks, router: Any, rules: of.Rules) -> None:
@@ -139,7 +139,7 @@ class Asked:
 Around = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def loop_with(hooks: Hooks, asked: Asked, around: dict[Any, Around] | None = None) -> Callable[..., int]:
+def loop_with(hooks: Hooks, asked: HookAnswers, around: dict[Any, Around] | None = None) -> Callable[..., int]:
     """`loop.advance`, compiled; or its plain form if a hook is inside it. `around` wraps its kernels, for
     observation."""
     inside = {

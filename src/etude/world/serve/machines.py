@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64, I64
 from etude.kernels.compile import kernel
-from etude.world.serve.energy import Energy, pass_nj
+from etude.world.serve.energy import ReplicaPower, pass_nj
 from etude.world.serve.pass_time import pass_ns
 from etude.world.serve.steps import StepCost
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 WHOLE: Final = ("padded", "decode_padded", "recorded")
 """Tables of integers."""
 
@@ -31,7 +29,7 @@ class Machines(NamedTuple):
     """Active, most, idle, factor, ranks: (kind, 5)."""
 
 
-def machines_of(kinds: Sequence[tuple[StepCost, Energy]]) -> Machines:
+def machines_of(kinds: Sequence[tuple[StepCost, ReplicaPower]]) -> Machines:
     real: list[F64] = []
     whole: list[I64] = []
     places = np.zeros((2 * len(kinds), len(StepCost._fields), 5), np.int64)
@@ -78,4 +76,4 @@ def machine_nj(machines, kind, shape, time_ns):
     """Energy of a pass above idle, of all ranks of a replica."""
     power = machines.power[kind]
     work = _cost_at(machines, 2 * kind + 1)
-    return pass_nj(Energy(work, power[0], power[1], power[2], power[3], np.int64(power[4])), shape, time_ns)
+    return pass_nj(ReplicaPower(work, power[0], power[1], power[2], power[3], np.int64(power[4])), shape, time_ns)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.kernels.compile import kernel
-from etude.world.serve.steps import Shape, StepCost
+from etude.world.serve.steps import PassContent, StepCost
 
 
 @kernel(allocates=False)
@@ -116,13 +116,13 @@ def passes_ns(cost, shapes):
     found = np.zeros(len(shapes))
     for i in range(len(shapes)):
         s = shapes[i]
-        shape = Shape(
+        shape = PassContent(
             np.int64(s[0]), s[1], np.int64(s[2]), np.int64(s[3]), np.int64(s[4]), np.int64(s[5]), np.int64(s[6]), s[7]
         )
         found[i] = pass_ns(cost, shape, 0)
     return found
 
 
-def times_ns(cost: StepCost, shapes: Sequence[Shape]) -> NDArray[np.float64]:
+def times_ns(cost: StepCost, shapes: Sequence[PassContent]) -> NDArray[np.float64]:
     """Times of passes of these shapes."""
-    return np.asarray(passes_ns(cost, np.array(shapes, np.float64).reshape(len(shapes), len(Shape._fields))))
+    return np.asarray(passes_ns(cost, np.array(shapes, np.float64).reshape(len(shapes), len(PassContent._fields))))

@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.kernels.compile import kernel
 from etude.world.serve.cache import CacheRules
 from etude.world.serve.requests import Requests
 from etude.world.serve.rings import NOT_AGAIN
 
-I64 = NDArray[np.int64]
 ANYWHERE: Final = -1
 WINDOW: Final = 32
 UNIT: Final = 4
@@ -32,7 +32,7 @@ _GOLDEN, _MIX_A, _MIX_B = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE
 _S30, _S27, _S31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
-class Pieces(NamedTuple):
+class CachePieces(NamedTuple):
     start: I64
     """Pieces of request r are ids[start[r] : start[r + 1]]."""
     ids: I64
@@ -47,7 +47,7 @@ class Pieces(NamedTuple):
     pinned: NDArray[np.uint8]
 
 
-def pieces_of(requests: Requests, rules: CacheRules, block: int, *, way: str = "") -> Pieces:
+def pieces_of(requests: Requests, rules: CacheRules, block: int, *, way: str = "") -> CachePieces:
     """`way`: the mode, if it differs from that of the rules."""
     mode = way or rules.mode
     if not len(requests.block):
@@ -76,7 +76,7 @@ def pieces_of(requests: Requests, rules: CacheRules, block: int, *, way: str = "
     return _described(start, ids, ends, home, owner, rules)
 
 
-def _described(start: I64, ids: I64, ends: I64, home: I64, owner: I64, rules: CacheRules) -> Pieces:
+def _described(start: I64, ids: I64, ends: I64, home: I64, owner: I64, rules: CacheRules) -> CachePieces:
     count = int(ids.max()) + 1 if len(ids) else 1
     begin = np.where(np.arange(len(ids)) == start[owner], 0, np.concatenate([[0], ends[:-1]]))
     size = np.full(count, NOT_AGAIN, np.int64)
@@ -87,7 +87,7 @@ def _described(start: I64, ids: I64, ends: I64, home: I64, owner: I64, rules: Ca
         lies = np.arange(count)
     pinned = np.zeros(count, np.uint8)
     pinned[ids[begin < rules.pinned_tokens]] = 1
-    return Pieces(start, ids, ends, size, lies, next_uses(ids, owner), pinned)
+    return CachePieces(start, ids, ends, size, lies, next_uses(ids, owner), pinned)
 
 
 def next_uses(ids: I64, owner: I64) -> I64:

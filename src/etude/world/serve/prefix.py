@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I32, I64
 from etude.kernels.compile import kernel
 from etude.world.serve.cache import POLICIES, CacheRules
-from etude.world.serve.pieces import Pieces, pieces_of
+from etude.world.serve.pieces import CachePieces, pieces_of
 from etude.world.serve.requests import BLOCK_TOKENS, Requests
 from etude.world.serve.reuse import again_ns
 from etude.world.serve.rings import (
@@ -32,14 +32,12 @@ from etude.world.serve.rings import (
 )
 from etude.world.serve.state import CACHED, COMPUTED, EVICTED, HELD, NOW, PEAK, PROMPT, REFS, REUSED, SESSION_OF, USED
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 MOST: Final = 1 << 28
 """Limit of replicas times ids."""
 
 
 class Prefix(NamedTuple):
-    pieces: Pieces
+    pieces: CachePieces
     blocks: I64
     """Blocks of keys and values that an id fills."""
     refs: I32
@@ -66,7 +64,7 @@ def prefix_of(requests: Requests, rules: CacheRules, replicas: int, block: int) 
 
 def no_prefix() -> Prefix:
     none, bytes_, table = np.zeros(1, np.int64), np.zeros(1, np.uint8), np.zeros((1, 1), np.int32)
-    pieces = Pieces(none, none, none, none, none, none, bytes_)
+    pieces = CachePieces(none, none, none, none, none, none, bytes_)
     return Prefix(pieces, none, table, no_ring())
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from etude.base.errors import FormatError, MismatchError, UsageError
 from etude.base.figures import read_mapping
+from etude.kernels.arrays import F64
 from etude.machine import System
 from etude.make.generate.model import Model
 from etude.world.serve.network import gathered_ns, reduced_ns
@@ -22,7 +23,6 @@ from etude.world.serve.operators import database_cost
 from etude.world.serve.stacks import ServingStack
 from etude.world.serve.steps import StepCost, step_cost
 
-F64 = NDArray[np.float64]
 GRAPHS: Final = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
 """Batch sizes that vLLM captures by default."""
 WIDE: Final = (*GRAPHS, *range(528, 1025, 16))
@@ -98,9 +98,11 @@ def profile_tables(folder: Path, model: Model, tp: int, *, spread: int = 1, grou
         head_ns += 1000 * _curve(last["sequences"][rows], last["time_us"][rows], sequences)
     attention = _attention(_columns(part / "attention.csv", AXES))
     return {
-        "tokens": tokens, "layers_ns": layers_ns, "head": (sequences, head_ns),
+        "tokens": tokens,
+        "layers_ns": layers_ns,
+        "head": (sequences, head_ns),
         "attention": (*attention[:4], attention[4] * 1000 * model.layers),
-    }  # fmt: skip
+    }
 
 
 def _check_model(named: str, model: Model, folder: Path) -> None:

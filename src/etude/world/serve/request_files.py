@@ -27,13 +27,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import FormatError, UsageError
 from etude.capture.ingest.requests import holds_requests, measured_requests
+from etude.kernels.arrays import I64
 from etude.world.serve.requests import MAX_TOKENS, NO_DEADLINE, Requests, requests_of
 
-I64 = NDArray[np.int64]
 MAX_BYTES: Final = 4 << 30
 SECONDS: Final = (
     "arrival_s", "arrival", "arrived_at", "arrival_time", "arrival_timestamp", "timestamp_s", "queued_ts", "time",

@@ -6,11 +6,10 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 
-I64 = NDArray[np.int64]
 MAX_TOKENS: Final = 1 << 27
 BLOCK_TOKENS: Final = 512
 """Tokens of a Mooncake block."""

@@ -9,6 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64
 from etude.model.tokens import token_times
 from etude.world.serve.engine import FOLLOWS
 from etude.world.serve.state import BARRIERS, NEVER, PREFILL
@@ -16,8 +17,6 @@ from etude.world.serve.workloads import statistics
 
 if TYPE_CHECKING:
     from etude.world.serve.serving import Served
-
-F64 = NDArray[np.float64]
 
 
 def request_times(served: Served, *, since: str = "arrival") -> dict[str, F64]:

@@ -9,15 +9,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64, I64
 from etude.kernels.compile import kernel
 from etude.world.serve import state as at
 from etude.world.serve.requests import Requests
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 ANSWERED, FOLLOWED, BETWEEN_NS = 0, 1, 2
 FAR: float = 1e17
 """ns: longer than any run, short enough to add to a time."""

@@ -11,10 +11,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32, I64
 from etude.kernels.compile import kernel
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 ABSENT: Final = -1
 LRU, TTL, BELADY, PINNED, EXPECTED = 0, 1, 2, 3, 4
 """Eviction policies: least recently used; the same, with expiry after a time; the latest next use (Belady); least

@@ -8,15 +8,15 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.world.serve import state as of
 from etude.world.serve.adapters import NO_LORA, LoraCost, adapters_of
 from etude.world.serve.cache import CacheRules
-from etude.world.serve.energy import UNKNOWN, Energy
+from etude.world.serve.energy import UNKNOWN, ReplicaPower
 from etude.world.serve.engine import FOREVER, STEAL, Engine, admit_code
-from etude.world.serve.hooks import NO_HOOKS, Asked, Hooks, Route, loop_with
+from etude.world.serve.hooks import NO_HOOKS, HookAnswers, Hooks, Route, loop_with
 from etude.world.serve.machines import Machines, machines_of
 from etude.world.serve.prefix import no_prefix, prefix_of
 from etude.world.serve.requests import Requests
@@ -25,7 +25,6 @@ from etude.world.serve.steps import StepCost
 from etude.world.serve.store import no_store, store_of
 from etude.world.serve.wire import NO_WIRE
 
-I64 = NDArray[np.int64]
 LOG_ROWS: Final = 1 << 18
 
 
@@ -38,7 +37,7 @@ class Group:
     role: int = of.BOTH
     blocks: int = 0
     """Blocks of keys and values on each; 0: no limit."""
-    energy: Energy = UNKNOWN
+    energy: ReplicaPower = UNKNOWN
     token_bytes: float = 0.0
     """Keys and values of a token on a rank, which a swap moves."""
     error: tuple[float, float] | None = None
@@ -56,7 +55,7 @@ class Control(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ServingOptions:
     """Options of a run, apart from the rules of the engine."""
 
     router: str | Route = "turn"
@@ -66,7 +65,7 @@ class Options:
     """Limit for each further token, from which slack is counted."""
     decide_ns: int = 0
     """Time of the router per request, one after another."""
-    wire: of.Wire = NO_WIRE
+    wire: of.KvWire = NO_WIRE
     caching: CacheRules | None = None
     """The engine's own rules with the rates of a system."""
     token_bytes: float = 0.0
@@ -94,8 +93,8 @@ class Served:
     blocks: int
     """Blocks of keys and values on a replica: the smallest of all."""
     passes: pa.Table | None = None
-    energy: Energy = UNKNOWN
-    energies: tuple[Energy, ...] = field(default=())
+    energy: ReplicaPower = UNKNOWN
+    energies: tuple[ReplicaPower, ...] = field(default=())
     """Energy model of each replica."""
     held_ns: I64 | None = None
     """Time that each replica was held; None: all the time."""
@@ -119,7 +118,7 @@ class Served:
 
     def column(self, name: str) -> I64:
         """One `state.Column` of the requests."""
-        return self.state.request[:, of.Column[name]]
+        return self.state.request[:, of.RequestColumn[name]]
 
     def count(self, name: str) -> I64:
         """One `state.Count` of the replicas."""
@@ -133,15 +132,15 @@ def serve(
     *,
     replicas: int = 1,
     blocks: int = 0,
-    energy: Energy = UNKNOWN,
+    energy: ReplicaPower = UNKNOWN,
     **given: Any,
 ) -> Served:
     """All requests, until the last has its answer. `cost` applies to all replicas, with their `blocks` and `energy`, or
-    is a list of groups; `given` are `Options`."""
+    is a list of groups; `given` are `ServingOptions`."""
     if replicas < 1:
         raise UsageError(f"{replicas} replicas")
     groups = [Group(cost, replicas, of.BOTH, blocks, energy)] if isinstance(cost, StepCost) else list(cost)
-    options = Options(**given)
+    options = ServingOptions(**given)
     ready = ready_for(requests, engine, groups, options)
     state = ready.state
     passes = run(state, ready.rules, ready.machines, options, ready.asked)
@@ -160,19 +159,19 @@ class Ready(NamedTuple):
     state: of.State
     rules: of.Rules
     machines: Machines
-    asked: Asked
+    asked: HookAnswers
 
 
-def ready_for(requests: Requests, engine: Engine, groups: Sequence[Group], options: Options) -> Ready:
+def ready_for(requests: Requests, engine: Engine, groups: Sequence[Group], options: ServingOptions) -> Ready:
     rules = rules_of(engine, groups, options)
     state = start_of(requests, engine, groups, rules, options)
     kinds = [(group.cost, group.energy) for group in groups]
     machines = machines_of(kinds if options.draft is None else [*kinds, (options.draft, UNKNOWN)])
     _check(requests, engine, rules, state, options)
-    return Ready(state, rules, machines, Asked(options.hooks, options.router, rules))
+    return Ready(state, rules, machines, HookAnswers(options.hooks, options.router, rules))
 
 
-def rules_of(engine: Engine, groups: Sequence[Group], options: Options) -> of.Rules:
+def rules_of(engine: Engine, groups: Sequence[Group], options: ServingOptions) -> of.Rules:
     router, hooks = options.router if isinstance(options.router, str) else "", options.hooks
     if router.removesuffix(STEAL) in ("prefix", "affinity") and engine.caching.mode == "none":
         raise UsageError(f"the router `{router}` needs a cache", hint="--cache prefix")
@@ -203,7 +202,12 @@ def rules_of(engine: Engine, groups: Sequence[Group], options: Options) -> of.Ru
 
 
 def start_of(
-    requests: Requests, engine: Engine, groups: Sequence[Group], rules: of.Rules, options: Options, kinds: int = 1
+    requests: Requests,
+    engine: Engine,
+    groups: Sequence[Group],
+    rules: of.Rules,
+    options: ServingOptions,
+    kinds: int = 1,
 ) -> of.State:
     """The initial state; `kinds` are the kinds of calls of the requests."""
     total = sum(group.count for group in groups)
@@ -235,7 +239,9 @@ def start_of(
     return state
 
 
-def run(state: of.State, rules: of.Rules, machines: Machines, options: Options, asked: Asked) -> pa.Table | None:
+def run(
+    state: of.State, rules: of.Rules, machines: Machines, options: ServingOptions, asked: HookAnswers
+) -> pa.Table | None:
     """The loop, with its hooks; the passes if they are kept."""
     keep = options.keep_passes
     log = np.zeros((max(LOG_ROWS, 2 * len(state.replica)) if keep else 0, len(of.Logged)), np.int64)
@@ -266,7 +272,7 @@ def _stuck(state: of.State) -> None:
     )
 
 
-def _check(requests: Requests, engine: Engine, rules: of.Rules, state: of.State, options: Options) -> None:
+def _check(requests: Requests, engine: Engine, rules: of.Rules, state: of.State, options: ServingOptions) -> None:
     """Requests that could never be served, or options without a meaning."""
     role = state.replica[:, of.ROLE]
     if (role == of.PREFILL).any() != (role == of.DECODE).any():

@@ -6,12 +6,10 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64, I64
 from etude.world.serve.requests import Requests
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 NEVER: Final = np.int64(2**62)
 NOBODY: Final = -1
 DONE, FULL, ASKED, STUCK, PAUSED, HALTED = 0, 1, 2, 3, 4, 5
@@ -39,7 +37,7 @@ NONE, NOTED = np.int64(0), np.int64(1)
 """A literal would cause a second compilation of what it is passed to."""
 
 
-class Wire(NamedTuple):
+class KvWire(NamedTuple):
     """How keys and values get from one replica to another: each has a port out and a port in."""
 
     token_bytes: float
@@ -95,7 +93,7 @@ class Rules(NamedTuple):
     """Whether prefill has separate replicas."""
     place: int
     """Router for answers whose prompt is read."""
-    wire: Wire
+    wire: KvWire
     steal: int
     """Whether an idle replica takes over the first request that another could not take into its last pass."""
     lora_slots: int
@@ -109,7 +107,7 @@ class Rules(NamedTuple):
     """Time of the tower for each image of an entering request."""
 
 
-class Column(IntEnum):
+class RequestColumn(IntEnum):
     """Columns of a request: first what it asks for, then its progress, then what happened. One array compiles in a
     tenth of the time of thirty."""
 
@@ -281,10 +279,51 @@ class State(NamedTuple):
     """Statistics of consecutive calls: `reuse.Reuse`."""
 
 
-(ARRIVAL, PROMPT, OUTPUT, SESSION_OF, TENANT, TIER, DEADLINE, BRANCHES, PARENTS, COMPUTED, PLANNED, OUT, HELD, LEFT,
- LEFT_AT, FOLLOWING, REPLICA, QUEUED, SCHEDULED, FIRST, FINISH, PREEMPTED, REFS, HIT, AT, MISSING, KEY, THERE, DECODER,
- LANDS, BRANCH_AT, BRANCH, HOLDS, CODED, SENT, REUSED, LESS, ADAPTER, IMAGES,
- WEIGHT, ON_WIRE, TASK, STEPS) = (int(c) for c in Column)  # fmt: skip
+(
+    ARRIVAL,
+    PROMPT,
+    OUTPUT,
+    SESSION_OF,
+    TENANT,
+    TIER,
+    DEADLINE,
+    BRANCHES,
+    PARENTS,
+    COMPUTED,
+    PLANNED,
+    OUT,
+    HELD,
+    LEFT,
+    LEFT_AT,
+    FOLLOWING,
+    REPLICA,
+    QUEUED,
+    SCHEDULED,
+    FIRST,
+    FINISH,
+    PREEMPTED,
+    REFS,
+    HIT,
+    AT,
+    MISSING,
+    KEY,
+    THERE,
+    DECODER,
+    LANDS,
+    BRANCH_AT,
+    BRANCH,
+    HOLDS,
+    CODED,
+    SENT,
+    REUSED,
+    LESS,
+    ADAPTER,
+    IMAGES,
+    WEIGHT,
+    ON_WIRE,
+    TASK,
+    STEPS,
+) = (int(c) for c in RequestColumn)
 (INBOX, WAITING, RUNNING, BATCH, AHEAD, END, USED, PENDING, PASSES, BUSY, PEAK, GAVE_WAY, READ, MADE, MOST, TAKEN,
  FOUND, CACHED, EVICTED, ROOM, KIND, ROLE, SHUT, READY, COMING, LANDING, MOVED, OWN, EXTRA, EXTRA_NS, SLACK_NS, LOAD,
  SCORE, VIRTUAL, ENCODER, PORT_OUT, PORT_IN, DECODES, LOADING, STORED, SKIPPED, ADAPTERS,
@@ -299,7 +338,7 @@ def start(
 ) -> State:  # fmt: skip
     """The initial state. All replicas are equal, with no room; a router takes `decide_ns` for each request."""
     count = len(requests)
-    request = np.zeros((count, len(Column)), np.int64)
+    request = np.zeros((count, len(RequestColumn)), np.int64)
     asked = (requests.arrival_ns, requests.prompt, requests.output, requests.session, requests.tenant, requests.tier,
              requests.deadline_ns, requests.branches, np.diff(requests.parent_start))  # fmt: skip
     request[:, : len(asked)] = np.stack(asked, axis=1)

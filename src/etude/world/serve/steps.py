@@ -15,12 +15,9 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
-
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
+from etude.kernels.arrays import F64, I64
 
 
 class StepCost(NamedTuple):
@@ -61,7 +58,7 @@ class StepCost(NamedTuple):
 NONE: Final = np.zeros(0, np.int64)
 
 
-class Shape(NamedTuple):
+class PassContent(NamedTuple):
     """What is in a pass."""
 
     prompt_tokens: int

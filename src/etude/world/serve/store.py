@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64, I64
 from etude.kernels.compile import kernel
 from etude.world.serve.cache import POLICIES, UNLIMITED, CacheRules, Room
-from etude.world.serve.pieces import ANYWHERE, Pieces, pieces_of
+from etude.world.serve.pieces import ANYWHERE, CachePieces, pieces_of
 from etude.world.serve.requests import Requests
 from etude.world.serve.reuse import after_ns, answered, called
 from etude.world.serve.rings import (
@@ -30,11 +31,9 @@ from etude.world.serve.rings import (
     ring_of,
     unlink,
 )
-from etude.world.serve.state import LEARNT, Wire
+from etude.world.serve.state import LEARNT, KvWire
 from etude.world.serve.wire import NO_WIRE
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 MOST: Final = 1 << 28
 SHARED: Final = 2
 """Limit of replicas times pieces."""
@@ -49,7 +48,7 @@ class Store(NamedTuple):
     """1: a piece is on one replica; SHARED: all replicas share the tiers."""
     fix_share: float
     fix_ns: float
-    pieces: Pieces
+    pieces: CachePieces
     ring: Ring
     where: NDArray[np.int8]
     """Tier of a piece: (replica, piece), or ABSENT."""
@@ -63,7 +62,7 @@ class Store(NamedTuple):
     """Tokens found and loaded by tier, and over the link; pieces dropped: (replica, tiers + 2)."""
     coded: int
     """Tier whose loads are encoded, or ABSENT."""
-    wire: Wire
+    wire: KvWire
     """The codecs, and how one is chosen."""
     link: F64
     """For each replica's loads of that tier: observed ns per byte; bytes and ns of those of the next pass; the same of
@@ -71,7 +70,7 @@ class Store(NamedTuple):
 
 
 def store_of(
-    requests: Requests, rules: CacheRules, replicas: int, block: int, token_bytes: float = 0.0, wire: Wire = NO_WIRE
+    requests: Requests, rules: CacheRules, replicas: int, block: int, token_bytes: float = 0.0, wire: KvWire = NO_WIRE
 ) -> Store:
     """Empty, with the capacities and rates of the rules. `token_bytes` are the bytes of keys and values of a token on
     all ranks of a replica; 0: capacities are in tokens, and loads take no time."""
@@ -99,8 +98,8 @@ def no_store() -> Store:
     none, bytes_ = np.zeros(1, np.int64), np.zeros(1, np.uint8)
     table = np.zeros((1, 1), np.int64)
     return Store(
-        0, 0, 0, 0.0, 0.0, Pieces(none, none, none, none, none, none, bytes_), no_ring(), np.zeros((1, 1), np.int8),
-        table, none, np.zeros(1), np.zeros(1), table, ABSENT, NO_WIRE, np.zeros((1, 7)),
+        0, 0, 0, 0.0, 0.0, CachePieces(none, none, none, none, none, none, bytes_), no_ring(),
+        np.zeros((1, 1), np.int8), table, none, np.zeros(1), np.zeros(1), table, ABSENT, NO_WIRE, np.zeros((1, 7)),
     )  # fmt: skip
 
 

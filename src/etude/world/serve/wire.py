@@ -22,7 +22,7 @@ import numpy as np
 from etude.base.errors import FormatError, UsageError
 from etude.base.grammar import line
 from etude.base.units import parse_bandwidth, parse_time
-from etude.world.serve.state import ASK_CODEC, BEST, LEARNT, Wire
+from etude.world.serve.state import ASK_CODEC, BEST, LEARNT, KvWire
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +92,14 @@ def wire_of(
     codecs: list[Codec] | None = None,
     choose: str | None = None,
     later: Sequence[tuple[int, float]] = (),
-) -> Wire:
+) -> KvWire:
     """`choose`: `best`, `learn`, `learn:0.5`, `fixed:NAME`, or None for a hook; `best` is the fastest one, `learn` the
     fastest at the observed rate of transfers. `later`: times, ns, from which the link has another bandwidth."""
     known = codecs or [PLAIN]
     rows = [[1 / c.ratio, 1e9 / c.encode_bytes_per_s, 1e9 / c.decode_bytes_per_s, float(c.fixed_ns)] for c in known]
     if not bandwidth_bytes_per_s > 0:
         raise UsageError(f"a link of {bandwidth_bytes_per_s} bytes per second")
-    return Wire(
+    return KvWire(
         float(token_bytes), 1e9 / bandwidth_bytes_per_s,
         np.array([[when, 1e9 / rate] for when, rate in later], np.float64).reshape(-1, 2), int(latency_ns),
         np.array(rows, np.float64), ASK_CODEC if choose is None else _choice(choose, [c.name for c in known]),

@@ -9,16 +9,14 @@ from os import PathLike, fspath
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.base.figures import figure
 from etude.base.grammar import fill, line
+from etude.kernels.arrays import I64
 from etude.world.serve.request_files import read_requests
 from etude.world.serve.requests import Requests, requests_of
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 STEPS: Final = 4096
 """Steps of a period, for the inverse of its arrivals."""
 DAY_NS: Final = 86_400_000_000_000

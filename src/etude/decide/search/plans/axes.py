@@ -9,12 +9,13 @@ from typing import Any, Final
 
 from etude.base.errors import UsageError
 from etude.base.figures import key_of
-from etude.base.grammar import Piece, line
+from etude.base.grammar import LinePiece, line
 from etude.machine.system import System
 from etude.make.generate import Plan
 from etude.make.generate.model import Family, Model
 from etude.make.generate.schedules import parse
 from etude.make.generate.train import sequence_of
+from etude.steps.plans import powers
 
 SYSTEM: Final = "system"
 STAGES: Final = "stages"
@@ -24,10 +25,6 @@ LONG: Final = 16_384
 """Sequence length from which context parallelism is tried."""
 EVEN: Final = "even"
 _LAST: Final = re.compile(r"last-([1-9])")
-
-
-def powers(limit: int) -> list[int]:
-    return [1 << k for k in range(limit.bit_length()) if 1 << k <= limit]
 
 
 class Setting:
@@ -123,9 +120,9 @@ def parse_over(text: str) -> dict[str, list[Any] | None]:
     return found
 
 
-def _axes(whole: Piece) -> list[Piece]:
+def _axes(whole: LinePiece) -> list[LinePiece]:
     """The axes of a line, each with all of its values."""
-    found: list[Piece] = []
+    found: list[LinePiece] = []
     for part in whole.split(","):
         name, values = part.cut("=")
         is_axis = name.text.replace("-", "_") in (*FIELDS, SYSTEM, PLACEMENT)

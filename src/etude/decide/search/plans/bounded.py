@@ -42,7 +42,7 @@ Answer = dict[str, Any]
 """A worker's answer for a plan."""
 
 
-class Wanted(NamedTuple):
+class WantedFigures(NamedTuple):
     """What is requested of candidates."""
 
     what: str
@@ -51,7 +51,7 @@ class Wanted(NamedTuple):
 
 
 @dataclass(slots=True)
-class Tree:
+class SearchTree:
     """The remaining candidates, and what is known about them."""
 
     space: PlanSpace
@@ -68,14 +68,14 @@ class Tree:
 
     # -- what is known -----------------------------------------------------------------------------------------------
 
-    def ask(self, *wanted: Wanted) -> list[list[Answer]]:
+    def ask(self, *wanted: WantedFigures) -> list[list[Answer]]:
         """Answers for candidates with some fields changed, all at once; those that are then equal share one."""
         points = [[self._point(w, c) for c in w.some] for w in wanted]
         alike = {_key(p): p for some in points for p in some}
         answers = dict(zip(alike, self.crew.ask(list(alike.values())), strict=True))
         return [[answers[_key(p)] for p in some] for some in points]
 
-    def _point(self, wanted: Wanted, c: Candidate) -> dict[str, Any]:
+    def _point(self, wanted: WantedFigures, c: Candidate) -> dict[str, Any]:
         point: dict[str, Any] = {"what": wanted.what, "system": c.system, "plan": c.text(wanted.changed)}
         if wanted.what in (LOOK, CLOSER):
             point["most"] = self.space.memory_limit(c.system)
@@ -198,7 +198,7 @@ class Open(NamedTuple):
     candidate: Candidate
 
 
-def bounded(tree: Tree, some: Sequence[Candidate]) -> None:
+def bounded(tree: SearchTree, some: Sequence[Candidate]) -> None:
     """Simulates candidates until no other can be better; `tree` has the rows and the reasons."""
     first = SCORES[tree.space.scores[0]]
 
@@ -208,7 +208,7 @@ def bounded(tree: Tree, some: Sequence[Candidate]) -> None:
 
     # With gradients in 16 bits ZeRO 2 may move more bytes than none: then each sharding has its own bound.
     alike = ONCE if "grad_dtype" in {*tree.space.axes, *tree.space.fixed} else ANY_SHARDING
-    answers = tree.ask(Wanted(ALONE, some, alike))[0]
+    answers = tree.ask(WantedFigures(ALONE, some, alike))[0]
     heap = [entry(0, float(found.get("ns", 0.0)), c) for c, found in zip(some, answers, strict=True)]
     heapq.heapify(heap)
     while heap:
@@ -222,7 +222,7 @@ def bounded(tree: Tree, some: Sequence[Candidate]) -> None:
         first_look, second_look, last = levels
         # Simulations take longest: they are the first to be sent.
         scores, closer, looks = tree.ask(
-            Wanted(SCORE, last), Wanted(CLOSER, second_look), Wanted(LOOK, first_look, ONCE)
+            WantedFigures(SCORE, last), WantedFigures(CLOSER, second_look), WantedFigures(LOOK, first_look, ONCE)
         )
         for ns, c in tree.looked(first_look, looks):
             heapq.heappush(heap, entry(1, ns, c))
@@ -231,16 +231,16 @@ def bounded(tree: Tree, some: Sequence[Candidate]) -> None:
         tree.scored(last, scores)
 
 
-def first_few(tree: Tree, some: Sequence[Candidate], count: int) -> None:
+def first_few(tree: SearchTree, some: Sequence[Candidate], count: int) -> None:
     """Simulates the `count` candidates that fit and have the lowest bounds; of a family only the one that recomputes
     least."""
-    looks = tree.ask(Wanted(LOOK, some, ONCE))[0]
+    looks = tree.ask(WantedFigures(LOOK, some, ONCE))[0]
     order = sorted((ns, c.number, c) for ns, c in tree.looked(some, looks))
     chosen: list[Candidate] = []
     families: set[tuple[str, str]] = set()
     for at in range(0, len(order), LOOKED):
         some = [c for _, _, c in order[at : at + LOOKED]]
-        fits = tree.fitting(some, tree.ask(Wanted(CLOSER, some))[0])
+        fits = tree.fitting(some, tree.ask(WantedFigures(CLOSER, some))[0])
         for _, _, c in sorted((found["ns"], c.number, c) for c, found in fits):
             family = c.system, c.text(ONCE)
             if family in families or len(chosen) >= count:
@@ -251,4 +251,4 @@ def first_few(tree: Tree, some: Sequence[Candidate], count: int) -> None:
         if len(chosen) >= count:
             tree.prune(UNPROMISING, len(order) - at - len(some))
             break
-    tree.scored(chosen, tree.ask(Wanted(SCORE, chosen))[0])
+    tree.scored(chosen, tree.ask(WantedFigures(SCORE, chosen))[0])

@@ -131,7 +131,7 @@ def _fills(given: Mapping[str, Any]) -> bool:
 
 
 def _said(model: Model, given: dict[str, Any], axes: Mapping[str, Any], values: Values) -> dict[str, Any]:
-    """The fields of a combination, said in one way: axes that change nothing beside the others are left out, and
+    """The fields of a combination, said in one way: axes that change nothing given the others are left out, and
     stages are numbers of layers."""
     stages = given.pop(STAGES, "") if STAGES in axes else ""
     said = canonical(given, axes, values)

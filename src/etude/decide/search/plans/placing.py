@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from etude.decide.search.found import Found, Row
-from etude.decide.search.plans.bounded import Tree, Wanted, told_of
+from etude.decide.search.plans.bounded import SearchTree, WantedFigures, told_of
 from etude.decide.search.plans.candidates import Candidate
 from etude.decide.search.plans.tasks import PLACE
 
@@ -17,11 +17,11 @@ ABOUT: Final = ("placement", "placement_from", "unplaced_ns")
 COUNTS: Final = ("simulated", "placements")
 
 
-def with_places(tree: Tree, found: Found, some: Sequence[Candidate]) -> tuple[list[Row], list[dict[str, Any]]]:
+def with_places(tree: SearchTree, found: Found, some: Sequence[Candidate]) -> tuple[list[Row], list[dict[str, Any]]]:
     """All rows, of which the first are those of placed plans, and the description of their placements. `some`: the
     candidates of the first rows."""
     rows, told = [], []
-    for c, answer in zip(some, tree.ask(Wanted(PLACE, some))[0], strict=True):
+    for c, answer in zip(some, tree.ask(WantedFigures(PLACE, some))[0], strict=True):
         about = {name: answer[name] for name in (*ABOUT, *COUNTS)}
         scored = {name: value for name, value in answer.items() if name not in about}
         row = told_of(tree.space, c, scored)

@@ -11,7 +11,7 @@ from etude.base.units import parse_bytes, parse_time
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class PlanScore:
     column: str
     sign: int
     """1 if less is better, -1 if more is."""
@@ -19,12 +19,12 @@ class Score:
 
 
 SCORES: Final = {
-    "step": Score("step_time_ns", 1, "time of a step"),
-    "tokens": Score("tokens_per_s_per_gpu", -1, "tokens per second per GPU"),
-    "mfu": Score("mfu", -1, "model FLOP/s utilisation"),
-    "memory": Score("memory_peak_bytes", 1, "memory of the fullest GPU"),
-    "cost": Score("cost_usd", 1, "dollars per step, by the price of its devices"),
-    "energy": Score("energy_j", 1, "joules per step"),
+    "step": PlanScore("step_time_ns", 1, "time of a step"),
+    "tokens": PlanScore("tokens_per_s_per_gpu", -1, "tokens per second per GPU"),
+    "mfu": PlanScore("mfu", -1, "model FLOP/s utilisation"),
+    "memory": PlanScore("memory_peak_bytes", 1, "memory of the fullest GPU"),
+    "cost": PlanScore("cost_usd", 1, "dollars per step, by the price of its devices"),
+    "energy": PlanScore("energy_j", 1, "joules per step"),
 }
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from etude.base.errors import UsageError
 from etude.decide.search.crew import Crew, crew
 from etude.decide.search.found import Found, Row, frontier
-from etude.decide.search.given import Asked, Given
+from etude.decide.search.given import Given, SearchRequest
 from etude.decide.search.methods import METHODS
-from etude.decide.search.plans.bounded import Tree, bounded, first_few
+from etude.decide.search.plans.bounded import SearchTree, bounded, first_few
 from etude.decide.search.plans.candidates import Candidate, Candidates, candidates
 from etude.decide.search.plans.local import local
 from etude.decide.search.plans.placing import PLACED, noted, with_places
@@ -21,11 +21,11 @@ from etude.decide.search.plans.why import SHOWN, side_by_side
 from etude.decide.study.results import forget
 
 
-def solve(given: Given, asked: Asked) -> Found:
+def solve(given: Given, asked: SearchRequest) -> Found:
     return solved(read_plans(given), asked)
 
 
-def solved(space: PlanSpace, asked: Asked) -> Found:
+def solved(space: PlanSpace, asked: SearchRequest) -> Found:
     method = asked.one_of("all", *METHODS)
     asked.once("plans")
     if asked.fresh and asked.out is not None:
@@ -47,16 +47,18 @@ def _name(row: Row) -> tuple[str, str]:
     return row["system"], row["flags"]
 
 
-def _with_places(found: Found, tree: Tree, some: Sequence[Candidate]) -> Found:
+def _with_places(found: Found, tree: SearchTree, some: Sequence[Candidate]) -> Found:
     signs = _signs(tree.space)
     every, told = with_places(tree, found, some)
     rows = _best_first(every, signs)
     return noted(replace(found, best=rows[0], rows=rows, frontier=frontier(rows, signs)), told)
 
 
-def searched(space: PlanSpace, asked: Asked, method: str, workers: Crew, every: Candidates) -> tuple[Found, Tree]:
+def searched(
+    space: PlanSpace, asked: SearchRequest, method: str, workers: Crew, every: Candidates
+) -> tuple[Found, SearchTree]:
     with asked.progress("plans", every.space) as advance:
-        tree = Tree(space, workers, every.pruned, advance, refusal=every.first_refusal, seed=asked.seed)
+        tree = SearchTree(space, workers, every.pruned, advance, refusal=every.first_refusal, seed=asked.seed)
         advance(sum(every.pruned.values()))
         if method in METHODS:
             local(tree, every, method, asked.seed)
@@ -75,13 +77,15 @@ def shared_of(space: PlanSpace) -> dict[str, object]:
     }  # fmt: skip
 
 
-def found_of(space: PlanSpace, tree: Tree, whole: int) -> Found:
+def found_of(space: PlanSpace, tree: SearchTree, whole: int) -> Found:
     pruned = {why: count for why, count in tree.pruned.items() if count}
     if not tree.rows:
         told = ", ".join(f"{count:,} {why}" for why, count in pruned.items())
         first = f"; the first: {tree.refusal}" if tree.refusal and set(pruned) == {"not a plan"} else ""
-        raise UsageError(f"no plan is left of {whole:,}: {told}{first}",
-                         hint="use more GPUs, a smaller --micro-batch or --seq, a larger --limit")  # fmt: skip
+        raise UsageError(
+            f"no plan is left of {whole:,}: {told}{first}",
+            hint="use more GPUs, a smaller --micro-batch or --seq, a larger --limit",
+        )
     signs = _signs(space)
     rows = _best_first(tree.rows, signs)
     return Found(

@@ -83,8 +83,9 @@ def read_plans(given: Given) -> PlanSpace:
         over = over_of(keys.get("over"))
         missing = [k for k in ("model", "system", "gpus") if k not in keys and k not in over]
         if missing:
-            raise UsageError(f"`{missing[0]}` is needed", where=given.where,
-                             hint="model: llama3-8b; system: dgx-h100; gpus: 16")  # fmt: skip
+            raise UsageError(
+                f"`{missing[0]}` is needed", where=given.where, hint="model: llama3-8b; system: dgx-h100; gpus: 16"
+            )
     return space_of(
         model=_named(given, keys.get("model")), system=_named(given, keys.get("system", "")),
         fixed={**_mapping(keys.get("plan"), "plan"), **({"gpus": keys["gpus"]} if "gpus" in keys else {})},
@@ -132,8 +133,9 @@ def network_of(network: str, over: Mapping[str, Any]) -> str:
     if over[PLACEMENT] is not None:
         raise UsageError("axis `placement` does not take values", where="over", hint="--over tp,pp,placement")
     if network == ANALYTIC:
-        raise UsageError(f"network `{ANALYTIC}` cannot rank placements", where="over: placement",
-                         hint="--network flow or links")  # fmt: skip
+        raise UsageError(
+            f"network `{ANALYTIC}` cannot rank placements", where="over: placement", hint="--network flow or links"
+        )
     return network or FLOW
 
 

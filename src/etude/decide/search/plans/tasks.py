@@ -16,7 +16,7 @@ from etude.make.generate import Plan
 from etude.make.generate.model import Model, open_model
 from etude.make.generate.train import plan_memory
 from etude.steps import least_step_time_ns, predict
-from etude.steps.measured import Said, completed
+from etude.steps.measured import RunFacts, completed
 
 if TYPE_CHECKING:
     from etude.steps import Prediction
@@ -44,7 +44,7 @@ def planned(model: str, system: str, stack: str, given: Mapping[str, Any], *, re
     network, machine, software = _opened(model, system, stack)
     if stack in AS_GIVEN or software is None or not recipe:
         return Plan.from_dict(given)
-    return completed(Said(model=network, given=given, system=machine), software)[0]
+    return completed(RunFacts(model=network, given=given, system=machine), software)[0]
 
 
 def predicted(

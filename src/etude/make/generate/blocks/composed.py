@@ -339,8 +339,9 @@ def _join(walker: Walker, flow: Flow, part: Part) -> list[Op]:
 
 def _gather(walker: Walker, flow: Flow, part: Part) -> list[Op]:
     """Sums of neighbouring rows: an embedding with as many lookups as there are edges."""
-    one = embedding(part.count * walker.local.samples, flow.width, _path(part), dtype=walker.local.dtype, params=0,
-                    local=0)  # fmt: skip
+    one = embedding(
+        part.count * walker.local.samples, flow.width, _path(part), dtype=walker.local.dtype, params=0, local=0
+    )
     (back,) = one.backward
     return [one.replace(backward=(back.replace(phase=Phase.INPUT),))]
 

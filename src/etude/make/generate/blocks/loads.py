@@ -11,12 +11,11 @@ import csv
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import ClusterError, UsageError
 from etude.base.grammar import line
+from etude.kernels.arrays import F64
 
-F64 = NDArray[np.float64]
 DRAWN = ("zipf", "dirichlet")
 HINT = "zipf:1.2, dirichlet:0.5, 3,1,1,1 or a .csv file"
 

@@ -17,9 +17,7 @@ def convolution(
     b, dtype = local.samples, local.dtype
     kernel = (part.depth, part.kernel, part.kernel) if part.depth > 1 else (part.kernel, part.kernel)
     pixels_in, pixels_out = before[0] * before[1] ** 2, after[0] * after[1] ** 2
-    w = work.convolution(
-        b, into, out, (pixels_out,), kernel, in_size=(pixels_in,), groups=groups, dtype=dtype
-    )  # fmt: skip
+    w = work.convolution(b, into, out, (pixels_out,), kernel, in_size=(pixels_in,), groups=groups, dtype=dtype)
     shape = (out, into // groups, *kernel)
     ins = shapes((b, into, before[0], before[1], before[1]), shape)
     one = compute("aten::convolution", path, w, ins, shapes((b, out, after[0], after[1], after[1])))

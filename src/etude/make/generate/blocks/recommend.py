@@ -39,8 +39,10 @@ def blocks(model: Model, local: Shard) -> list[Block]:
     ]
     vectors = model.tables + 1
     met = gemm(vectors, vectors, width, "interaction", dtype=local.dtype, batch=b)
-    met = met.replace(backward=(met.replace(phase=Phase.INPUT), met.replace(phase=Phase.INPUT)),
-                      saved_bytes=bytes_of(b * vectors * width, local.dtype))  # fmt: skip
+    met = met.replace(
+        backward=(met.replace(phase=Phase.INPUT), met.replace(phase=Phase.INPUT)),
+        saved_bytes=bytes_of(b * vectors * width, local.dtype),
+    )
     features = vectors * (vectors - 1) // 2 + width
     bottom = perceptron(local, model.dense_features, model.bottom, "bottom")
     top = [met, *perceptron(local, features, model.top, "top"), _loss(b)]

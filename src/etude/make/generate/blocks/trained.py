@@ -4,7 +4,7 @@ all            every weight
 forward        nothing, and there is no backward pass: a teacher, an encoder that stays as it is
 frozen         no weight, but gradients go through to what comes before
 layers:24..    layers from number 24 (the first is 0) to the last, and the head; `layers:8..15`: those eight alone
-lora:16        adapters of rank 16 beside every product of a layer with a weight of a higher rank; the rest is frozen
+lora:16        adapters of rank 16 added to every product of a layer with a weight of a higher rank; the rest is frozen
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from etude.base.errors import UsageError
-from etude.make.generate.directives.copies import Sharing
+from etude.make.generate.directives.copies import CopySharing
 from etude.make.generate.directives.nodes import order, overlap, stages_of
 from etude.make.generate.directives.read import (
     Directive,
@@ -18,7 +18,7 @@ from etude.make.generate.directives.read import (
     Shard,
     Tensor,
     bucket_of,
-)  # fmt: skip
+)
 from etude.make.generate.directives.step import Step
 from etude.make.generate.plan import Plan
 
@@ -29,9 +29,9 @@ def placed(plan: Plan, directives: Sequence[Directive | Rewrite], layers: int, s
     return plan.replace(stages=stages_of(places, layers, stages)) if places else plan
 
 
-def rewrite(step: Step, directives: Sequence[Directive | Rewrite]) -> Sharing:
+def rewrite(step: Step, directives: Sequence[Directive | Rewrite]) -> CopySharing:
     """Applies every directive in order; returns the sharing of copies."""
-    sharing = Sharing(step)
+    sharing = CopySharing(step)
     for one in directives:
         match one:
             case Replicate():
@@ -52,7 +52,7 @@ def rewrite(step: Step, directives: Sequence[Directive | Rewrite]) -> Sharing:
     return sharing
 
 
-def _shard(sharing: Sharing, one: Shard) -> None:
+def _shard(sharing: CopySharing, one: Shard) -> None:
     match one.tensor:
         case Tensor.GRADIENTS:
             sharing.shard_gradients(str(one.over), each=str(one.each))
@@ -62,7 +62,7 @@ def _shard(sharing: Sharing, one: Shard) -> None:
             sharing.shard_weights(str(one.over))
 
 
-def _overlap(sharing: Sharing, one: Overlap) -> None:
+def _overlap(sharing: CopySharing, one: Overlap) -> None:
     if one.select.tensor == "gradients" and not one.stream:
         sharing.overlap_gradients()
     elif one.stream:

@@ -28,7 +28,7 @@ USES = {"forward": (Action.FORWARD,), "use": (Action.FORWARD, Action.BACKWARD, A
 
 
 @dataclass(frozen=True, slots=True)
-class Ring:
+class WeightRing:
     """The ranks that share one kind of weights: `shards` of them have a part each; there are `sets` such groups."""
 
     expert: bool
@@ -54,7 +54,7 @@ class Sum:
 
 
 @dataclass(slots=True)
-class Sharing:
+class CopySharing:
     """Sharing on one pipeline rank, as set by the directives so far."""
 
     step: Step
@@ -166,7 +166,7 @@ class Sharing:
                     less = op.replace(size_bytes=op.size_bytes - int(_elements(op.out_shapes) * saved))
                     step.nodes.op[at] = step.nodes.book.op(less)
 
-    def _put_sum(self, one: Sum, group: Ring) -> None:
+    def _put_sum(self, one: Sum, group: WeightRing) -> None:
         step, units, plan = self.step, self.step.units, self.step.plan
         for node in one.nodes:
             step.drop(node)
@@ -266,11 +266,19 @@ class Sharing:
                                        before=int(units.pass_first[unit]), data=data, ctrl=ctrl)  # fmt: skip
                     self._feed(unit, node)
 
-    def _gathering(self, group: Ring, params: int, phase: Phase) -> Op:
+    def _gathering(self, group: WeightRing, params: int, phase: Phase) -> Op:
         plan = self.step.plan
         full = int(group.part(params) * group.shards * width(plan.dtype))
-        return collective(Collective.ALL_GATHER, group.shard_group, group.shards, full, "weights", Stream.GATHER,
-                          phase=phase, dtype=plan.dtype)  # fmt: skip
+        return collective(
+            Collective.ALL_GATHER,
+            group.shard_group,
+            group.shards,
+            full,
+            "weights",
+            Stream.GATHER,
+            phase=phase,
+            dtype=plan.dtype,
+        )
 
     def _feed(self, unit: int, node: int) -> None:
         first = int(self.step.units.first[unit])
@@ -307,15 +315,15 @@ def copies(plan: Plan, *, expert: bool) -> int:
     return plan.expert_replicas if expert else plan.replicas
 
 
-def whole(plan: Plan, *, expert: bool) -> Ring:
-    return Ring(expert, 1, copies(plan, expert=expert), "", "edp" if expert else "dp")
+def whole(plan: Plan, *, expert: bool) -> WeightRing:
+    return WeightRing(expert, 1, copies(plan, expert=expert), "", "edp" if expert else "dp")
 
 
-def ring(plan: Plan, over: str, *, expert: bool) -> Ring:
+def ring(plan: Plan, over: str, *, expert: bool) -> WeightRing:
     """Shards over all copies (`dp`), or over as many as --dp-shard says (`shard`)."""
     n = copies(plan, expert=expert)
     if over == "dp" or n == 1:
-        return Ring(expert, n, 1, "edp" if expert else "dp", "")
+        return WeightRing(expert, n, 1, "edp" if expert else "dp", "")
     if not plan.dp_shard:
         raise UsageError("`over: shard` needs the number of copies", hint="--dp-shard 8")
     ways = max(plan.dp_shard * plan.tp // (plan.ep * plan.etp), 1) if expert else plan.dp_shard
@@ -323,8 +331,8 @@ def ring(plan: Plan, over: str, *, expert: bool) -> Ring:
         return whole(plan, expert=expert)
     kind = "e" if expert else ""
     if ways >= n:
-        return Ring(expert, n, 1, "edp" if expert else "dp", "")
-    return Ring(expert, ways, n // ways, f"{kind}shard", f"{kind}replica")
+        return WeightRing(expert, n, 1, "edp" if expert else "dp", "")
+    return WeightRing(expert, ways, n // ways, f"{kind}shard", f"{kind}replica")
 
 
 def _exchange(kind: Collective, group: str, size: int, full: int, plan: Plan) -> Op:

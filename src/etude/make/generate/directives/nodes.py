@@ -28,8 +28,10 @@ def overlap(step: Step, what: Select, stream: int) -> None:
     for node in step.select(what):
         op = step.op(node)
         if op.kind not in (Kind.COLL, Kind.SEND):
-            raise UsageError(f"`{op.name}` is not communication, and cannot be moved to a separate stream",
-                             hint="select: {kind: collective}")  # fmt: skip
+            raise UsageError(
+                f"`{op.name}` is not communication, and cannot be moved to a separate stream",
+                hint="select: {kind: collective}",
+            )
         step.change(node, op.replace(stream=stream))
 
 

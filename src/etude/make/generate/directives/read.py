@@ -19,7 +19,7 @@ from typing import Any, Final
 import yaml
 
 from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read, safe_loader
+from etude.base.figures import figure, read, safe_loader, usage_errors
 from etude.base.trust import check_code
 from etude.base.units import parse_count
 from etude.make.generate.directives.step import KINDS, Select, Step
@@ -108,7 +108,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
-    """Selected communication runs beside compute: gradients as soon as they are complete, others on a separate
+    """Selected communication overlaps with compute: gradients as soon as they are complete, others on a separate
     stream."""
 
     select: Selector = figure("one", "which nodes", of=Selector)
@@ -162,10 +162,8 @@ def _one(given: Any, where: str) -> Directive:
         raise UsageError(f"unknown verb `{verb}`", where=where, hint=f"known: {', '.join(VERBS)}")
     if isinstance(keys, dict):  # a bare number is a text too
         keys = {k: str(v) if k in ("bucket", "layers") and not isinstance(v, bool) else v for k, v in keys.items()}
-    try:
+    with usage_errors(where):
         made: Directive = read(VERBS[verb], keys or {}, where)
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where or where, hint=problem.hint) from None
     if isinstance(made, (Replicate, Gather)):
         bucket_of(made.bucket, where)
     return made

@@ -12,17 +12,14 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I32
 from etude.make.generate.blocks.ops import Op
 from etude.make.generate.blocks.shard import Block
-from etude.make.generate.nodes import Nodes, Units
+from etude.make.generate.nodes import StepNodes, Units
 from etude.make.generate.plan import Plan
 from etude.model.schema import Collective, Kind
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +58,7 @@ class Step:
     """Blocks of every stage of the model."""
     held: tuple[int, ...]
     """Stages that this rank has."""
-    nodes: Nodes
+    nodes: StepNodes
     _new: list[tuple[int, ...]] = field(default_factory=list)
     """Sort key, op, module, micro-batch and step of each new node."""
     _data: list[tuple[int, int]] = field(default_factory=list)
@@ -160,7 +157,7 @@ class Step:
         found = [int(i) for i in np.flatnonzero(fits) if int(i) not in self._dropped]
         return sorted(found, key=lambda node: (self.place_of(node), node))
 
-    def done(self) -> Nodes:
+    def done(self) -> StepNodes:
         """The graph with all changes."""
         nodes, rows = self.nodes, len(self.nodes.op)
         key = np.concatenate([2 * np.arange(rows) + 1, np.array([n[0] for n in self._new], np.int64)])

@@ -6,20 +6,18 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.make.generate.maps.items import Items, moved
 from etude.make.generate.maps.packing import ROOM, pack
 from etude.make.generate.maps.shares import runs_of
-
-I64 = NDArray[np.int64]
 
 PIECES: Final = 16
 """Default number of blocks of a micro-batch per rank."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Blocks:
+class DocumentBlocks:
     """Runs of tokens of documents. `start` and `stop` are positions in the document."""
 
     document: I64
@@ -44,17 +42,17 @@ class Blocks:
         return Items(work, self.tokens, np.concatenate([[0], np.cumsum(counts)]), needs)
 
 
-def blocks_of(documents: list[int], cuts: I64) -> Blocks:
+def blocks_of(documents: list[int], cuts: I64) -> DocumentBlocks:
     """Documents in sequence, cut at their ends and at these positions."""
     ends = np.cumsum(documents)
     edges = np.unique(np.concatenate([[0], ends, cuts[cuts < ends[-1]]]))
     first, last = edges[:-1], edges[1:]
     document = np.searchsorted(ends, first, side="right")
     begin = ends[document] - np.array(documents)[document]
-    return Blocks(document, first - begin, last - begin)
+    return DocumentBlocks(document, first - begin, last - begin)
 
 
-def cut(documents: list[int], how: str, block: int, ranks: int) -> Blocks:
+def cut(documents: list[int], how: str, block: int, ranks: int) -> DocumentBlocks:
     """The blocks that a map distributes: runs for `contiguous` and `zigzag`, otherwise `block` tokens of a document
     each."""
     total = sum(documents)
@@ -108,12 +106,12 @@ def dealt_out(
     return min((one for one in tried if one.work <= best * (1 + SLACK)), key=lambda one: int(one.moved.sum()))
 
 
-def _dealt(blocks: Blocks, how: str, ranks: int, pair_cost: float, room: float = ROOM) -> Dealing:
+def _dealt(blocks: DocumentBlocks, how: str, ranks: int, pair_cost: float, room: float = ROOM) -> Dealing:
     owner = pack(how, blocks.items(pair_cost), blocks.document, ranks, room)
     return _owned(blocks, owner, ranks, pair_cost)
 
 
-def _owned(blocks: Blocks, owner: I64, ranks: int, pair_cost: float) -> Dealing:
+def _owned(blocks: DocumentBlocks, owner: I64, ranks: int, pair_cost: float) -> Dealing:
     items = blocks.items(pair_cost)
     reader, read = np.repeat(np.arange(len(items)), np.diff(items.needs_start)), items.needs
     # A block sees all blocks before it, and the causal part of itself.

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
-
-I64 = NDArray[np.int64]
+from etude.kernels.arrays import I64
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
+from etude.kernels.arrays import F64, I64
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,12 +14,9 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64, I64
 from etude.make.generate.maps.items import Items
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 ROOM: Final = 0.02
 """How far a rank may exceed the mean when it takes a whole document."""

@@ -12,7 +12,7 @@ Given = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class HfConfig:
     """The keys of a file, and what is wrong with them."""
 
     keys: Mapping[str, Any]
@@ -36,12 +36,12 @@ class Config:
             raise self.refuse(key, "expected a number above 0")
         return value
 
-    def inside(self, key: str) -> Config:
-        return Config(self.get(key, {}), f"{self.where}: {key}")
+    def inside(self, key: str) -> HfConfig:
+        return HfConfig(self.get(key, {}), f"{self.where}: {key}")
 
-    def without(self, *keys: str) -> Config:
+    def without(self, *keys: str) -> HfConfig:
         """The same without keys that their reader has handled itself."""
-        return Config({k: v for k, v in self.keys.items() if k not in keys}, self.where)
+        return HfConfig({k: v for k, v in self.keys.items() if k not in keys}, self.where)
 
     def refuse(self, key: str, why: str, hint: str = "") -> UsageError:
         shown = str(self.keys.get(key))

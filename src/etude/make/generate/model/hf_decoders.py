@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from etude.make.generate.model.hf_config import Config, Given
+from etude.make.generate.model.hf_config import Given, HfConfig
 
 
-def decoder(c: Config) -> Given:
+def decoder(c: HfConfig) -> Given:
     """The keys that Llama's config established."""
     given = {
         "layers": c["num_hidden_layers"],
@@ -28,7 +28,7 @@ def sequence(longest: int) -> int:
     return min(longest, 8192)
 
 
-def gated(c: Config) -> Given:
+def gated(c: HfConfig) -> Given:
     """Llama, and models that differ from it in a flag."""
     given = decoder(c) | {"gated": True}
     kind = c.kind
@@ -39,7 +39,7 @@ def gated(c: Config) -> Given:
     return given | window(c) | experts(c)
 
 
-def window(c: Config) -> Given:
+def window(c: HfConfig) -> Given:
     """Attention windows, of every layer or of some; newer files list them in `layer_types`."""
     size = c.get("sliding_window", 0)
     if not c.get("use_sliding_window", True):
@@ -57,7 +57,7 @@ def window(c: Config) -> Given:
     return {"window": size} if size else {}
 
 
-def pattern(c: Config, size: int, types: list[str]) -> Given:
+def pattern(c: HfConfig, size: int, types: list[str]) -> Given:
     known = {"full_attention": False, "sliding_attention": True}
     other = sorted(set(types) - set(known))
     if other:
@@ -77,7 +77,7 @@ def pattern(c: Config, size: int, types: list[str]) -> Given:
     raise c.refuse("layer_types", "windows without a regular pattern are not supported")
 
 
-def experts(c: Config) -> Given:
+def experts(c: HfConfig) -> Given:
     experts = c.get("num_local_experts") or c.get("n_routed_experts") or c.get("num_experts")
     if not experts:
         return {}
@@ -97,7 +97,7 @@ def experts(c: Config) -> Given:
     }
 
 
-def latent(c: Config) -> Given:
+def latent(c: HfConfig) -> Given:
     """DeepSeek."""
     given = gated(c) | {
         "q_rank": c.get("q_lora_rank", 0),
@@ -113,7 +113,7 @@ def latent(c: Config) -> Given:
     return given
 
 
-def gemma(c: Config) -> Given:
+def gemma(c: HfConfig) -> Given:
     given = gated(c)
     given |= {"tied": c.get("tie_word_embeddings", True), "head_size": c.get("head_dim", 256)}
     if c.kind != "gemma":
@@ -124,12 +124,12 @@ def gemma(c: Config) -> Given:
     return given
 
 
-def gpt_oss(c: Config) -> Given:
+def gpt_oss(c: HfConfig) -> Given:
     biases = {"qkv_bias": True, "out_bias": True, "sinks": True, "expert_bias": True}
     return gated(c) | {"head_size": c.get("head_dim", 64)} | biases
 
 
-def llama4(c: Config) -> Given:
+def llama4(c: HfConfig) -> Given:
     """Experts in every n-th layer, dense layers of another width, one shared expert as wide as a routed one."""
     every = c.get("interleave_moe_layer_step", 1)
     regular = list(range(every - 1, c["num_hidden_layers"], every))
@@ -147,34 +147,34 @@ def llama4(c: Config) -> Given:
     }
 
 
-def phi3(c: Config) -> Given:
+def phi3(c: HfConfig) -> Given:
     c.only("partial_rotary_factor", 1.0, 0.75)
     return gated(c)
 
 
-def olmo(c: Config) -> Given:
+def olmo(c: HfConfig) -> Given:
     """The first kind has norms without weights, the second normalises queries and keys over all heads."""
     if c.kind == "olmo":
         return gated(c) | {"norm": "layer", "norm_weights": False}
     return gated(c) | {"qk_norm": True, "qk_norm_wide": True}
 
 
-def layer_normed(c: Config, *, gated: bool, biased: bool) -> Given:
+def layer_normed(c: HfConfig, *, gated: bool, biased: bool) -> Given:
     return decoder(c) | {"gated": gated, "norm": "layer", "norm_bias": True, "bias": biased}
 
 
-def stablelm(c: Config) -> Given:
+def stablelm(c: HfConfig) -> Given:
     c.only("qk_layernorm", False)
     given = layer_normed(c, gated=True, biased=False)
     return given | {"qkv_bias": c.get("use_qkv_bias", False), "norms": 1 if c.get("use_parallel_residual") else 2}
 
 
-def starcoder2(c: Config) -> Given:
+def starcoder2(c: HfConfig) -> Given:
     given = layer_normed(c, gated=False, biased=c.get("use_bias", True))
     return given | {"tied": c.get("tie_word_embeddings", True)} | window(c)
 
 
-def cohere(c: Config) -> Given:
+def cohere(c: HfConfig) -> Given:
     given = layer_normed(c, gated=True, biased=False)
     given |= {"norm_bias": False, "norms": 1, "tied": c.get("tie_word_embeddings", True)}
     c.only("use_qk_norm", False)
@@ -182,24 +182,24 @@ def cohere(c: Config) -> Given:
     return given | window(c)
 
 
-def nemotron(c: Config) -> Given:
+def nemotron(c: HfConfig) -> Given:
     given = layer_normed(c, gated=False, biased=False)
     return given | {"qkv_bias": c.get("attention_bias", False), "out_bias": c.get("attention_bias", False)}
 
 
-def neox(c: Config) -> Given:
+def neox(c: HfConfig) -> Given:
     given = layer_normed(c, gated=False, biased=True)
     if not c.get("attention_bias", True):
         given |= {"bias": False, "ffn_bias": True}
     return given
 
 
-def phi(c: Config) -> Given:
+def phi(c: HfConfig) -> Given:
     c.only("qk_layernorm", False)
     return layer_normed(c, gated=False, biased=True) | {"norms": 1, "head_bias": True}
 
 
-def opt(c: Config) -> Given:
+def opt(c: HfConfig) -> Given:
     c.only("word_embed_proj_dim", c["hidden_size"])
     c.only("do_layer_norm_before", True)
     c.only("_remove_final_layer_norm", False)
@@ -220,7 +220,7 @@ def opt(c: Config) -> Given:
     }
 
 
-def gpt2(c: Config) -> Given:
+def gpt2(c: HfConfig) -> Given:
     hidden, longest = c["n_embd"], c.get("n_positions", 1024)
     c.only("add_cross_attention", False)
     return {
@@ -239,12 +239,12 @@ def gpt2(c: Config) -> Given:
     }
 
 
-def gptj(c: Config) -> Given:
+def gptj(c: HfConfig) -> Given:
     given = gpt2(c) | {"positions": "rotary", "max_positions": 0, "bias": False, "ffn_bias": True}
     return given | {"norms": 1, "head_bias": True, "tied": c.get("tie_word_embeddings", False)}
 
 
-def bloom(c: Config) -> Given:
+def bloom(c: HfConfig) -> Given:
     """Positions enter as a bias of the scores (ALiBi), which has no parameters."""
     hidden = c.get("hidden_size") or c["n_embed"]
     return {
@@ -262,7 +262,7 @@ def bloom(c: Config) -> Given:
     }
 
 
-def falcon(c: Config) -> Given:
+def falcon(c: HfConfig) -> Given:
     """One norm or two for parallel attention and feed-forward; one head of keys, or several."""
     heads = c.get("num_attention_heads") or c["n_head"]
     newer = c.get("new_decoder_architecture", False)
@@ -284,7 +284,7 @@ def falcon(c: Config) -> Given:
     }
 
 
-def mpt(c: Config) -> Given:
+def mpt(c: HfConfig) -> Given:
     attention = c.inside("attn_config")
     attention.only("qk_ln", False)
     c.only("no_bias", True)
@@ -306,7 +306,7 @@ def mpt(c: Config) -> Given:
     }
 
 
-def dbrx(c: Config) -> Given:
+def dbrx(c: HfConfig) -> Given:
     attention, ffn = c.inside("attn_config"), c.inside("ffn_config")
     return {
         "layers": c["n_layers"],

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from etude.make.generate.model.hf_config import Config, Given
+from etude.make.generate.model.hf_config import Given, HfConfig
 from etude.make.generate.model.hf_decoders import decoder
 
 
-def bert(c: Config) -> Given:
+def bert(c: HfConfig) -> Given:
     c.only("is_decoder", False)
     c.only("position_embedding_type", "absolute")
     length = c.get("max_position_embeddings", 512)
@@ -25,7 +25,7 @@ def bert(c: Config) -> Given:
     }
 
 
-def t5(c: Config) -> Given:
+def t5(c: HfConfig) -> Given:
     c.only("is_encoder_decoder", True)
     style = c.get("feed_forward_proj", "relu")
     return {
@@ -45,7 +45,7 @@ def t5(c: Config) -> Given:
     }
 
 
-def vit(c: Config) -> Given:
+def vit(c: HfConfig) -> Given:
     c.only("qkv_bias", True)
     return {
         "family": "vit",
@@ -63,11 +63,11 @@ def vit(c: Config) -> Given:
     }
 
 
-def classes(c: Config) -> int:
+def classes(c: HfConfig) -> int:
     return int(c.get("num_labels") or len(c.get("id2label", {})) or 2)
 
 
-def resnet(c: Config) -> Given:
+def resnet(c: HfConfig) -> Given:
     c.only("layer_type", "bottleneck")
     c.only("embedding_size", 64)
     c.only("downsample_in_first_stage", False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from etude.make.generate.model.hf_config import Config, Given
+from etude.make.generate.model.hf_config import Given, HfConfig
 from etude.make.generate.model.hf_decoders import decoder, experts, gated, latent, sequence
 
 BLOCKS: Final = {
@@ -15,7 +15,7 @@ BLOCKS: Final = {
 """A block of Nemotron-H: what mixes tokens, what follows."""
 
 
-def mamba2_state(c: Config, heads: str, size: str, groups: str, state: str, conv: str) -> Given:
+def mamba2_state(c: HfConfig, heads: str, size: str, groups: str, state: str, conv: str) -> Given:
     return {
         "ssm_heads": c[heads],
         "ssm_head_size": c[size],
@@ -25,7 +25,7 @@ def mamba2_state(c: Config, heads: str, size: str, groups: str, state: str, conv
     }
 
 
-def nemotron_h(c: Config) -> Given:
+def nemotron_h(c: HfConfig) -> Given:
     """One half of a layer in each block: a state, attention, a perceptron or experts."""
     given = c.get("hybrid_override_pattern") or c.get("layers_block_type") or c.get("layer_types")
     if not given:
@@ -64,7 +64,7 @@ def nemotron_h(c: Config) -> Given:
     return found
 
 
-def mamba(c: Config) -> Given:
+def mamba(c: HfConfig) -> Given:
     """Only states, without feed-forward layers."""
     found = {
         "layers": c["num_hidden_layers"],
@@ -87,12 +87,12 @@ def mamba(c: Config) -> Given:
     return found | {"mixers": "m", "ssm_heads": inner, "ssm_rank": _rank(c, "time_step_rank")}
 
 
-def _rank(c: Config, key: str) -> int:
+def _rank(c: HfConfig, key: str) -> int:
     rank = c.get(key, "auto")
     return -(-c["hidden_size"] // 16) if rank == "auto" else int(rank)
 
 
-def jamba(c: Config) -> Given:
+def jamba(c: HfConfig) -> Given:
     """Attention in one layer of a period, experts in one of another, Mamba and a perceptron in the rest."""
     n = c["num_hidden_layers"]
     period, offset = c.get("attn_layer_period", 8), c.get("attn_layer_offset", 4)
@@ -115,7 +115,7 @@ def jamba(c: Config) -> Given:
     return found
 
 
-def bamba(c: Config) -> Given:
+def bamba(c: HfConfig) -> Given:
     """Mamba-2 in most layers, attention in those that the config names, a perceptron in all."""
     named, types = c.get("attn_layer_indices", []), c.get("layer_types") or c.get("layers_block_type")
     n = c["num_hidden_layers"]
@@ -137,7 +137,7 @@ def bamba(c: Config) -> Given:
     return gated(c.without("layer_types")) | state
 
 
-def granite_hybrid(c: Config) -> Given:
+def granite_hybrid(c: HfConfig) -> Given:
     """As Bamba, with experts, and with one shared perceptron in every layer."""
     width = c.get("shared_intermediate_size", 0)
     found = bamba(c) | {"positions": "rotary" if c.get("position_embedding_type") == "rope" else "none"}
@@ -146,7 +146,7 @@ def granite_hybrid(c: Config) -> Given:
     return found | {"shared_ffn": width}
 
 
-def qwen3_next(c: Config) -> Given:
+def qwen3_next(c: HfConfig) -> Given:
     """Three layers with a gated delta rule, one with attention behind a gate; experts in all."""
     n, every = c["num_hidden_layers"], c.get("full_attention_interval", 4)
     types = c.get("layer_types") or ["linear_attention" if (i + 1) % every else "full_attention" for i in range(n)]
@@ -169,7 +169,7 @@ def qwen3_next(c: Config) -> Given:
     }
 
 
-def deepseek_v32(c: Config) -> Given:
+def deepseek_v32(c: HfConfig) -> Given:
     """Latent attention to the keys that an indexer picks."""
     others = set(c.get("layer_types", [])) - {"indexed_attention"}
     if others:

@@ -4,56 +4,56 @@ from __future__ import annotations
 
 from typing import Any
 
-from etude.make.generate.model.hf_config import Config, Given
+from etude.make.generate.model.hf_config import Given, HfConfig
 from etude.make.generate.model.hf_decoders import cohere, gated, latent
 from etude.make.generate.model.hf_towers import Parts
 
 
-def seed_oss(c: Config) -> Given:
+def seed_oss(c: HfConfig) -> Given:
     biased = c.get("attention_bias", True)
     return gated(c) | {"qkv_bias": biased, "out_bias": c.get("attention_out_bias", False)}
 
 
-def arcee(c: Config) -> Given:
+def arcee(c: HfConfig) -> Given:
     """A perceptron without a gate."""
     return gated(c) | {"gated": False}
 
 
-def query_normed(c: Config) -> Given:
+def query_normed(c: HfConfig) -> Given:
     """Queries and keys are normalised, head by head."""
     return gated(c) | {"qk_norm": True}
 
 
-def ernie(c: Config) -> Given:
+def ernie(c: HfConfig) -> Given:
     biased = c.get("use_bias", False)
     return gated(c) | {"qkv_bias": biased, "out_bias": biased, "ffn_bias": biased}
 
 
-def phimoe(c: Config) -> Given:
+def phimoe(c: HfConfig) -> Given:
     return gated(c) | {"norm": "layer", "head_bias": c.get("lm_head_bias", False)}
 
 
-def glm4_moe(c: Config) -> Given:
+def glm4_moe(c: HfConfig) -> Given:
     usual = c["hidden_size"] // c["num_attention_heads"]
     found = gated(c) | {"head_size": c.get("head_dim", usual), "out_bias": False, "router_bias": True}
     return found | {"qk_norm": c.get("use_qk_norm", False)}
 
 
-def granite_shared(c: Config) -> Given:
+def granite_shared(c: HfConfig) -> Given:
     return gated(c) | {"shared_ffn": c.get("shared_intermediate_size", 0)}
 
 
-def minimax_m2(c: Config) -> Given:
+def minimax_m2(c: HfConfig) -> Given:
     return gated(c) | {"qk_norm": c.get("use_qk_norm", True), "qk_norm_wide": True, "router_bias": True}
 
 
-def low_rank(c: Config) -> Given:
+def low_rank(c: HfConfig) -> Given:
     """Latent attention without experts."""
     c.only("attention_bias", False)
     return latent(c) | {"router_bias": False}
 
 
-def cohere2(c: Config) -> Given:
+def cohere2(c: HfConfig) -> Given:
     c.only("attention_bias", False)
     return cohere(c)
 
@@ -74,7 +74,7 @@ def _half(heads: int, ffn: int, stream: str, keys: str, *, first: bool, **more: 
     return found + step({"part": "mlp", "ffn": ffn})
 
 
-def _both(c: Config, source: Given, start: Parts, begin: Parts, *, first: bool, **more: Any) -> Given:
+def _both(c: HfConfig, source: Given, start: Parts, begin: Parts, *, first: bool, **more: Any) -> Given:
     width, vocab = c["d_model"], c["vocab_size"]
     encode = _half(c["encoder_attention_heads"], c["encoder_ffn_dim"], source["name"], "", first=first, **more)
     decode = _half(c["decoder_attention_heads"], c["decoder_ffn_dim"], "text", source["name"], first=first, **more)
@@ -94,7 +94,7 @@ def _both(c: Config, source: Given, start: Parts, begin: Parts, *, first: bool, 
     }
 
 
-def whisper(c: Config) -> Given:
+def whisper(c: HfConfig) -> Given:
     """A spectrogram through two convolutions over three frames, the second of which halves them; 30 s of sound."""
     width, bins, frames = c["d_model"], c["num_mel_bins"], c.get("max_source_positions", 1500)
     target = c.get("max_target_positions", 448)
@@ -114,7 +114,7 @@ def whisper(c: Config) -> Given:
     return _both(c, source, start, begin, first=True, key_bias=False)
 
 
-def bart(c: Config) -> Given:
+def bart(c: HfConfig) -> Given:
     """One table of tokens for both sides; learned positions, with two extra rows."""
     width, longest = c["d_model"], c.get("max_position_embeddings", 1024)
     first = c.kind == "mbart"

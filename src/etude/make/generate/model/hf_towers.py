@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from etude.make.generate.model.hf_config import Config, Given
+from etude.make.generate.model.hf_config import Given, HfConfig
 
 PIXELS: Final = 1024
 """Side of a sample's image if a tower takes images of any size."""
@@ -13,7 +13,7 @@ PIXELS: Final = 1024
 Parts = list[dict[str, Any]]
 
 
-def with_text(c: Config, text: Given, *towers: Given) -> Given:
+def with_text(c: HfConfig, text: Given, *towers: Given) -> Given:
     """A decoder of text with these towers; whether its head is its embedding may be stated outside or inside."""
     tied = c.get("tie_word_embeddings")
     return text | ({"tied": tied} if tied is not None else {}) | {"towers": list(towers)}
@@ -48,7 +48,7 @@ def positions(params: int) -> dict[str, Any]:
 # -- Qwen ------------------------------------------------------------------------------------------
 
 
-def qwen3_vision(v: Config) -> Given:
+def qwen3_vision(v: HfConfig) -> Given:
     """Patches of two frames, positions resampled from a table, neighbours merged by a perceptron; three more mergers
     take the outputs of intermediate layers."""
     hidden, patch = v["hidden_size"], v.get("patch_size", 16)
@@ -85,7 +85,7 @@ def _merged(on: str, hidden: int, merge: int, out: int) -> Parts:
     return [{"part": "mlp", "stream": on, "ffn": wide, "out": out, "name": "merger"}]
 
 
-def qwen3_audio(a: Config) -> Given:
+def qwen3_audio(a: HfConfig) -> Given:
     """Three convolutions halve a spectrogram in time and pitch; then an encoder; 30 s of sound."""
     hidden, width, bins = a["d_model"], a["downsample_hidden_size"], a["num_mel_bins"]
     frames, after = 3000, (((bins + 1) // 2 + 1) // 2 + 1) // 2
@@ -120,7 +120,7 @@ def qwen3_audio(a: Config) -> Given:
 # -- SigLIP, CLIP, Llama ------------------------------------------------------------------------------------------
 
 
-def siglip_vision(v: Config, end: Parts, *, last_norm: bool = True) -> Given:
+def siglip_vision(v: HfConfig, end: Parts, *, last_norm: bool = True) -> Given:
     hidden, side = v["hidden_size"], v["image_size"] // v["patch_size"]
     return vision(
         "vision",
@@ -134,7 +134,7 @@ def siglip_vision(v: Config, end: Parts, *, last_norm: bool = True) -> Given:
     )
 
 
-def clip_vision(v: Config, end: Parts) -> Given:
+def clip_vision(v: HfConfig, end: Parts) -> Given:
     """With a class token, which is dropped before the projection; a norm before the layers, one after them for it."""
     hidden, side = v["hidden_size"], v["image_size"] // v["patch_size"]
     tokens = side * side + 1
@@ -152,7 +152,7 @@ def clip_vision(v: Config, end: Parts) -> Given:
     return made
 
 
-def gemma3_projector(c: Config, v: Config, text: Given) -> Parts:
+def gemma3_projector(c: HfConfig, v: HfConfig, text: Given) -> Parts:
     side, kept = v["image_size"] // v["patch_size"], c.get("mm_tokens_per_image", 256)
     return [
         {"part": "pool", "factor": side * side // kept},
@@ -161,7 +161,7 @@ def gemma3_projector(c: Config, v: Config, text: Given) -> Parts:
     ]
 
 
-def llama4_vision(v: Config, text: Given) -> Given:
+def llama4_vision(v: HfConfig, text: Given) -> Given:
     """Neighbours concatenated, a perceptron without biases, a projection; with a class token that is dropped before."""
     hidden, side = v["hidden_size"], v["image_size"] // v["patch_size"]
     tokens, ratio = side * side + 1, round(1 / v.get("pixel_shuffle_ratio", 0.5))
@@ -194,33 +194,33 @@ def llama4_vision(v: Config, text: Given) -> Given:
 
 # -- configs ------------------------------------------------------------------------------------------
 
-TextReader = Callable[[Config], Given]
+TextReader = Callable[[HfConfig], Given]
 
 
-def qwen3_vl(c: Config, text: TextReader) -> Given:
+def qwen3_vl(c: HfConfig, text: TextReader) -> Given:
     return with_text(c, text(c.inside("text_config")), qwen3_vision(c.inside("vision_config")))
 
 
-def qwen3_omni(c: Config, text: TextReader) -> Given:
+def qwen3_omni(c: HfConfig, text: TextReader) -> Given:
     """The thinker, which makes text; the talker, which makes speech from it, is a separate model."""
     c = c.inside("thinker_config") if c.get("thinker_config") else c
     towers = qwen3_audio(c.inside("audio_config")), qwen3_vision(c.inside("vision_config"))
     return with_text(c, text(c.inside("text_config")), *towers)
 
 
-def gemma3(c: Config, text: TextReader) -> Given:
+def gemma3(c: HfConfig, text: TextReader) -> Given:
     t, v = text(c.inside("text_config")), c.inside("vision_config")
     if v.get("vision_use_head", True):
         raise v.refuse("vision_use_head", "a tower with its own head is not supported", hint="vision_use_head: false")
     return with_text(c, t | {"tied": True}, siglip_vision(v, gemma3_projector(c, v, t)))
 
 
-def llama4(c: Config, text: TextReader) -> Given:
+def llama4(c: HfConfig, text: TextReader) -> Given:
     t = text(c.inside("text_config"))
     return with_text(c, t, llama4_vision(c.inside("vision_config"), t))
 
 
-def llava(c: Config, text: TextReader) -> Given:
+def llava(c: HfConfig, text: TextReader) -> Given:
     """Two linear layers from the image's tokens to the text's width."""
     c.only("projector_hidden_act", "gelu")
     c.only("vision_feature_layer", -2, -1)

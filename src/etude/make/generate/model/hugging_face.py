@@ -15,13 +15,13 @@ from etude.make.generate.model import hf_encoders as e
 from etude.make.generate.model import hf_hybrids as h
 from etude.make.generate.model import hf_more as m
 from etude.make.generate.model import hf_towers as t
-from etude.make.generate.model.hf_config import Config, Given
+from etude.make.generate.model.hf_config import Given, HfConfig
 from etude.make.generate.model.shape import Model
 
 
 def from_config(config: Mapping[str, Any], *, where: str = "config.json") -> Model:
     """Families with blocks in Etude; any other `model_type`, and any key that asks for more, is refused by name."""
-    found = Config(config, where)
+    found = HfConfig(config, where)
     if found.kind not in READERS:
         for key in ("text_config", "llm_config"):
             if isinstance(found.get(key), dict):
@@ -48,7 +48,7 @@ _OTHER_HEADS: Final = (
 )
 
 
-_TEXT: Final[dict[str, Callable[[Config], Given]]] = {
+_TEXT: Final[dict[str, Callable[[HfConfig], Given]]] = {
     **dict.fromkeys(("llama", "mistral", "mixtral", "granite", "granitemoe", "qwen2", "qwen3"), d.gated),
     **dict.fromkeys(("qwen2_moe", "qwen3_moe"), d.gated),
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "kimi_k2"), d.latent),
@@ -98,18 +98,18 @@ _TEXT: Final[dict[str, Callable[[Config], Given]]] = {
 }
 
 
-def text(c: Config) -> Given:
+def text(c: HfConfig) -> Given:
     """The text decoder of a model with towers."""
     if c.kind not in _TEXT:
         raise c.refuse("model_type", "is not supported", hint=f"known: {', '.join(_TEXT)}")
     return _TEXT[c.kind](c)
 
 
-def _beside(reader: Callable[[Config, Callable[[Config], Given]], Given]) -> Callable[[Config], Given]:
+def _beside(reader: Callable[[HfConfig, Callable[[HfConfig], Given]], Given]) -> Callable[[HfConfig], Given]:
     return lambda c: reader(c, text)
 
 
-READERS: Final[dict[str, Callable[[Config], Given]]] = _TEXT | {
+READERS: Final[dict[str, Callable[[HfConfig], Given]]] = _TEXT | {
     **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert"), e.bert),
     **dict.fromkeys(("t5", "mt5"), e.t5),
     "whisper": m.whisper,

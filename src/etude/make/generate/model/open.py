@@ -62,8 +62,9 @@ def _known(name: str) -> Model:
     if "config" not in given:
         return Model.from_dict({"name": name, **given}, where)
     config = given.pop("config")
-    about = Model.from_dict({"name": name, "family": "decoder", "layers": 1, "hidden": 1, "heads": 1, "ffn": 1,
-                             "vocab": 1, **given}, where)  # fmt: skip
+    about = Model.from_dict(
+        {"name": name, "family": "decoder", "layers": 1, "hidden": 1, "heads": 1, "ffn": 1, "vocab": 1, **given}, where
+    )
     found = from_config(config, where=where)
     more = {"seq": about.seq or found.seq, "towers": about.towers or found.towers}
     return found.replace(name=name, params=about.params, source=about.source, **more)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read, said
+from etude.base.errors import ClusterError
+from etude.base.figures import figure, read, said, usage_errors
 from etude.make.generate.model.parts import Piece, TokenStream, Tower
 
 
@@ -157,7 +157,7 @@ class Model:
     dense_features: int = figure("count", "numeric features", 0, zero=True)
     bottom: tuple[int, ...] = figure("list", "widths of the bottom MLP", (), of=int)
     top: tuple[int, ...] = figure("list", "widths of the top MLP", (), of=int)
-    # composed of parts; towers beside a decoder
+    # composed of parts; towers next to a decoder
     streams: tuple[TokenStream, ...] = figure(
         "list", "streams through the parts; the first follows the plan", (), of=TokenStream
     )
@@ -225,10 +225,8 @@ class Model:
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any], where: str = "model") -> Model:
-        try:
+        with usage_errors(where):
             return read(cls, given, where)
-        except ClusterError as problem:
-            raise UsageError(problem.problem, where=problem.where or where, hint=problem.hint) from None
 
 
 _HALVES: Final[dict[str, Mixer | Feed]] = {"heads": Mixer.ATTENTION, "ffn": Feed.DENSE}

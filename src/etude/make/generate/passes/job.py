@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from etude.make.generate.model.shape import Model
 from etude.make.generate.plan import Plan
-from etude.make.generate.ranks import Grid, bind, job_of
-from etude.make.generate.serving.batching import Batched, Pass, Span
+from etude.make.generate.ranks import RankGrid, bind, job_of
+from etude.make.generate.serving.batching import Batched, ModelPass, Span
 from etude.make.generate.serving.job import ServedJob, serve
 from etude.make.generate.serving.options import Serving
-from etude.make.generate.serving.program import Instance, Writer
+from etude.make.generate.serving.program import Instance, ProgramWriter
 from etude.make.generate.serving.requests import Request
 from etude.model.job import Job
 
@@ -33,7 +33,7 @@ class PassShape:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class RankBytes:
     """Bytes that a rank of a replica holds."""
 
     weights_bytes: int
@@ -45,12 +45,12 @@ class Held:
 def pass_job(model: Model, plan: Plan, shapes: Sequence[PassShape], *, kv_dtype: str = "") -> Job:
     """The job of one replica; pass k of it is step k. Its ranks are those of the plan, with one stage; where these are
     several data-parallel copies that share experts, all run passes of these shapes."""
-    passes = [Pass(spans, len(spans)) for spans in (s.spans() for s in shapes)]
+    passes = [ModelPass(spans, len(spans)) for spans in (s.spans() for s in shapes)]
     return replicas_job(model, plan, [passes], kv_dtype=kv_dtype)
 
 
 def replicas_job(
-    model: Model, plan: Plan, passes: Sequence[Sequence[Pass]], *, kv_dtype: str = "", name: str = ""
+    model: Model, plan: Plan, passes: Sequence[Sequence[ModelPass]], *, kv_dtype: str = "", name: str = ""
 ) -> Job:
     """The job of several replicas, each a copy of the plan with its own passes in sequence; pass k of a replica is its
     step k; passes of one replica alone are those of all copies of the plan. Requests of spans are numbered from 0
@@ -61,20 +61,20 @@ def replicas_job(
     for mine in passes:
         most = 1 + max((span.request for one in mine for span in one.spans), default=0)
         instance = Instance([Batched(list(mine))], [list(range(most))])
-        writer = Writer([made.served], made.plan, (0, 0), [Request(1)] * most, instance, 0, arrivals=False)
+        writer = ProgramWriter([made.served], made.plan, (0, 0), [Request(1)] * most, instance, 0, arrivals=False)
         trace, groups, peers = writer.trace()
         traces.append(trace)
         slots.append((groups, peers))
-    grid = Grid.of(made.plan)
+    grid = RankGrid.of(made.plan)
     program = grid.at["dp"] * (len(passes) > 1)
     about = {"model": model.name, "serving": "yes"}
     return job_of(name or f"{model.name}-passes", traces, program, bind(grid, slots, program), about)
 
 
-def held_by(model: Model, plan: Plan, tokens: int, *, kv_dtype: str = "") -> Held:
+def held_by(model: Model, plan: Plan, tokens: int, *, kv_dtype: str = "") -> RankBytes:
     """Bytes on a rank, with passes of this many tokens."""
     made = _one(model, plan, kv_dtype)
-    return Held(made.weights_bytes, made.token_bytes, made.working_of(tokens))
+    return RankBytes(made.weights_bytes, made.token_bytes, made.working_of(tokens))
 
 
 def _one(model: Model, plan: Plan, kv_dtype: str) -> ServedJob:

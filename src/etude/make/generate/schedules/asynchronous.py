@@ -15,7 +15,7 @@ import heapq
 from dataclasses import dataclass
 
 from etude.base.errors import UsageError
-from etude.base.grammar import Piece, items
+from etude.base.grammar import LinePiece, items
 from etude.make.generate.schedules.pipeline import Action, PipelineSchedule, Step, build
 
 F, B, R, U = Action.FORWARD, Action.BACKWARD, Action.REDUCE, Action.UPDATE
@@ -39,7 +39,7 @@ class Async:
         return self.window or 2 * self.directions
 
     @classmethod
-    def parse(cls, text: Piece | None) -> Async:
+    def parse(cls, text: LinePiece | None) -> Async:
         if text is None:
             return cls()
         parts = text.split(",")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from etude.base.errors import UsageError
-from etude.base.grammar import Piece, line
+from etude.base.grammar import LinePiece, line
 from etude.make.generate.schedules.asynchronous import Async, asynchronous
 from etude.make.generate.schedules.csv import read as read_csv
 from etude.make.generate.schedules.dual import dualpipe, dualpipev
@@ -144,7 +144,7 @@ ALIASES = {
 }
 
 
-def _cut(text: str) -> tuple[Piece, Piece | None]:
+def _cut(text: str) -> tuple[LinePiece, LinePiece | None]:
     """Name and options."""
     return line(text, f"schedule `{text}`", "1f1b, interleaved:2, or async:4,admit=2,window=8,flush").cut(":")
 

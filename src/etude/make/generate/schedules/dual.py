@@ -54,7 +54,7 @@ def _enough(where: str, ranks: int, micro_batches: int) -> None:
         )
 
 
-class _Rank:
+class _RankOrder:
     """One rank's order while it is built: the next micro-batch, and pending weight gradients."""
 
     def __init__(self, stages: Sequence[int], first: tuple[int, int]) -> None:
@@ -85,7 +85,7 @@ def _rank(near: int, half: int, count: int, stages: Sequence[int], first: tuple[
     `count` micro-batches go through each chunk. In the middle of the order a forward of one chunk and a backward of the
     other run together; before and after it, weight gradients are split off where a rank would wait.
     """
-    r, middle = _Rank(stages, first), near == half - 1
+    r, middle = _RankOrder(stages, first), near == half - 1
     to_middle = half - near - 1
     for _ in range(2 * to_middle):
         r.do(F, 0)

@@ -14,12 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from etude.base.errors import DeadlockError, UsageError
+from etude.kernels.arrays import F64, I32, I64
 from etude.make.generate.schedules.action import Action as Action
 from etude.make.generate.schedules.action import Step as Step
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -275,14 +272,14 @@ def times(
     `hop` is the time from a stage to a stage on another rank; `overlap` the time saved by a forward and a backward that
     run together. Raises DeadlockError if ranks wait for one another.
     """
-    from etude.make.generate.schedules.pipeline_kernels import Actions, Costs, run
+    from etude.make.generate.schedules.pipeline_kernels import ActionCosts, Actions, run
 
     cost = np.zeros((len(Action), max(schedule.stages, 1)))
     cost[Action.FORWARD], cost[Action.INPUT], cost[Action.WEIGHT] = forward, input, weight
     cost[Action.BACKWARD] = cost[Action.INPUT] + cost[Action.WEIGHT]
     s = schedule
     actions = Actions(s.start, s.action, s.stage, s.micro_batch, s.paired, s.window, s.goes_back)
-    costs = Costs(cost, -float(overlap), float(hop))
+    costs = ActionCosts(cost, -float(overlap), float(hop))
     begin, end, at = run(actions, costs, s.micro_batches)
     stuck = np.flatnonzero(at < schedule.start[1:])
     if len(stuck):

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64
 from etude.kernels.compile import kernel
 from etude.make.generate.schedules.action import Action
 
-F64 = NDArray[np.float64]
 _BLOCKED = -1.0
 FORWARD, WEIGHT, REDUCE, UPDATE = int(Action.FORWARD), int(Action.WEIGHT), int(Action.REDUCE), int(Action.UPDATE)
 
@@ -27,7 +27,7 @@ class Actions(NamedTuple):
     back: int  # the first stage that goes backward
 
 
-class Costs(NamedTuple):
+class ActionCosts(NamedTuple):
     action: F64  # of each (action, stage)
     pair: float  # additional time of a pair; negative if they overlap
     hop: float  # transfer time of a result to another rank

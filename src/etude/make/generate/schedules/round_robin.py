@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.grammar import line
+from etude.kernels.arrays import F64
 from etude.make.generate.schedules.pipeline import Action, PipelineSchedule
 
-F64 = NDArray[np.float64]
 SLACK = 1.1
 """A stage may be a tenth heavier than its limit, so that small blocks (an embedding, a norm) do not become separate
 stages."""
@@ -24,7 +23,7 @@ EXAMPLE = "roundrobin, roundrobin:2 (blocks of a backward stage), roundrobin:1,f
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class StageCut:
     """One stage: blocks from `first` up to, not including, `last`."""
 
     back: bool
@@ -35,7 +34,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class RoundRobinOptions:
     """The options in `roundrobin:2,fused`."""
 
     blocks: int = 1
@@ -43,7 +42,7 @@ class Options:
     fused: bool = False
 
     @classmethod
-    def parse(cls, text: str) -> Options:
+    def parse(cls, text: str) -> RoundRobinOptions:
         """Of the whole name of a schedule."""
         options = line(text, f"schedule `{text}`", EXAMPLE).cut(":")[1]
         if options is None:
@@ -56,10 +55,10 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Rounds:
+class DispatchRounds:
     """The stages dispatched in a step, and the ranks of those of all steps."""
 
-    cuts: tuple[Cut, ...]
+    cuts: tuple[StageCut, ...]
     ranks: int
     micro_batches: int
     steps: int
@@ -107,17 +106,19 @@ class Rounds:
         return end - np.tile(np.asarray(cost, np.float64), self.steps)[:, None], end
 
 
-def cut(forward: Sequence[float], backward: Sequence[float], options: Options, first: int = 0) -> tuple[Cut, ...]:
+def cut(
+    forward: Sequence[float], backward: Sequence[float], options: RoundRobinOptions, first: int = 0
+) -> tuple[StageCut, ...]:
     """Stages of one step from the work of each block: none has more than the heaviest backward block (times `blocks`)
     plus a tenth. `backward` includes the recomputed forward; `first`: the first block with a backward, or their number
     if none has one."""
     room = SLACK * options.blocks * max(backward[first:] or forward)
     count = len(forward)
     fused = _ranges(backward, first, count, room)[-1][0] if options.fused and first < count else count
-    found = [Cut(False, *r) for r in _ranges(forward, 0, fused, room)]
+    found = [StageCut(False, *r) for r in _ranges(forward, 0, fused, room)]
     if fused < count:
-        found.append(Cut(True, fused, count, fused=True))
-    return (*found, *(Cut(True, *r) for r in reversed(_ranges(backward, first, fused, room))))
+        found.append(StageCut(True, fused, count, fused=True))
+    return (*found, *(StageCut(True, *r) for r in reversed(_ranges(backward, first, fused, room))))
 
 
 def _ranges(work: Sequence[float], first: int, last: int, room: float) -> list[tuple[int, int]]:

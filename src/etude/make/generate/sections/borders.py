@@ -7,31 +7,29 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.cost.ops import width as bytes_each
+from etude.kernels.arrays import I64
 from etude.make.generate.blocks.ops import Phase
 from etude.make.generate.blocks.recompute import is_layer
 from etude.make.generate.model.shape import Family
-from etude.make.generate.ranks import Grid
+from etude.make.generate.ranks import RankGrid
 from etude.make.generate.sections.anchors import Anchors
-from etude.make.generate.sections.placed import Placed
-from etude.make.generate.sections.reshard import Messages, Side, Spread, messages
+from etude.make.generate.sections.placed import PlacedSection
+from etude.make.generate.sections.reshard import ActivationSpread, BorderSide, ReshardMessages, messages
 from etude.make.generate.sections.rollout import last_rows, longest, weights
 from etude.make.generate.sections.spec import Border, Carries, Sections
-from etude.make.generate.sections.weave import Ends
+from etude.make.generate.sections.weave import MessageEnds
 from etude.make.generate.train.job import Generated
 from etude.model.schema import UNKNOWN, Kind
-
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Travel:
     """Messages of a border in one direction, and the rows that they belong to."""
 
-    messages: Messages
+    messages: ReshardMessages
     source: int
     target: int
     sent: Anchors
@@ -46,7 +44,7 @@ Both = tuple[Travel | None, Travel | None]
 """There and back."""
 
 
-def travels(border: Border, given: Sections, placed: tuple[Placed, ...]) -> Both:
+def travels(border: Border, given: Sections, placed: tuple[PlacedSection, ...]) -> Both:
     names = list(given.sections)
     a, b = names.index(border.source), names.index(border.target)
     one, other = placed[a], placed[b]
@@ -77,27 +75,32 @@ def travels(border: Border, given: Sections, placed: tuple[Placed, ...]) -> Both
 
 
 def _one_way(
-    a: int, b: int, sides: tuple[Placed, Placed], anchors: tuple[Anchors, Anchors], logits: bool, size: tuple[int, int]
+    a: int,
+    b: int,
+    sides: tuple[PlacedSection, PlacedSection],
+    anchors: tuple[Anchors, Anchors],
+    logits: bool,
+    size: tuple[int, int],
 ) -> Travel:
     holds, needs = (_side(p, x, logits=logits) for p, x in zip(sides, anchors, strict=True))
     found = messages(holds, needs, *size, bytes_each(sides[0].found.plan.dtype))
     return Travel(found, a, b, *anchors)
 
 
-def _side(placed: Placed, anchors: Anchors, *, logits: bool = False, ids: bool = False) -> Side:
+def _side(placed: PlacedSection, anchors: Anchors, *, logits: bool = False, ids: bool = False) -> BorderSide:
     plan = placed.found.plan
-    at = Grid.of(plan).at
+    at = RankGrid.of(plan).at
     table = np.empty((plan.pp, plan.dp, plan.tp, plan.cp), np.int64)
     table[at["pp"], at["dp"], at["tp"], at["cp"]] = np.arange(plan.gpus) + placed.ranks.start
-    spread = Spread(plan, placed.found.model.family in (Family.DECODER, Family.ENCODER_DECODER), logits, ids)
-    return Side(spread, table[anchors.home], placed.slot)
+    spread = ActivationSpread(plan, placed.found.model.family in (Family.DECODER, Family.ENCODER_DECODER), logits, ids)
+    return BorderSide(spread, table[anchors.home], placed.slot)
 
 
-def _begins(placed: Placed) -> Anchors:
+def _begins(placed: PlacedSection) -> Anchors:
     """The first row of device work of each pipeline rank, whose number serves as micro-batch."""
     rows = np.full((placed.found.plan.pp,) * 2, -1, np.int64)
     own = np.full((placed.found.plan.gpus, len(rows)), -1, np.int64)
-    at = Grid.of(placed.found.plan).at["pp"]
+    at = RankGrid.of(placed.found.plan).at["pp"]
     for rank, trace in enumerate(placed.found.job.trace_of.tolist()):
         one = placed.found.job.traces[trace]
         works = (one.cpu != 1) & (one.kind != int(Kind.RECV)) & (one.kind != int(Kind.METADATA))
@@ -126,7 +129,7 @@ def _anchors(found: Generated, module: str, phase: Phase, *, first: bool = True)
 
 def ends_of(
     done: Mapping[Border, Both], on: list[list[int]], first_tag: int
-) -> tuple[list[tuple[Ends, I64]], list[str]]:
+) -> tuple[list[tuple[MessageEnds, I64]], list[str]]:
     """Ends of messages of every rank, with the ranks behind their slots, and the names of borders. `on`: the sections
     of each rank; tags count from `first_tag`."""
     table = _table(done, first_tag)
@@ -137,7 +140,7 @@ def ends_of(
         ranks, first, slot = np.unique(peer, return_index=True, return_inverse=True)
         turn = np.argsort(np.argsort(first))  # slots in order of first use
         part = np.searchsorted(np.array(sections), section)
-        one = Ends(part, row, sends > 0, turn[slot], tags, micro, back > 0, border, size, early > 0)
+        one = MessageEnds(part, row, sends > 0, turn[slot], tags, micro, back > 0, border, size, early > 0)
         found.append((one, ranks[np.argsort(first)]))
     return found, [f"border.{b.source}-{b.target}" for b in done]
 

@@ -10,20 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.make.generate.blocks.ops import Phase
-from etude.make.generate.ranks import Grid
+from etude.make.generate.ranks import RankGrid
 from etude.make.generate.schedules.by_name import schedule
 from etude.make.generate.schedules.pipeline import Action
 from etude.make.generate.sections.borders import Both, Travel, ends_of, travels
-from etude.make.generate.sections.placed import Placed, place
+from etude.make.generate.sections.placed import PlacedSection, place
 from etude.make.generate.sections.rollout import place_rollout
 from etude.make.generate.sections.spec import Border, Sections
-from etude.make.generate.sections.weave import Ends, Part, Woven, not_before, weave, when_needed
+from etude.make.generate.sections.weave import MessageEnds, SectionPart, Woven, not_before, weave, when_needed
 from etude.model.job import DEFAULT_METADATA, Groups, Job
 from etude.model.totals import totals
 from etude.model.trace import Trace
-
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -31,7 +30,7 @@ class Sectioned:
     """A job of sections. Sums are over all ranks; memory is the maximum over ranks."""
 
     job: Job
-    sections: tuple[Placed, ...]
+    sections: tuple[PlacedSection, ...]
     border_bytes: Mapping[str, tuple[int, int]]
     """Bytes of each border, in both directions."""
     border_held: I64
@@ -58,7 +57,7 @@ class Sectioned:
     def memory_peak_bytes(self) -> int:
         held = self.border_held.copy()
         for s in self.sections:
-            held[s.ranks.start : s.ranks.stop] += np.array(s.peaks())[Grid.of(s.found.plan).at["pp"]]
+            held[s.ranks.start : s.ranks.stop] += np.array(s.peaks())[RankGrid.of(s.found.plan).at["pp"]]
         return int(held.max())
 
     def summary(self) -> dict[str, Any]:
@@ -97,16 +96,16 @@ def generate_sections(
     return Sectioned(job=job, sections=placed, border_bytes=sizes, border_held=held, gpus=gpus, batch=given.batch)
 
 
-def _check_stages(given: Sections, placed: tuple[Placed, ...]) -> None:
+def _check_stages(given: Sections, placed: tuple[PlacedSection, ...]) -> None:
     """Checks that sections of a pipeline on the same ranks have their stages on the same ones."""
-    at = [Grid.of(p.found.plan).at["pp"] for p in placed if p.chunk[1] > 1]
+    at = [RankGrid.of(p.found.plan).at["pp"] for p in placed if p.chunk[1] > 1]
     if any((one != at[0]).any() for one in at):
         raise UsageError(
             "stages of a joint pipeline are on different ranks", where=given.name, hint="use the same `order`"
         )
 
 
-def _held(placed: tuple[Placed, ...], travels: list[Travel], gpus: int) -> I64:
+def _held(placed: tuple[PlacedSection, ...], travels: list[Travel], gpus: int) -> I64:
     total = np.zeros(gpus, np.int64)
     for travel in travels:
         m = travel.messages
@@ -123,13 +122,13 @@ def _sum(found: Travel | None) -> int:
     return int(found.messages.size_bytes.sum()) if found else 0
 
 
-def _joined(name: str, placed: tuple[Placed, ...], gpus: int, done: Mapping[Border, Both]) -> Job:
+def _joined(name: str, placed: tuple[PlacedSection, ...], gpus: int, done: Mapping[Border, Both]) -> Job:
     on = [[s for s, p in enumerate(placed) if r in p.ranks] for r in range(gpus)]
     tags = np.cumsum([0] + [max(int(t.tag.max(initial=0)) for t in p.found.job.traces) + 1 for p in placed])
     ends, names = ends_of(done, on, int(tags[-1]))
     made: dict[Any, tuple[int, Woven]] = {}
     trace_of, values, peers = np.empty(gpus, np.int32), {}, []
-    parts: dict[Any, Part] = {}
+    parts: dict[Any, SectionPart] = {}
     for rank in range(gpus):
         mine, other = ends[rank]
         key = (tuple((s, _program(placed[s], rank)) for s in on[rank]), mine.structure())
@@ -147,30 +146,30 @@ def _joined(name: str, placed: tuple[Placed, ...], gpus: int, done: Mapping[Bord
     return _job(name, placed, on, [w.trace for _, w in made.values()], trace_of, values, peers)
 
 
-def _program(placed: Placed, rank: int) -> int:
+def _program(placed: PlacedSection, rank: int) -> int:
     return int(placed.found.job.trace_of[rank - placed.ranks.start])
 
 
-def _peers(placed: Placed, rank: int) -> I64:
+def _peers(placed: PlacedSection, rank: int) -> I64:
     return placed.found.job.peer_slots(rank - placed.ranks.start) + placed.ranks.start
 
 
-def _part(placed: Placed, program: int, turn: int, of: int, tag_base: int) -> Part:
+def _part(placed: PlacedSection, program: int, turn: int, of: int, tag_base: int) -> SectionPart:
     """A program with its turns: forward at its position, and what waits for gradients after all others."""
     trace = placed.found.job.traces[program]
     turns = np.full(len(trace), turn, np.int64)
     if placed.chunk[1] > 1:
-        return Part(trace, not_before(trace, _joint_turns(placed, program)), tag_base, placed.name, joint=True)
+        return SectionPart(trace, not_before(trace, _joint_turns(placed, program)), tag_base, placed.name, joint=True)
     if placed.joint:  # on ranks of its own, in its own order
-        return Part(trace, turns, tag_base, placed.name)
+        return SectionPart(trace, turns, tag_base, placed.name)
     if placed.waits:
         phases, labels = trace.coded("phase")
         turns[~np.array([w == Phase.FORWARD.label for w in labels] + [False])[phases]] = 2 * of - 1 - turn
         turns = not_before(trace, turns)  # weights gathered again for the backward are cast again
-    return Part(trace, turns, tag_base, placed.name)
+    return SectionPart(trace, turns, tag_base, placed.name)
 
 
-def _joint_turns(placed: Placed, rank: int) -> I64:
+def _joint_turns(placed: PlacedSection, rank: int) -> I64:
     """Turns of a program's rows in a pipeline of several sections on one rank: the positions of their actions in its
     order. Rows without a micro-batch come when they are needed."""
     plan, trace, (chunk, chunks) = placed.found.plan, placed.found.job.traces[rank], placed.chunk
@@ -187,7 +186,9 @@ def _joint_turns(placed: Placed, rank: int) -> I64:
     return when_needed(trace, turns, free)
 
 
-def _values(woven: Woven, placed: tuple[Placed, ...], on: list[int], rank: int, ends: Ends) -> dict[str, NDArray[Any]]:
+def _values(
+    woven: Woven, placed: tuple[PlacedSection, ...], on: list[int], rank: int, ends: MessageEnds
+) -> dict[str, NDArray[Any]]:
     """Values of a rank that its program does not contain: those of its sections, and the sizes of its messages."""
     found: dict[str, NDArray[Any]] = {}
     for rows, s in zip(woven.rows, on, strict=True):
@@ -199,7 +200,7 @@ def _values(woven: Woven, placed: tuple[Placed, ...], on: list[int], rank: int, 
 
 
 def _job(
-    name: str, placed: tuple[Placed, ...], on: list[list[int]], traces: list[Trace], trace_of: NDArray[np.int32],
+    name: str, placed: tuple[PlacedSection, ...], on: list[list[int]], traces: list[Trace], trace_of: NDArray[np.int32],
     values: Mapping[int, Mapping[str, NDArray[Any]]], peers: list[I64],
 ) -> Job:  # fmt: skip
     gpus, jobs = len(on), [p.found.job for p in placed]

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.make.generate.model.open import open_model
 from etude.make.generate.plan import Plan
 from etude.make.generate.schedules.by_name import schedule
@@ -19,11 +19,9 @@ from etude.make.generate.train.job import Generated, generate
 from etude.make.generate.train.lengths import Dealt, with_lengths
 from etude.make.generate.train.memory import Memory
 
-I64 = NDArray[np.int64]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Placed:
+class PlacedSection:
     """A single section: its job, on ranks from 0, and their positions in the whole job."""
 
     name: str
@@ -67,7 +65,7 @@ def _with_activations(memory: Memory, times: float) -> Memory:
     return replace(memory, **columns)
 
 
-def place(given: Sections, name: str, ranks: Mapping[str, range], host: float = 1.0) -> Placed:
+def place(given: Sections, name: str, ranks: Mapping[str, range], host: float = 1.0) -> PlacedSection:
     """`ranks`: number per section. `host`: factor on the host's time for an op."""
     section, waits = given.sections[name], given.takes_gradients(name)
     plan = _plan(given, name, ranks)
@@ -79,7 +77,7 @@ def place(given: Sections, name: str, ranks: Mapping[str, range], host: float = 
     if (slot < 0).any():
         found = _with_samples(found, slot, section.per_sample)
     chunk = chain.index(name), len(chain)
-    return Placed(name, section, found, ranks[name], slot, waits, chunk, bool(given.next_of(name)))
+    return PlacedSection(name, section, found, ranks[name], slot, waits, chunk, bool(given.next_of(name)))
 
 
 def _plan(given: Sections, name: str, ranks: Mapping[str, range]) -> Plan:
@@ -91,8 +89,9 @@ def _plan(given: Sections, name: str, ranks: Mapping[str, range]) -> Plan:
     if waits and own["schedule"] != "gpipe":
         raise UsageError(
             f"`{name}` runs backward when gradients arrive: its schedule must be gpipe, not {own['schedule']}",
-            where=given.name, hint="or a border with `joint: true`",
-        )  # fmt: skip
+            where=given.name,
+            hint="or a border with `joint: true`",
+        )
     return _read_plan(given, name, own, ranks)
 
 
@@ -115,9 +114,11 @@ def _joint_plan(given: Sections, name: str, ranks: Mapping[str, range]) -> Plan:
         others = {n: _read_plan(given, n, given.sections[n].plan, ranks) for n in chain}
         if len({p.pp for p in others.values()}) > 1:
             told = ", ".join(f"`{n}` {p.pp}" for n, p in others.items())
-            raise UsageError("all sections of a joint pipeline on shared ranks must have the same number of stages, "
-                             f"not {told}",
-                             where=given.name, hint="use the same `pp`, or separate ranks")  # fmt: skip
+            raise UsageError(
+                f"all sections of a joint pipeline on shared ranks must have the same number of stages, not {told}",
+                where=given.name,
+                hint="use the same `pp`, or separate ranks",
+            )
     else:
         then = given.next_of(name)
         after = _plan(given, then, ranks)
@@ -125,9 +126,11 @@ def _joint_plan(given: Sections, name: str, ranks: Mapping[str, range]) -> Plan:
         others = {name: plan, then: after}
     if len({p.micro_batches for p in others.values()}) > 1:
         told = ", ".join(f"`{n}` {p.micro_batches}" for n, p in others.items())
-        raise UsageError("all sections of a joint pipeline must have the same number of micro-batches, not "
-                         f"{told}", where=given.name,
-                         hint="change `micro_batch`")  # fmt: skip
+        raise UsageError(
+            f"all sections of a joint pipeline must have the same number of micro-batches, not {told}",
+            where=given.name,
+            hint="change `micro_batch`",
+        )
     return plan
 
 

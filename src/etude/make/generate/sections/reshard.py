@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from etude.make.generate.plan import ContextKind, Plan
+from etude.kernels.arrays import I64
+from etude.make.generate.choices import ContextKind
+from etude.make.generate.plan import Plan
 
-I64 = NDArray[np.int64]
 Interval = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class ActivationSpread:
     """How a section's ranks share a sample's activations at a border."""
 
     plan: Plan
@@ -72,7 +72,9 @@ def _overlap(a: Sequence[Interval], b: Sequence[Interval]) -> int:
     return sum(max(0, min(x[1], y[1]) - max(x[0], y[0])) for x in a for y in b)
 
 
-def elements(holds: Spread, needs: Spread, tokens: int, width: int) -> list[tuple[int, int, int, int, int]]:
+def elements(
+    holds: ActivationSpread, needs: ActivationSpread, tokens: int, width: int
+) -> list[tuple[int, int, int, int, int]]:
     """(tp, cp) of the rank that holds, (tp, cp) of the one that needs, elements of a sample. Of ranks that hold the
     same, the one at the corresponding position of its axis."""
     found = []
@@ -90,7 +92,7 @@ def elements(holds: Spread, needs: Spread, tokens: int, width: int) -> list[tupl
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Messages:
+class ReshardMessages:
     """A row for each message: ranks are those of the job, micro-batches those of either section."""
 
     source: I64
@@ -104,17 +106,17 @@ class Messages:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Side:
+class BorderSide:
     """One section at a border."""
 
-    spread: Spread
+    spread: ActivationSpread
     rank_of: I64
     """Rank of the job at (micro-batch, dp, tp, cp): the pipeline rank may depend on the micro-batch."""
     slot: I64
     """Slot of each sample of the step: micro_batch · dp + its data-parallel rank; -1 where the section has no work."""
 
 
-def messages(holds: Side, needs: Side, tokens: int, width: int, bytes_each: float) -> Messages:
+def messages(holds: BorderSide, needs: BorderSide, tokens: int, width: int, bytes_each: float) -> ReshardMessages:
     """Messages over a border in one direction."""
     both = (holds.slot >= 0) & (needs.slot >= 0)
     dp, to_dp = holds.spread.plan.dp, needs.spread.plan.dp
@@ -132,7 +134,7 @@ def messages(holds: Side, needs: Side, tokens: int, width: int, bytes_each: floa
     moved = np.ceil(count[:, None] * size * bytes_each).astype(np.int64)
     wide = source.shape
     keep = ~held & (moved > 0)
-    return Messages(
+    return ReshardMessages(
         source[keep],
         target[keep],
         np.broadcast_to(micro[:, None], wide)[keep],

@@ -11,25 +11,25 @@ from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.cost.ops import width as bytes_each
+from etude.kernels.arrays import I64
 from etude.make.generate.blocks.shard import Block
 from etude.make.generate.model.open import open_model
 from etude.make.generate.model.shape import Model
 from etude.make.generate.nodes import Book
 from etude.make.generate.plan import Plan
-from etude.make.generate.ranks import Grid
+from etude.make.generate.ranks import RankGrid
 from etude.make.generate.schedules import schedule
 from etude.make.generate.sections.anchors import Anchors
-from etude.make.generate.sections.placed import Placed
-from etude.make.generate.sections.reshard import Messages
+from etude.make.generate.sections.placed import PlacedSection
+from etude.make.generate.sections.reshard import ReshardMessages
 from etude.make.generate.sections.spec import Section, Sections
 from etude.make.generate.serving.answers import product_flops
-from etude.make.generate.serving.batching import Pass
+from etude.make.generate.serving.batching import ModelPass
 from etude.make.generate.serving.job import ServedJob, serve
-from etude.make.generate.serving.ops import Passes
+from etude.make.generate.serving.ops import PassFragments
 from etude.make.generate.serving.options import Serving
 from etude.make.generate.serving.program import in_turn, stage_layers
 from etude.make.generate.serving.requests import Request
@@ -37,13 +37,11 @@ from etude.make.generate.train.job import Generated
 from etude.make.generate.train.lengths import LONGEST, Lengths
 from etude.make.generate.train.memory import Memory
 from etude.make.generate.train.rounds import is_round_robin
-from etude.make.generate.train.stage import Layout
+from etude.make.generate.train.stage import StageLayout
 from etude.model.schema import Kind
 
-I64 = NDArray[np.int64]
 
-
-def place_rollout(given: Sections, name: str, ranks: range) -> Placed:
+def place_rollout(given: Sections, name: str, ranks: range) -> PlacedSection:
     """The single section, on ranks from 0."""
     section, where = given.sections[name], f"{given.name}: {name}"
     plan = Plan.from_dict({**section.plan, "gpus": len(ranks)}, f"{where}: plan")
@@ -63,7 +61,7 @@ def place_rollout(given: Sections, name: str, ranks: range) -> Placed:
                                      "batch": given.batch // plan.dp})  # fmt: skip
     found = serve(model, plan, serving, requests=None if equal else asked, name=given.name)
     slot, done = _done(found, given.batch)
-    return Placed(name, section, _generated(found), ranks, slot, waits=False, last_pass=done)
+    return PlacedSection(name, section, _generated(found), ranks, slot, waits=False, last_pass=done)
 
 
 def longest(section: Section) -> int:
@@ -71,12 +69,12 @@ def longest(section: Section) -> int:
     return int(Lengths.parse(section.output).tokens.max())
 
 
-def last_rows(placed: Placed) -> Anchors:
+def last_rows(placed: PlacedSection) -> Anchors:
     """The last row of the passes that end samples, on the last stage. Instances have different programs if their
     samples differ."""
     plan, job, passes = placed.found.plan, placed.found.job, placed.last_pass
     assert passes is not None
-    at = Grid.of(plan).at
+    at = RankGrid.of(plan).at
     rows, own = np.full((plan.pp, passes.shape[1]), -1, np.int64), np.full((plan.gpus, passes.shape[1]), -1, np.int64)
     rows[plan.pp - 1] = 0
     known: dict[int, I64] = {}
@@ -121,7 +119,7 @@ def _generated(found: ServedJob) -> Generated:
         model=found.model,
         plan=plan,
         job=found.job,
-        layout=Layout(schedule("gpipe", ranks=plan.pp, micro_batches=1), {}, _stages(found), 0, frozenset()),
+        layout=StageLayout(schedule("gpipe", ranks=plan.pp, micro_batches=1), {}, _stages(found), 0, frozenset()),
         params=found.params,
         model_flops=product_flops(found),
         memory=(memory,) * plan.pp,
@@ -129,16 +127,16 @@ def _generated(found: ServedJob) -> Generated:
 
 
 def _stages(found: ServedJob) -> tuple[tuple[Block, ...], ...]:
-    served, one = found.served, Pass((), 1)
+    served, one = found.served, ModelPass((), 1)
     layers = stage_layers(served.model.layers, found.plan.pp)
-    return tuple(tuple(Passes(served, Book(), mine).blocks(one)) for mine in layers)
+    return tuple(tuple(PassFragments(served, Book(), mine).blocks(one)) for mine in layers)
 
 
 # -- weights -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class WeightPiece:
     """Weights of an op: the whole, and the number of parts on each side."""
 
     params: int
@@ -147,7 +145,7 @@ class Piece:
     needed: int
 
 
-def weights(trainer: Placed, rollout: Placed, where: str) -> Messages:
+def weights(trainer: PlacedSection, rollout: PlacedSection, where: str) -> ReshardMessages:
     """Transfers from the ranks that trained weights to those that generate tokens: to each its part, without what it
     holds, and from one of several copies. Micro-batches are numbers of pipeline ranks."""
     one, other = trainer.found, rollout.found
@@ -164,9 +162,9 @@ def weights(trainer: Placed, rollout: Placed, where: str) -> Messages:
     source, target, size = np.concatenate(rows, axis=1)
     pair, which = np.unique(source << 32 | target, return_inverse=True)
     source, target = pair >> 32, pair & (1 << 32) - 1
-    at, to = (Grid.of(p.found.plan).at["pp"] for p in (trainer, rollout))
+    at, to = (RankGrid.of(p.found.plan).at["pp"] for p in (trainer, rollout))
     sums = np.bincount(which, weights=size, minlength=len(pair)).astype(np.int64)
-    return Messages(source, target, at[source - trainer.ranks.start], to[target - rollout.ranks.start], sums)
+    return ReshardMessages(source, target, at[source - trainer.ranks.start], to[target - rollout.ranks.start], sums)
 
 
 def _check_same(a: Model, b: Model, one: str, other: str, where: str) -> None:
@@ -191,7 +189,7 @@ def _table(found: Generated, stage: int) -> list[Block]:
     return list(found.layout.stages[0][:1]) if stage and found.model.tied and stage + 1 == found.plan.pp else []
 
 
-def _pieces(held: list[Block], needed: list[Block]) -> Iterator[Piece]:
+def _pieces(held: list[Block], needed: list[Block]) -> Iterator[WeightPiece]:
     """Ops with weights that both have, equal ones merged."""
     known = {(b.name, op.part): op for b in held for op in b.ops if op.params}
     sums: dict[tuple[bool, int, int], int] = {}
@@ -202,18 +200,18 @@ def _pieces(held: list[Block], needed: list[Block]) -> Iterator[Piece]:
                 key = op.expert, round(mine.params / mine.local_params), round(op.params / op.local_params)
                 sums[key] = sums.get(key, 0) + op.params
     for (expert, a, b), params in sums.items():
-        yield Piece(params, expert, a, b)
+        yield WeightPiece(params, expert, a, b)
 
 
-def _sizes(piece: Piece, holds: tuple[Placed, int], needs: tuple[Placed, int]) -> I64:
+def _sizes(piece: WeightPiece, holds: tuple[PlacedSection, int], needs: tuple[PlacedSection, int]) -> I64:
     """From which rank of the job to which, and bytes; a column each."""
     (one, holder), (other, needer) = holds, needs
     plan, size = one.found.plan, bytes_each(other.found.plan.dtype)
     shards = plan.expert_shards if piece.expert else plan.shards
-    at, part = Grid.of(plan).at, _part(one.found.plan, piece.held, piece.expert)
+    at, part = RankGrid.of(plan).at, _part(one.found.plan, piece.held, piece.expert)
     shard = (at["edp"] if piece.expert else at["copy"]) % shards
     mine = np.flatnonzero(at["pp"] == holder)
-    wanted = np.flatnonzero(Grid.of(other.found.plan).at["pp"] == needer)
+    wanted = np.flatnonzero(RankGrid.of(other.found.plan).at["pp"] == needer)
     theirs = _part(other.found.plan, piece.needed, piece.expert)
     # In units of 1 / (held · shards · needed) of the whole: each has an interval.
     begin = (part[mine] * shards + shard[mine]) * piece.needed
@@ -235,7 +233,7 @@ def _sizes(piece: Piece, holds: tuple[Placed, int], needs: tuple[Placed, int]) -
 
 def _part(plan: Plan, ways: int, expert: bool) -> I64:
     """The part of each rank, of weights split `ways` ways."""
-    at = Grid.of(plan).at
+    at = RankGrid.of(plan).at
     if expert:
         return (at["ep"] * plan.etp + at["etp"]) * ways // (plan.ep * plan.etp)
     return at["tp"] * ways // plan.tp

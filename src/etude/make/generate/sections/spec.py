@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read, read_mapping
+from etude.base.figures import figure, read, read_mapping, usage_errors
 from etude.base.grammar import line
 from etude.make.generate.blocks import trained
 
@@ -63,8 +63,10 @@ class Section:
             )
         taken = {"gpus", "global_batch", "train", "lengths", "steps"} & set(self.plan)
         if taken:
-            raise ClusterError(f"`{sorted(taken)[0]}` does not belong in a section's plan",
-                               hint="`gpus` and `mode` are the section's, `batch` is that of all")  # fmt: skip
+            raise ClusterError(
+                f"`{sorted(taken)[0]}` does not belong in a section's plan",
+                hint="`gpus` and `mode` are the section's, `batch` is that of all",
+            )
         if self.makes_tokens:
             self._check_rollout()
         elif self.prompt or self.output or self.serving:
@@ -205,10 +207,8 @@ def open_sections(path: str | PathLike[str]) -> Sections:
 
 
 def sections_of(given: Mapping[str, Any], where: str = "sections") -> Sections:
-    try:
+    with usage_errors(where):
         return _read(given, where)
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where or where, hint=problem.hint) from None
 
 
 def _read(given: Mapping[str, Any], where: str) -> Sections:
@@ -277,9 +277,11 @@ def _check(found: Sections, where: str) -> None:
             and border.carries == Carries.HIDDEN
             and (reaches.kind == "forward" or reaches.first)
         ):
-            raise ClusterError(f"`{border.source}` gets no gradients from `{border.target}`, whose backward pass "
-                               "ends earlier",
-                               where=where, hint=f"mode: forward for `{border.source}`")  # fmt: skip
+            raise ClusterError(
+                f"`{border.source}` gets no gradients from `{border.target}`, whose backward pass ends earlier",
+                where=where,
+                hint=f"mode: forward for `{border.source}`",
+            )
 
 
 def _check_joint(found: Sections, border: Border, where: str) -> None:

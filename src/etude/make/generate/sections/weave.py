@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32, I64, Bool
 from etude.kernels.compile import kernel
 from etude.make.generate.blocks.ops import Phase, Stream
 from etude.model.build import build_trace
@@ -20,16 +21,12 @@ from etude.model.graph import dependencies, topological_order
 from etude.model.schema import COLUMN, NODE, UNKNOWN, Kind, Why
 from etude.model.trace import Trace
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
-
 MADE = ("lane", "layout", "source_id", "io", "parent")
 """Columns that are rebuilt."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class SectionPart:
     """A section's program on a rank."""
 
     trace: Trace
@@ -49,7 +46,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ends:
+class MessageEnds:
     """Ends of messages on a rank, a row each."""
 
     part: I64
@@ -118,7 +115,7 @@ def _latest(start, rows, order, turn):  # type: ignore[no-untyped-def]
     return found
 
 
-def weave(parts: Sequence[Part], ends: Ends, borders: Sequence[str]) -> Woven:
+def weave(parts: Sequence[SectionPart], ends: MessageEnds, borders: Sequence[str]) -> Woven:
     """`borders`: their names, for the column `module`."""
     starts = np.cumsum([0] + [len(p.trace) for p in parts])
     total, peers = int(starts[-1]), np.cumsum([0] + [p.trace.peer_slots for p in parts])
@@ -153,7 +150,9 @@ def weave(parts: Sequence[Part], ends: Ends, borders: Sequence[str]) -> Woven:
     return Woven(trace, rows, place[total:])
 
 
-def _columns(parts: Sequence[Part], ends: Ends, borders: Sequence[str], first_peer: int, peers: I64) -> dict[str, Any]:
+def _columns(
+    parts: Sequence[SectionPart], ends: MessageEnds, borders: Sequence[str], first_peer: int, peers: I64
+) -> dict[str, Any]:
     """Every column that any part has, rows of the parts first, then the ends of messages."""
     groups = np.cumsum([0] + [len(p.trace.group_slots) for p in parts])
     fresh = _fresh(ends, borders, first_peer)
@@ -175,7 +174,7 @@ def _columns(parts: Sequence[Part], ends: Ends, borders: Sequence[str], first_pe
     return found
 
 
-def _fresh(ends: Ends, borders: Sequence[str], first_peer: int) -> dict[str, Any]:
+def _fresh(ends: MessageEnds, borders: Sequence[str], first_peer: int) -> dict[str, Any]:
     slot = first_peer + ends.slot
     return {
         "kind": np.where(ends.sends, int(Kind.SEND), int(Kind.RECV)),
@@ -207,7 +206,7 @@ def _words(
 Edges = tuple[I64, I64]
 
 
-def _edges(parts: Sequence[Part], starts: I64, which: str, more: Edges) -> tuple[Edges, NDArray[np.uint8]]:
+def _edges(parts: Sequence[SectionPart], starts: I64, which: str, more: Edges) -> tuple[Edges, NDArray[np.uint8]]:
     """(rows, rows that they wait for) of the parts and more, and why."""
     rows, waited, why = [], [], []
     for part, at in zip(parts, starts.tolist(), strict=False):
@@ -226,7 +225,7 @@ def _csr(rows: I64, waited: I64, n: int) -> tuple[I64, I32]:
     return start, waited[order].astype(np.int32)
 
 
-def _queued(parts: Sequence[Part], turn: I64) -> Edges:
+def _queued(parts: Sequence[SectionPart], turn: I64) -> Edges:
     """In a joint pipeline collectives of a stream run in order, whichever section they belong to: members with
     different orders would deadlock."""
     if not any(p.joint for p in parts):
@@ -240,7 +239,7 @@ def _queued(parts: Sequence[Part], turn: I64) -> Edges:
     return after[others], before[others]
 
 
-def _between(parts: Sequence[Part], turn: I64, starts: I64) -> Edges:
+def _between(parts: Sequence[SectionPart], turn: I64, starts: I64) -> Edges:
     """Edges from one turn to the next: the start of a turn waits for the end of the previous one. Messages delay
     nothing else, and wait only for their own data."""
     turns = np.unique(turn).tolist()

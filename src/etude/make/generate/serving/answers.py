@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.cost.aten_matrix import VARLEN
-from etude.make.generate.ranks import Grid
+from etude.kernels.arrays import I64
+from etude.make.generate.ranks import RankGrid
 from etude.make.generate.serving.batching import TARGET
 from etude.make.generate.serving.job import ServedJob
 from etude.make.generate.serving.program import in_turn
@@ -16,12 +16,10 @@ from etude.make.generate.train.job import is_product
 from etude.model.schema import UNKNOWN
 from etude.model.trace import Trace
 
-I64 = NDArray[np.int64]
-
 
 def last_stage(served: ServedJob, copy: int) -> int:
     """Position of a rank whose passes end with tokens of this copy of the model."""
-    grid = Grid.of(served.plan)
+    grid = RankGrid.of(served.plan)
     here = (grid.at["dp"] == copy) & (grid.at["pp"] == served.plan.pp - 1) & (grid.at["tp"] == 0)
     return int(np.flatnonzero(here)[0])
 

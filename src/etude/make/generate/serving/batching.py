@@ -31,7 +31,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class ModelPass:
     """One run of the model."""
 
     spans: tuple[Span, ...]
@@ -101,7 +101,7 @@ class _Running:
 class Batched:
     """The passes in order, and the peak of tokens whose keys and values were held."""
 
-    passes: list[Pass] = field(default_factory=list)
+    passes: list[ModelPass] = field(default_factory=list)
     kv_tokens: int = 0
     held: list[int] = field(default_factory=list)
     """Tokens whose keys and values are held after each pass."""
@@ -110,25 +110,29 @@ class Batched:
 
 
 def batch(
-    requests: Sequence[Request], batching: BatchLimits, time_ns: Callable[[Pass], float] | None = None
+    requests: Sequence[Request], batching: BatchLimits, time_ns: Callable[[ModelPass], float] | None = None
 ) -> Batched:
     """The passes that answer these requests. With `time_ns` a request waits for its arrival; without, all are available
     at once."""
     too_long = [r for r in requests if r.prompt + r.output > batching.kv_tokens]
     if too_long:
         need = too_long[0].prompt + too_long[0].output
-        raise UsageError(f"a request of {need:,} tokens, and keys and values of {batching.kv_tokens:,} fit",
-                         hint="use more ranks, or --kv-dtype fp8")  # fmt: skip
+        raise UsageError(
+            f"a request of {need:,} tokens, and keys and values of {batching.kv_tokens:,} fit",
+            hint="use more ranks, or --kv-dtype fp8",
+        )
     if not batching.chunked and batching.token_budget < max((r.prompt for r in requests), default=0):
         longest = max(r.prompt for r in requests)
-        raise UsageError(f"a prompt of {longest:,} tokens does not fit a pass of {batching.token_budget:,}",
-                         hint="--chunked, or a larger --token-budget")  # fmt: skip
+        raise UsageError(
+            f"a prompt of {longest:,} tokens does not fit a pass of {batching.token_budget:,}",
+            hint="--chunked, or a larger --token-budget",
+        )
     return _Batcher(requests, batching, time_ns).run()
 
 
 class _Batcher:
     def __init__(
-        self, requests: Sequence[Request], batching: BatchLimits, time_ns: Callable[[Pass], float] | None
+        self, requests: Sequence[Request], batching: BatchLimits, time_ns: Callable[[ModelPass], float] | None
     ) -> None:
         order = sorted(enumerate(requests), key=lambda e: (e[1].arrival_ns, e[0]))
         self.waiting = deque(_Running(number, request, need=request.prompt) for number, request in order)
@@ -148,15 +152,15 @@ class _Batcher:
             decoding = [s for s in spans if not s.prompt]
             for k in range(drafted if decoding else 0):
                 ahead = tuple(Span(s.request, 1, s.keys - drafted + k) for s in decoding)
-                self._emit(Pass(ahead, len(ahead), DRAFT))
-            self._emit(Pass(tuple(spans), sum(s.last for s in spans) + sum(s.queries for s in decoding)))
+                self._emit(ModelPass(ahead, len(ahead), DRAFT))
+            self._emit(ModelPass(tuple(spans), sum(s.last for s in spans) + sum(s.queries for s in decoding)))
             if drafted and len(decoding) < len(spans):  # the draft reads the prompts too
                 prompts = tuple(s for s in spans if s.prompt)
-                self._emit(Pass(prompts, 0, DRAFT))
+                self._emit(ModelPass(prompts, 0, DRAFT))
             self._advance(spans)
         return self.made
 
-    def _emit(self, one: Pass) -> None:
+    def _emit(self, one: ModelPass) -> None:
         self.made.passes.append(one)
         if self.time_ns is not None:
             self.now += self.time_ns(one)

@@ -25,11 +25,11 @@ from etude.make.generate.blocks.towers import tower_blocks
 from etude.make.generate.model.shape import Family, Model
 from etude.make.generate.nodes import Book
 from etude.make.generate.plan import Plan
-from etude.make.generate.ranks import Grid, bind, job_of
-from etude.make.generate.serving.batching import Batched, BatchLimits, Pass, batch
-from etude.make.generate.serving.ops import Passes, Served
+from etude.make.generate.ranks import RankGrid, bind, job_of
+from etude.make.generate.serving.batching import Batched, BatchLimits, ModelPass, batch
+from etude.make.generate.serving.ops import PassFragments, RankModel
 from etude.make.generate.serving.options import Serving
-from etude.make.generate.serving.program import Instance, Writer, stage_layers
+from etude.make.generate.serving.program import Instance, ProgramWriter, stage_layers
 from etude.make.generate.serving.requests import Request
 from etude.make.generate.train.job import shard_of
 from etude.model.job import Job
@@ -57,7 +57,7 @@ class ServedJob:
     kv_bytes: int
     """Peak of keys and values on a rank."""
     working_bytes: int
-    served: Served
+    served: RankModel
 
     @property
     def memory_peak_bytes(self) -> int:
@@ -98,7 +98,7 @@ def serve(
     _check(model, plan, serving, requests, draft)
     plan = plan.replace(seq=1, micro_batch=1, global_batch=plan.dp)
     local = shard_of(model, plan.replace(seq=plan.tp, sp=_shares(model, plan)))
-    served = [Served(m, local, serving.kv_dtype or local.dtype) for m in (model, draft) if m is not None]
+    served = [RankModel(m, local, serving.kv_dtype or local.dtype) for m in (model, draft) if m is not None]
     alike = requests is None and not serving.disaggregate
     given = tuple(
         requests or [Request(serving.prefill, serving.decode + 1)] * (serving.batch * _readers(plan, serving))
@@ -116,14 +116,14 @@ def serve(
         seed=serving.seed,
     )
     instances = _instances(given, plan, serving, room, _timer(served, device), alike=alike)
-    grid = Grid.of(plan)
+    grid = RankGrid.of(plan)
     traces: list[Trace] = []
     slots: list[tuple[list[str], list[str]]] = []
     program_of = np.zeros((plan.dp, plan.pp), np.int64)
     for number, instance in enumerate(instances[:1] if alike else instances):
         for stage in range(plan.pp):
             program_of[number:, stage] = len(traces)
-            writer = Writer(served, plan, serving.split, given, instance, stage, device is not None)
+            writer = ProgramWriter(served, plan, serving.split, given, instance, stage, device is not None)
             trace, groups, peers = writer.trace()
             traces.append(trace)
             slots.append((groups, peers))
@@ -164,16 +164,16 @@ def check_serving_memory(found: ServedJob, limit_bytes: int) -> None:
     )
 
 
-def _token_bytes(served: Served, plan: Plan) -> int:
+def _token_bytes(served: RankModel, plan: Plan) -> int:
     """Bytes of keys and values of a token on the rank with most of them."""
     return served.kv_bytes * max(map(served.kv_layers, stage_layers(served.model.layers, plan.pp)))
 
 
-def _weights(served: Served, plan: Plan, kept: Quantised | None) -> int:
+def _weights(served: RankModel, plan: Plan, kept: Quantised | None) -> int:
     """Weights of the rank with most: layers of a stage, with the embedding or the head, towers on the first."""
     found = []
     for layers in stage_layers(served.model.layers, plan.pp):
-        blocks = Passes(served, Book(), layers).blocks(Pass((), 1))
+        blocks = PassFragments(served, Book(), layers).blocks(ModelPass((), 1))
         blocks += tower_blocks(served.model, served.local) if not layers.start else []
         params = sum(b.local_params(expert=e) for b in blocks for e in (False, True))
         if layers.start:  # a tied head has a copy where the embedding is elsewhere
@@ -183,7 +183,7 @@ def _weights(served: Served, plan: Plan, kept: Quantised | None) -> int:
     return max(found)
 
 
-def _less_bytes(ops: Sequence[Op], kept: Quantised, served: Served, later: bool) -> int:
+def _less_bytes(ops: Sequence[Op], kept: Quantised, served: RankModel, later: bool) -> int:
     """Bytes saved by narrower weights of products. A tied head gets a separate copy, since the embedding is unchanged;
     on a `later` stage it had one anyway."""
     works = OpTable.of([aten_work(op.name, op.in_shapes, in_types(op, op.in_shapes)) for op in ops])
@@ -194,7 +194,7 @@ def _less_bytes(ops: Sequence[Op], kept: Quantised, served: Served, later: bool)
     return int(less[has_weights(works)].sum() / 8)
 
 
-def _working(served: Served, tokens: int) -> int:
+def _working(served: RankModel, tokens: int) -> int:
     """Activations of a pass: the residual stream twice, and the widest tensor of a layer."""
     m, local = served.model, served.local
     wide = max((2 if m.gated else 1) * m.ffn, (m.heads + 2 * m.kv) * m.head if m.heads else 0) // local.tp
@@ -228,8 +228,10 @@ def _check(model: Model, plan: Plan, serving: Serving, requests: Sequence[Reques
     if readers and plan.pp > 1:
         raise UsageError("disaggregated instances must have one stage", hint="--tp")
     if plan.ep > 1 and plan.ep * plan.etp > plan.tp and (requests is not None or readers):
-        raise UsageError("experts spread over several instances need the same passes on all of them",
-                         hint="leave out --requests, or an --ep of at most --tp")  # fmt: skip
+        raise UsageError(
+            "experts spread over several instances need the same passes on all of them",
+            hint="leave out --requests, or an --ep of at most --tp",
+        )
 
 
 def _shares(model: Model, plan: Plan) -> bool:
@@ -242,7 +244,7 @@ def _readers(plan: Plan, serving: Serving) -> int:
     return serving.split[0] or plan.dp
 
 
-def _timer(served: Sequence[Served], device: Device | None) -> Any:
+def _timer(served: Sequence[RankModel], device: Device | None) -> Any:
     """Time of a pass on a device: products and bytes by roofline, op by op; communication left out."""
     if device is None:
         return None
@@ -250,11 +252,11 @@ def _timer(served: Sequence[Served], device: Device | None) -> Any:
 
     known: dict[tuple[int, int, int], tuple[float, int]] = {}
 
-    def time_ns(one: Pass) -> float:
+    def time_ns(one: ModelPass) -> float:
         s = served[one.which]
         key = one.which, one.tokens, one.outputs
         if key not in known:
-            passes = Passes(s, Book(), range(s.model.layers))
+            passes = PassFragments(s, Book(), range(s.model.layers))
             ops = [op for b in passes.blocks(one) for op in b.ops if op.kind == Kind.COMP and not op.core]
             known[key] = _roofline(ops), s.kv_layers(range(s.model.layers))
         fixed, layers = known[key]
@@ -299,7 +301,7 @@ def _makers(requests: Sequence[Request], makers: int, room: BatchLimits, time_ns
         mine = list(range(j, len(requests), makers))
         batched = batch([requests[r] for r in mine], room, time_ns)
         tokens = [
-            (Pass(spans, len(spans)), held)
+            (ModelPass(spans, len(spans)), held)
             for p, held in zip(batched.passes, batched.held, strict=True)
             if (spans := tuple(s for s in p.spans if not s.prompt))
         ]

@@ -7,25 +7,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.cost import ops as work
 from etude.cost.aten_matrix import VARLEN
 from etude.cost.ops import OpClass, Work
+from etude.kernels.arrays import I64
 from etude.make.generate.blocks import recurrent, sparse, transformer
 from etude.make.generate.blocks.ops import Op, Phase, Stream, bytes_of, collective, compute, shapes
 from etude.make.generate.blocks.shard import Block, Shard
 from etude.make.generate.model.shape import Mixer, Model
 from etude.make.generate.nodes import Book
-from etude.make.generate.serving.batching import Pass, Span
+from etude.make.generate.serving.batching import ModelPass, Span
 from etude.make.generate.train.fragment import Emitter, Fragment
 from etude.model.schema import Collective
 
-I64 = NDArray[np.int64]
-
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class RankModel:
     """A model on one serving rank."""
 
     model: Model
@@ -160,14 +158,14 @@ class _Template:
     on them."""
 
 
-class Passes:
+class PassFragments:
     """Fragments of passes on one pipeline stage. Passes with equally many tokens share everything but attention."""
 
-    def __init__(self, served: Served, book: Book, layers: range) -> None:
+    def __init__(self, served: RankModel, book: Book, layers: range) -> None:
         self.served, self.book, self.layers = served, book, layers
         self._made: dict[tuple[int, int, Phase], _Template] = {}
 
-    def fragment(self, one: Pass) -> Fragment:
+    def fragment(self, one: ModelPass) -> Fragment:
         phase = Phase[one.phase.upper()]
         # Padding is computed as well, but fewer tokens use fewer experts.
         tokens = one.tokens if self.served.model.experts else self.served.padded(one.tokens)
@@ -181,7 +179,7 @@ class Passes:
             op[rows] = self.book.op(self.served.spanned(spans, unit, detail, part), phase)
         return replace(template.fragment, op=op)
 
-    def _template(self, one: Pass, phase: Phase) -> _Template:
+    def _template(self, one: ModelPass, phase: Phase) -> _Template:
         emitter = Emitter(self.book)
         spanned: dict[tuple[str, str, str, bool | None], list[int]] = {}
         for block in self.blocks(one):
@@ -201,7 +199,7 @@ class Passes:
                     emitter.add(op, block.name, phase)
         return _Template(emitter.done([], [], []), spanned)
 
-    def blocks(self, one: Pass) -> list[Block]:
+    def blocks(self, one: ModelPass) -> list[Block]:
         embedding, *layers = self.served.layers(one.tokens)
         first, last = self.layers.start == 0, self.layers.stop == len(layers)
         found = ([embedding] if first else []) + layers[self.layers.start : self.layers.stop]

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read
+from etude.base.errors import ClusterError
+from etude.base.figures import figure, read, usage_errors
 from etude.base.grammar import line
 
 
@@ -64,7 +64,5 @@ class Serving:
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any], where: str = "serving") -> Serving:
-        try:
+        with usage_errors(where):
             return read(cls, given, where)
-        except ClusterError as problem:
-            raise UsageError(problem.problem, where=problem.where or where, hint=problem.hint) from None

@@ -12,12 +12,12 @@ import numpy as np
 from etude.make.generate.blocks.ops import Op, Stream, bytes_of, message
 from etude.make.generate.nodes import Book
 from etude.make.generate.plan import Plan
-from etude.make.generate.serving.batching import Batched, Pass
-from etude.make.generate.serving.ops import Passes, Served
+from etude.make.generate.serving.batching import Batched, ModelPass
+from etude.make.generate.serving.ops import PassFragments, RankModel
 from etude.make.generate.serving.requests import Request
 from etude.make.generate.train.fragment import BEFORE
 from etude.make.generate.train.layout import split
-from etude.make.generate.train.program import Program
+from etude.make.generate.train.program import StepProgram
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.trace import Trace, complete_layouts, lanes
 
@@ -39,7 +39,7 @@ class Instance:
     makes: bool = True
 
 
-def in_turn(batches: Sequence[Batched]) -> Iterator[tuple[int, int, Pass, bool]]:
+def in_turn(batches: Sequence[Batched]) -> Iterator[tuple[int, int, ModelPass, bool]]:
     """(batch, number of the pass in it, pass, whether more follow): batches take turns."""
     for k in range(max((len(b.passes) for b in batches), default=0)):
         for at, one in enumerate(batches):
@@ -47,12 +47,12 @@ def in_turn(batches: Sequence[Batched]) -> Iterator[tuple[int, int, Pass, bool]]
                 yield at, k, one.passes[k], k + 1 < len(one.passes)
 
 
-class Writer:
+class ProgramWriter:
     """One program under construction."""
 
     def __init__(
         self,
-        served: Sequence[Served],
+        served: Sequence[RankModel],
         plan: Plan,
         split: tuple[int, int],
         requests: Sequence[Request],
@@ -62,9 +62,9 @@ class Writer:
     ) -> None:
         self.served, self.plan, self.split, self.requests, self.instance = served, plan, split, requests, instance
         self.stage, self.arrivals = stage, arrivals
-        self.program = Program(Book())
+        self.program = StepProgram(Book())
         layers = [stage_layers(s.model.layers, plan.pp)[stage] for s in served]
-        self.passes = [Passes(s, self.program.book, r) for s, r in zip(served, layers, strict=True)]
+        self.passes = [PassFragments(s, self.program.book, r) for s, r in zip(served, layers, strict=True)]
         self.layers = layers[0]
         self.timers: dict[int, int] = {}
         """Row of each arrival -> time after the previous one."""
@@ -93,7 +93,7 @@ class Writer:
 
     # -- what comes in and goes out -------------------------------------------------------------------------------
 
-    def _inputs(self, one: Pass, at: int, k: int, number: int, done: dict[int, int]) -> list[int]:
+    def _inputs(self, one: ModelPass, at: int, k: int, number: int, done: dict[int, int]) -> list[int]:
         pp = self.plan.pp
         if self.stage > 0:
             return [self._message(Kind.RECV, f"stage{self.stage - 1}", self._hidden(one), at, k, 0, number)]
@@ -104,7 +104,7 @@ class Writer:
         size = 8 * max(self.instance.batches[at].passes[k - 1].outputs, 1)
         return [self._message(Kind.RECV, f"stage{pp - 1}", size, at, k - 1, 1, number)]
 
-    def _outputs(self, one: Pass, at: int, k: int, number: int, value: int, *, more: bool) -> None:
+    def _outputs(self, one: ModelPass, at: int, k: int, number: int, value: int, *, more: bool) -> None:
         pp = self.plan.pp
         if self.stage + 1 < pp:
             self._message(Kind.SEND, f"stage{self.stage + 1}", self._hidden(one), at, k, 0, number, value)
@@ -115,7 +115,7 @@ class Writer:
                 if span.last:
                     self._send(self.instance.requests[at][span.request], number, value)
 
-    def _hidden(self, one: Pass) -> int:
+    def _hidden(self, one: ModelPass) -> int:
         s = self.served[one.which]
         rows = s.padded(one.tokens) // (s.local.tp if s.local.sp else 1)
         return bytes_of(rows * s.model.hidden, s.local.dtype)

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-I64 = NDArray[np.int64]
+from etude.kernels.arrays import I64
 
 MIB: Final = 1 << 20
 BLOCK: Final = 512

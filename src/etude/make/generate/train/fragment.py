@@ -19,15 +19,14 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32
 from etude.make.generate.blocks.ops import Op, Phase
 from etude.make.generate.blocks.recompute import redone
 from etude.make.generate.blocks.shard import Block
 from etude.make.generate.nodes import Book
 from etude.model.schema import Kind
 
-I32 = NDArray[np.int32]
 BEFORE = -1
 """Denotes the value or the tip of the fragment before."""
 

@@ -16,21 +16,22 @@ from etude.make.generate.blocks.recompute import is_layer
 from etude.make.generate.blocks.shard import Block, Shard
 from etude.make.generate.blocks.trained import only
 from etude.make.generate.blocks.trained import parse as parse_trained
+from etude.make.generate.choices import Attention, ContextKind, ContextMap, Dispatch
 from etude.make.generate.directives.apply import rewrite
 from etude.make.generate.directives.read import read_directives
 from etude.make.generate.directives.step import Step
 from etude.make.generate.maps.shares import check_sum
 from etude.make.generate.model.shape import Family, Model
 from etude.make.generate.nodes import Book
-from etude.make.generate.plan import Attention, ContextKind, ContextMap, Dispatch, Plan
-from etude.make.generate.ranks import Grid, bind, job_of
+from etude.make.generate.plan import Plan
+from etude.make.generate.ranks import RankGrid, bind, job_of
 from etude.make.generate.schedules.pipeline import in_flight, staleness, times, under_way
-from etude.make.generate.schedules.round_robin import Rounds
+from etude.make.generate.schedules.round_robin import DispatchRounds
 from etude.make.generate.train.layout import layout_of
 from etude.make.generate.train.lengths import LONGEST, Dealt, Lengths, deal, with_lengths, work_of
 from etude.make.generate.train.mapped import Mapped, map_of, with_domain, with_map
 from etude.make.generate.train.memory import Memory, Moments, memory_of, static_of
-from etude.make.generate.train.program import Program
+from etude.make.generate.train.program import StepProgram
 from etude.make.generate.train.rounds import (
     RoundWalk,
     is_round_robin,
@@ -40,7 +41,7 @@ from etude.make.generate.train.rounds import (
     rounds_of,
 )
 from etude.make.generate.train.routing import is_uneven, routed, routing_of
-from etude.make.generate.train.stage import Layout, Walk
+from etude.make.generate.train.stage import StageLayout, StageWalk
 from etude.make.generate.train.unequal import parts_of, with_parts
 from etude.model.graph import cycle_text, find_cycle
 from etude.model.job import Job
@@ -55,7 +56,7 @@ class Generated:
     model: Model
     plan: Plan
     job: Job
-    layout: Layout
+    layout: StageLayout
     params: int
     """Parameters of the model."""
     model_flops: int
@@ -64,7 +65,7 @@ class Generated:
     """Memory of each pipeline rank."""
     dealt: Dealt | None = None
     """With samples of different lengths: the work of each data-parallel rank."""
-    rounds: Rounds | None = None
+    rounds: DispatchRounds | None = None
     """Under `roundrobin`: which stage is dispatched to which rank."""
     pair_cost: float = 0.0
     """With lengths: work of a pair of query and key, in units of the work of a token."""
@@ -207,8 +208,8 @@ def _usual(model: Model, plan: Plan, name: str, *, head: bool = True) -> Generat
     traces, slots = [], []
     rounds = rounds_of(plan, blocks) if is_round_robin(plan) else None
     for rank in range(plan.pp):
-        program = Program(book)
-        walk = RoundWalk(plan, layout, rounds, rank, program) if rounds else Walk(plan, layout, rank, program)
+        program = StepProgram(book)
+        walk = RoundWalk(plan, layout, rounds, rank, program) if rounds else StageWalk(plan, layout, rank, program)
         walk.run()
         nodes = walk.program.nodes()
         if directives:
@@ -221,7 +222,7 @@ def _usual(model: Model, plan: Plan, name: str, *, head: bool = True) -> Generat
             raise UsageError(f"a rewrite makes nodes of a rank wait for one another: {told}", where=plan.directives)
         traces.append(trace)
         slots.append((groups, peers))
-    grid = Grid.of(plan)
+    grid = RankGrid.of(plan)
     about = {"model": model.name, "schedule": plan.schedule}
     values = routed(grid, traces, layout.routing)
     job = job_of(name or model.name, traces, grid.at["pp"], bind(grid, slots), about, values)
@@ -237,7 +238,7 @@ def _usual(model: Model, plan: Plan, name: str, *, head: bool = True) -> Generat
     )
 
 
-def _memory(plan: Plan, layout: Layout, rounds: Rounds | None) -> tuple[Memory, ...]:
+def _memory(plan: Plan, layout: StageLayout, rounds: DispatchRounds | None) -> tuple[Memory, ...]:
     if rounds:
         return tuple(memory_of_rounds(plan, layout, rounds, r) for r in range(plan.pp))
     alike: dict[Any, Moments] = {}
@@ -286,7 +287,7 @@ def _room(found: Generated) -> int:
     return tightest
 
 
-def lay_out(model: Model, plan: Plan, *, head: bool = True) -> tuple[Plan, list[Block], Layout]:
+def lay_out(model: Model, plan: Plan, *, head: bool = True) -> tuple[Plan, list[Block], StageLayout]:
     """The plan with its sequence length, the blocks of a rank, and the layout: all except the nodes."""
     if plan.moe_loads and not model.experts:
         raise UsageError(f"`{model.name}` has no experts", hint="leave out --moe-loads")

@@ -18,7 +18,7 @@ from etude.make.generate.plan import Plan
 from etude.make.generate.schedules.by_name import schedule
 from etude.make.generate.schedules.pipeline import PipelineSchedule
 from etude.make.generate.train.sharing import tied_copies
-from etude.make.generate.train.stage import Layout
+from etude.make.generate.train.stage import StageLayout
 
 
 def split(count: int, stages: int) -> list[int]:
@@ -31,7 +31,7 @@ def split(count: int, stages: int) -> list[int]:
     return sizes
 
 
-def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
+def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> StageLayout:
     """Splits blocks into stages, and assigns stages to pipeline ranks. Raises UsageError if they do not fit the
     schedule."""
     made = schedule(plan.schedule, ranks=plan.pp, micro_batches=plan.micro_batches, steps=plan.steps)
@@ -60,7 +60,7 @@ def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
             f"directives rewrite a step and its update, but in `{made.name}` passes of several windows overlap",
             hint="--schedule 1f1b, or async with `flush`",
         )
-    return Layout(made.back_to(back), _homes(made), *tied_copies(stages, made.held), goes_back=back)
+    return StageLayout(made.back_to(back), _homes(made), *tied_copies(stages, made.held), goes_back=back)
 
 
 def _ends(counted: NDArray[np.bool_], sizes: Sequence[int]) -> list[int]:

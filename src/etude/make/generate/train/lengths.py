@@ -21,15 +21,13 @@ from numpy.typing import NDArray
 
 from etude.base.errors import FormatError, UsageError
 from etude.base.grammar import line
-from etude.make.generate.plan import WAITING, Batching, Plan
-from etude.make.generate.ranks import Grid
+from etude.kernels.arrays import F64, I64, Bool
+from etude.make.generate.choices import Batching
+from etude.make.generate.plan import WAITING, Plan
+from etude.make.generate.ranks import RankGrid
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.trace import Trace
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
-Bool = NDArray[np.bool_]
 
 LONGEST: Final = 1 << 40
 """Limit of a sample's length in tokens, longer than any sequence."""
@@ -311,7 +309,7 @@ def _rows(trace: Trace) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
 
 def with_lengths(job: Job, plan: Plan, dealt: Dealt) -> Job:
     """The job with the values of each rank. Ranks of the same stage and data-parallel rank share them."""
-    grid = Grid.of(plan)
+    grid = RankGrid.of(plan)
     tokens = dealt.tokens / (plan.micro_batch * plan.seq)
     pairs = dealt.pairs / (plan.micro_batch * _pairs(plan.seq))
     made: dict[tuple[int, int, int], dict[str, I64]] = {}

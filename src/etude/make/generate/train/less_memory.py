@@ -8,12 +8,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.make.generate.ranks import Grid
+from etude.make.generate.ranks import RankGrid
 from etude.make.generate.schedules.pipeline import in_flight
 from etude.make.generate.train.job import Generated
 from etude.make.generate.train.memory import Memory
-
-I64 = NDArray[np.int64]
 
 _FIELD = {"weights": "weights", "experts": "weights", "optimizer": "optimizer", "activations": "activations"}
 """What is moved -> the field of Memory that contained it; anything else was never counted."""
@@ -28,7 +26,7 @@ def with_less(found: Generated, freed: Iterable[tuple[str, NDArray[np.integer], 
     for what, ranks, size_bytes in freed:
         if what in _FIELD:
             less[_FIELD[what]][ranks] += size_bytes
-    stage, flying = Grid.of(found.plan).at["pp"], in_flight(found.layout.schedule)
+    stage, flying = RankGrid.of(found.plan).at["pp"], in_flight(found.layout.schedule)
     memory = []
     for number, one in enumerate(found.memory):
         least = {part: int(sizes[stage == number].min()) for part, sizes in less.items()}

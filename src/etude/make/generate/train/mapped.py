@@ -8,19 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32, I64, Bool
+from etude.make.generate.choices import Batching
 from etude.make.generate.maps.documents import dealt_out
-from etude.make.generate.plan import Batching, Plan
-from etude.make.generate.ranks import Grid
+from etude.make.generate.plan import Plan
+from etude.make.generate.ranks import RankGrid
 from etude.make.generate.train.lengths import Dealt, Lengths, with_lengths, work_of
 from etude.model.job import Job
 from etude.model.schema import NODE, UNKNOWN, Kind
 from etude.model.trace import Trace
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,7 +89,7 @@ def map_of(job: Job, plan: Plan) -> Mapped:
 
 def with_map(job: Job, plan: Plan, mapped: Mapped) -> Job:
     """The job with the structure and values of every rank."""
-    grid = Grid.of(plan)
+    grid = RankGrid.of(plan)
     scaled = with_lengths(job, plan, _as_dealt(plan, mapped))
     traces: dict[tuple[int, bytes], int] = {}
     made: list[Trace] = []
@@ -161,7 +158,7 @@ def _ends(codes: I32, words: list[str], end: str) -> Bool:
 def with_domain(job: Job, plan: Plan) -> Job:
     """A job of tiles without the messages across the border of the field."""
     rows, columns = plan.domain_of
-    grid = Grid.of(plan)
+    grid = RankGrid.of(plan)
     traces: dict[tuple[int, bytes], int] = {}
     made: list[Trace] = []
     places: dict[tuple[int, int], int] = {}

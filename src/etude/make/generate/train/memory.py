@@ -13,9 +13,9 @@ from math import ceil
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.cost.ops import width
+from etude.kernels.arrays import I64
 from etude.make.generate.blocks.ops import bytes_of
 from etude.make.generate.blocks.recompute import NOTHING, kept
 from etude.make.generate.blocks.shard import Block
@@ -24,9 +24,7 @@ from etude.make.generate.schedules.pipeline import Action
 from etude.make.generate.train.allocator import rounding
 from etude.make.generate.train.optimizer import state_bytes
 from etude.make.generate.train.sharing import copies
-from etude.make.generate.train.stage import Layout
-
-I64 = NDArray[np.int64]
+from etude.make.generate.train.stage import StageLayout
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,20 +158,20 @@ def _fullest(held: I64, beside: I64, gradients: I64) -> tuple[int, int, int]:
     return int(held[at]), int(beside[at]), int(gradients[at])
 
 
-def memory_of(plan: Plan, layout: Layout, rank: int, alike: dict[Any, Moments] | None = None) -> Memory:
+def memory_of(plan: Plan, layout: StageLayout, rank: int, alike: dict[Any, Moments] | None = None) -> Memory:
     """Memory of a pipeline rank; `alike` caches the moments of stages."""
     fixed, buffer = _static(plan, layout, rank)
     blocks = [b for stage in layout.schedule.held[rank] for b in layout.stages[stage]]
     return Memory(*fixed, *_over_time(plan, layout, rank, buffer, alike), rounding=_rounding(plan, blocks))
 
 
-def static_of(plan: Plan, layout: Layout, rank: int) -> Memory:
+def static_of(plan: Plan, layout: StageLayout, rank: int) -> Memory:
     """Memory without any action: what is always present."""
     none = np.zeros(0, np.int64)
     return Memory(*_static(plan, layout, rank)[0], none, none, none)
 
 
-def _static(plan: Plan, layout: Layout, rank: int) -> tuple[tuple[int, int, int], int]:
+def _static(plan: Plan, layout: StageLayout, rank: int) -> tuple[tuple[int, int, int], int]:
     """(Weights, gradients, optimizer), and the part of the gradients that is the buffer of a block before ZeRO shards
     it."""
     held = layout.schedule.held[rank]
@@ -223,7 +221,7 @@ def _cast(plan: Plan, blocks: Sequence[Block]) -> int:
 
 
 def _over_time(
-    plan: Plan, layout: Layout, rank: int, buffer: int, alike: dict[Any, Moments] | None
+    plan: Plan, layout: StageLayout, rank: int, buffer: int, alike: dict[Any, Moments] | None
 ) -> tuple[I64, I64, I64]:
     """Activations, working memory and gradients of each action. `buffer`: gradients of a block before ZeRO shards
     them."""

@@ -22,7 +22,8 @@ from etude.cost.ops import OpClass, Work, width
 from etude.make.generate.blocks.ops import Op, Phase, bytes_of, compute, shapes
 from etude.make.generate.blocks.shard import Block
 from etude.make.generate.blocks.trained import PRODUCTS
-from etude.make.generate.plan import Optimizer, Plan
+from etude.make.generate.choices import Optimizer
+from etude.make.generate.plan import Plan
 from etude.make.generate.train.sharing import copies, owned
 
 SCALED: Final = 256

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32, I64
 from etude.make.generate.blocks.ops import Op
-from etude.make.generate.nodes import Book, End, Nodes, Units
+from etude.make.generate.nodes import Book, End, StepNodes, Units
 from etude.make.generate.train.fragment import BEFORE, Fragment
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
-
-class Program:
+class StepProgram:
     """Rows and edges in order of creation. `place` returns the row at which a fragment begins.
 
     A fragment is placed once for each micro-batch, so `place` only records where; the columns are built at the end, all
@@ -96,12 +93,12 @@ class Program:
             found.append((inside[:, None, :] + np.array(bases, np.int32)[None, :, None]).reshape(2, -1))
         return np.concatenate(found, axis=1)
 
-    def nodes(self) -> Nodes:
+    def nodes(self) -> StepNodes:
         """All nodes of the program, with fragments expanded."""
         op, module, micro, tag = self._rows()
         since, step = np.array(self._steps, np.int64).T
         units = np.array(self.units, np.int64).reshape(-1, len(Units._fields)).T
-        return Nodes(
+        return StepNodes(
             book=self.book,
             op=op,
             module=module,

@@ -14,12 +14,12 @@ from etude.make.generate.blocks.ops import Op, Phase, Stream, bytes_of, message
 from etude.make.generate.blocks.recompute import NOTHING
 from etude.make.generate.blocks.shard import Block
 from etude.make.generate.plan import Plan
-from etude.make.generate.schedules.round_robin import Cut, Options, Rounds, cut
+from etude.make.generate.schedules.round_robin import DispatchRounds, RoundRobinOptions, StageCut, cut
 from etude.make.generate.train.fragment import BEFORE, Emitter, Fragment, backward
 from etude.make.generate.train.memory import Memory, saved
-from etude.make.generate.train.program import Program
+from etude.make.generate.train.program import StepProgram
 from etude.make.generate.train.sharing import copies, gather, kinds, reduce
-from etude.make.generate.train.stage import Layout, quantise
+from etude.make.generate.train.stage import StageLayout, quantise
 from etude.model.schema import IS_BATCH, UNKNOWN, Kind
 
 NAME = "roundrobin"
@@ -30,7 +30,7 @@ def is_round_robin(plan: Plan) -> bool:
     return word.lower().replace("-", "").replace("_", "") == NAME
 
 
-def rounds_of(plan: Plan, blocks: Sequence[Block]) -> Rounds:
+def rounds_of(plan: Plan, blocks: Sequence[Block]) -> DispatchRounds:
     """How these blocks are cut and dispatched. Raises UsageError for options that assume weights held by ranks."""
     for given, flag, why in (
         (plan.directives, "directives", "directives define what the ranks of a stage share"),
@@ -46,22 +46,22 @@ def rounds_of(plan: Plan, blocks: Sequence[Block]) -> Rounds:
     back = [float(sum(max(o.flops, 0) for op in b.ops for o in op.backward if o.flops != UNKNOWN)) for b in blocks]
     both = [f + b for f, b in zip(forward, back, strict=True)]
     first = next((i for i, block in enumerate(blocks) if block.goes_back), len(blocks))
-    cuts = cut(forward, both, Options.parse(plan.schedule), first)
+    cuts = cut(forward, both, RoundRobinOptions.parse(plan.schedule), first)
     if len(cuts) * plan.steps < plan.pp:
         raise UsageError(
             f"schedule `{plan.schedule}`: {len(cuts)} stages in {plan.steps} steps leave some of {plan.pp} ranks idle",
             hint=f"--pp {len(cuts) * plan.steps}",
         )
-    return Rounds(cuts, plan.pp, plan.micro_batches, plan.steps)
+    return DispatchRounds(cuts, plan.pp, plan.micro_batches, plan.steps)
 
 
-def layout_of_rounds(rounds: Rounds, blocks: Sequence[Block]) -> Layout:
+def layout_of_rounds(rounds: DispatchRounds, blocks: Sequence[Block]) -> StageLayout:
     """Layout whose stages are the cuts. No rank has a copy of a tied embedding: the host sums its gradients."""
     stages = tuple(tuple(blocks[c.first : c.last]) for c in rounds.cuts)
-    return Layout(rounds.schedule(), {}, stages, 0, frozenset())
+    return StageLayout(rounds.schedule(), {}, stages, 0, frozenset())
 
 
-def costs(layout: Layout, rounds: Rounds) -> list[float]:
+def costs(layout: StageLayout, rounds: DispatchRounds) -> list[float]:
     """Work of a micro-batch in each cut, in FLOPs."""
     found = []
     for blocks, one in zip(layout.stages, rounds.cuts, strict=True):
@@ -71,7 +71,7 @@ def costs(layout: Layout, rounds: Rounds) -> list[float]:
     return found
 
 
-def round_figures(layout: Layout, rounds: Rounds) -> dict[str, Any]:
+def round_figures(layout: StageLayout, rounds: DispatchRounds) -> dict[str, Any]:
     """Metrics of the schedule as for other pipelines, with times in FLOPs, and the number of stages."""
     cost = costs(layout, rounds)
     begin, end = rounds.times(cost)
@@ -94,10 +94,10 @@ class RoundWalk:
     """Writes the program of one rank."""
 
     plan: Plan
-    layout: Layout
-    rounds: Rounds
+    layout: StageLayout
+    rounds: DispatchRounds
     rank: int
-    program: Program
+    program: StepProgram
     fragments: dict[tuple[int, bool], Fragment] = field(default_factory=dict)
     ops: dict[tuple[object, ...], Op] = field(default_factory=dict)
     """Equal loads, stores and messages share one op of the book."""
@@ -228,7 +228,7 @@ class RoundWalk:
         op = Op(name=part, part=part, kind=kind, size_bytes=size, stream=stream, phase=phase, dtype=self.plan.dtype)
         return self.ops.setdefault((kind, part, size, phase), op.replace(mark=mark) if mark else op)
 
-    def _keep(self, one: Cut, micro: int, value: int) -> None:
+    def _keep(self, one: StageCut, micro: int, value: int) -> None:
         """Stores the inputs of backward stages on the host."""
         for at in self._borders():
             if one.first < at <= one.last:
@@ -238,7 +238,7 @@ class RoundWalk:
     def _borders(self) -> list[int]:
         return [c.first for c in self.rounds.cuts if c.back and not c.fused and c.first]
 
-    def _again(self, one: Cut, micro: int) -> list[int]:
+    def _again(self, one: StageCut, micro: int) -> list[int]:
         """Loads the input of a backward stage from the host."""
         if not one.first:
             return []
@@ -258,7 +258,7 @@ class RoundWalk:
                 self.program.add(op, block.name, data=done)
 
 
-def _forward(program: Program, blocks: Sequence[Block], phase: Phase | None) -> Fragment:
+def _forward(program: StepProgram, blocks: Sequence[Block], phase: Phase | None) -> Fragment:
     emitter = Emitter(program.book)
     first, last = [], []
     for block in blocks:
@@ -269,7 +269,7 @@ def _forward(program: Program, blocks: Sequence[Block], phase: Phase | None) -> 
     return emitter.done(first, last, range(len(blocks)))
 
 
-def memory_of_rounds(plan: Plan, layout: Layout, rounds: Rounds, rank: int) -> Memory:
+def memory_of_rounds(plan: Plan, layout: StageLayout, rounds: DispatchRounds, rank: int) -> Memory:
     """Weights and gradients of two visits, the current one and the one before; activations of one micro-batch."""
     visits = [number for _, number in rounds.visits(rank)]
     load = layout.routing.fullest([b for n in visits for b in layout.stages[n]]) if layout.routing else 1.0

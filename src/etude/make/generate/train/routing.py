@@ -11,22 +11,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64, I64, Bool
 from etude.make.generate.blocks.loads import loads_of
 from etude.make.generate.blocks.shard import Block
 from etude.make.generate.plan import Plan
-from etude.make.generate.ranks import Grid
+from etude.make.generate.ranks import RankGrid
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.trace import Trace
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Routing:
+class ExpertRouting:
     """Load of expert-parallel ranks in each layer with experts."""
 
     layers: tuple[str, ...]
@@ -47,19 +43,19 @@ class Routing:
         return np.array([number.get(path.partition(".experts.")[0], 0) for path in paths] + [0], np.int64)
 
 
-def routing_of(plan: Plan, blocks: Sequence[Block], experts: int, tokens: int) -> Routing | None:
+def routing_of(plan: Plan, blocks: Sequence[Block], experts: int, tokens: int) -> ExpertRouting | None:
     """Load of each rank; None if equal. `tokens`: token copies that a rank sends to experts in a layer, one per
     choice."""
     if plan.moe_loads:
         names = tuple(b.name for b in blocks if any(op.expert for op in b.ops))
         each = expert_tokens(plan, experts, len(names), tokens)
-        return Routing(names, each.reshape(len(names), plan.ep, -1).sum(axis=2) / tokens)
+        return ExpertRouting(names, each.reshape(len(names), plan.ep, -1).sum(axis=2) / tokens)
     if plan.moe_skew == 1.0 or plan.ep == 1:
         return None
     load = _steep(plan.moe_skew, plan.ep)
     if plan.moe_skew <= 2.0:
         load = np.linspace(2.0 - plan.moe_skew, plan.moe_skew, plan.ep)
-    return Routing((), np.minimum(load, plan.capacity or np.inf)[None])
+    return ExpertRouting((), np.minimum(load, plan.capacity or np.inf)[None])
 
 
 def expert_tokens(plan: Plan, experts: int, layers: int, tokens: int) -> I64:
@@ -91,7 +87,7 @@ def _steep(skew: float, ranks: int) -> F64:
     return np.asarray(skew * place**low, np.float64)
 
 
-def routed(grid: Grid, traces: list[Trace], routing: Routing | None) -> Mapping[int, Mapping[str, I64]]:
+def routed(grid: RankGrid, traces: list[Trace], routing: ExpertRouting | None) -> Mapping[int, Mapping[str, I64]]:
     """Values of every rank, shared by ranks of the same stage and expert coordinate."""
     if routing is None or (routing.load == 1.0).all():
         return {}
@@ -104,7 +100,7 @@ def routed(grid: Grid, traces: list[Trace], routing: Routing | None) -> Mapping[
     return values
 
 
-def _loaded(trace: Trace, routing: Routing, rank: int) -> dict[str, I64]:
+def _loaded(trace: Trace, routing: ExpertRouting, rank: int) -> dict[str, I64]:
     """Values of an expert rank. The fraction of tokens that is sent is the mean of the loads; the rest is over
     capacity."""
     slots = np.array([*trace.group_slots, ""])[trace.group]

@@ -15,7 +15,7 @@ from etude.model.schema import Collective
 
 
 @dataclass(frozen=True, slots=True)
-class Copies:
+class WeightCopies:
     """Ranks with the same weights: `shards` ranks with a part each (1: whole), and `replicas` such sets."""
 
     expert: bool
@@ -28,17 +28,17 @@ class Copies:
         return -(-params // self.shards) * self.shards
 
 
-def copies(plan: Plan, *, expert: bool) -> Copies:
+def copies(plan: Plan, *, expert: bool) -> WeightCopies:
     n, shards = (plan.expert_replicas, plan.expert_shards) if expert else (plan.replicas, plan.shards)
     group, shard, replica = ("edp", "eshard", "ereplica") if expert else ("dp", "shard", "replica")
     if shards == 1:
-        return Copies(expert, 1, n, "", group)
+        return WeightCopies(expert, 1, n, "", group)
     if shards < n:
-        return Copies(expert, shards, n // shards, shard, replica)
-    return Copies(expert, n, 1, group, "")
+        return WeightCopies(expert, shards, n // shards, shard, replica)
+    return WeightCopies(expert, n, 1, group, "")
 
 
-def kinds(plan: Plan, blocks: Sequence[Block], *, trained: bool = False) -> list[Copies]:
+def kinds(plan: Plan, blocks: Sequence[Block], *, trained: bool = False) -> list[WeightCopies]:
     """Kinds of weights in these blocks of which there are several copies or shards; `trained`: only weights with
     gradients."""
     if plan.directives:  # directives define what copies share
@@ -66,7 +66,7 @@ def buckets(blocks: Sequence[Block], order: Sequence[int], limit: int, *, expert
     return [*found, (size, members)] if members else found
 
 
-def gather(plan: Plan, group: Copies, params: int, phase: Phase = Phase.FORWARD) -> Op:
+def gather(plan: Plan, group: WeightCopies, params: int, phase: Phase = Phase.FORWARD) -> Op:
     """Op that gathers whole weights from their shards."""
     full = bytes_of(group.padded(params), plan.dtype)
     return collective(
@@ -81,7 +81,7 @@ def gather(plan: Plan, group: Copies, params: int, phase: Phase = Phase.FORWARD)
     )
 
 
-def reduce(plan: Plan, group: Copies, params: int) -> list[Op]:
+def reduce(plan: Plan, group: WeightCopies, params: int) -> list[Op]:
     """Ops that sum gradients over the copies: a reduce-scatter to the shards, then an all-reduce over replicas."""
     ops = []
     full = bytes_of(group.padded(params), plan.grad_dtype)

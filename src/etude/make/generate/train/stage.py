@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from etude.cost.ops import OpClass, Work
 from etude.make.generate.blocks.ops import Op, Phase, Stream, bytes_of, collective, compute, message, shapes
 from etude.make.generate.blocks.shard import Block
+from etude.make.generate.choices import Scaling
 from etude.make.generate.nodes import End, FurtherSum
-from etude.make.generate.plan import Plan, Scaling
+from etude.make.generate.plan import Plan
 from etude.make.generate.schedules.pipeline import Action, PipelineSchedule
 from etude.make.generate.train.fragment import BEFORE, Fragment, backward, forward
 from etude.make.generate.train.optimizer import norm, state_bytes, update
-from etude.make.generate.train.program import Program
-from etude.make.generate.train.routing import Routing
+from etude.make.generate.train.program import StepProgram
+from etude.make.generate.train.routing import ExpertRouting
 from etude.make.generate.train.sharing import buckets, gather, kept_bytes, kinds, owned, reduce, tensor_sums
 from etude.model.schema import IS_BATCH, IS_CHECKPOINT, Collective, Kind
 
@@ -27,7 +28,7 @@ PHASES = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Layout:
+class StageLayout:
     """The blocks of each stage, and the pipeline rank of each stage's micro-batch."""
 
     schedule: PipelineSchedule
@@ -40,7 +41,7 @@ class Layout:
     """Pipeline ranks that have the embedding and train it."""
     goes_back: int = 0
     """First stage with work in the backward pass."""
-    routing: Routing | None = None
+    routing: ExpertRouting | None = None
     """Load of expert-parallel ranks; None: equal."""
 
     def load(self, rank: int) -> float:
@@ -50,13 +51,13 @@ class Layout:
 
 
 @dataclass(slots=True)
-class Walk:
+class StageWalk:
     """Writes the program of one pipeline rank."""
 
     plan: Plan
-    layout: Layout
+    layout: StageLayout
     rank: int
-    program: Program
+    program: StepProgram
     fragments: dict[tuple[Action, int], Fragment] = field(default_factory=dict)
     exits: dict[tuple[Action, int, int], int] = field(default_factory=dict)
     """Row with the result of (action, stage, micro-batch)."""

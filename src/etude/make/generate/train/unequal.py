@@ -4,16 +4,14 @@ have unequal parts of both. Products scale with a rank's tokens, attention with 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64
 from etude.make.generate.maps.shares import check_sum
 from etude.make.generate.plan import Plan
-from etude.make.generate.ranks import Grid
+from etude.make.generate.ranks import RankGrid
 from etude.make.generate.train.lengths import attention_rows, scaled_column
 from etude.model.job import Job
 from etude.model.schema import Collective
-
-F64 = NDArray[np.float64]
 
 
 def parts_of(plan: Plan, heads: int, kv_heads: int) -> tuple[F64, F64]:
@@ -28,7 +26,7 @@ def parts_of(plan: Plan, heads: int, kv_heads: int) -> tuple[F64, F64]:
 
 def with_parts(job: Job, plan: Plan, tokens: F64, heads: F64) -> Job:
     """The job with these parts. An exchange of heads for tokens is as large as the larger of a rank's two parts."""
-    at = Grid.of(plan).at["cp"].tolist()
+    at = RankGrid.of(plan).at["cp"].tolist()
     values, made = {}, {}
     for rank, cp in enumerate(at):
         key = int(job.trace_of[rank]), cp

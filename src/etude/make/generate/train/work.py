@@ -17,22 +17,22 @@ from numpy.typing import NDArray
 from etude.make.generate.blocks.ops import Op, Phase
 from etude.make.generate.blocks.recompute import redone
 from etude.make.generate.blocks.shard import Block
+from etude.make.generate.choices import ContextMap
 from etude.make.generate.model.shape import Model
 from etude.make.generate.nodes import Book, columns_of
-from etude.make.generate.plan import ContextMap, Plan
-from etude.make.generate.ranks import Grid, bind, job_of
+from etude.make.generate.plan import Plan
+from etude.make.generate.ranks import RankGrid, bind, job_of
 from etude.make.generate.schedules.pipeline import Action
 from etude.make.generate.schedules.pipeline import times as unit_times
 from etude.make.generate.train.job import lay_out
 from etude.make.generate.train.optimizer import norm, update
 from etude.make.generate.train.rounds import is_round_robin
 from etude.make.generate.train.sharing import buckets, gather, kinds, owned, reduce
-from etude.make.generate.train.stage import PHASES, Layout
+from etude.make.generate.train.stage import PHASES, StageLayout
 from etude.model.build import build_trace
 from etude.model.job import Job
 from etude.model.schema import Kind
 
-F64 = NDArray[np.float64]
 Times = Callable[[Plan, Sequence[Op]], list[float]]
 """(Plan, ops) -> least time of each op, ns."""
 Ends = tuple[float, float]
@@ -49,16 +49,16 @@ def least_step_ns(model: Model, plan: Plan, times: Times, *, alone: bool = False
         return 0.0
     if layout.schedule.window:
         return 0.0
-    work = Work(plan, layout, alone)
-    return Clock(work, work.costs(times)).step_ns()
+    work = PlanWork(plan, layout, alone)
+    return ScheduleClock(work, work.costs(times)).step_ns()
 
 
 @dataclass(slots=True)
-class Work:
+class PlanWork:
     """Distinct ops of a plan, and where they are used."""
 
     plan: Plan
-    layout: Layout
+    layout: StageLayout
     alone: bool = False
     book: Book = field(default_factory=Book)
     passes: dict[tuple[int, Action], list[tuple[int, Op]]] = field(default_factory=dict)
@@ -134,16 +134,16 @@ def job_of_ops(plan: Plan, ops: Sequence[Op]) -> tuple[Job, list[int]]:
     numbers = np.array([book.op(op) for op in ops], np.int32)
     columns, groups, peers = columns_of(book, numbers)
     trace = build_trace(columns, group_slots=groups, peer_slots=len(peers))
-    grid, program = Grid.of(plan), np.zeros(plan.gpus, np.int64)
+    grid, program = RankGrid.of(plan), np.zeros(plan.gpus, np.int64)
     job = job_of("ops", [trace], program, bind(grid, [(groups, peers)], program), {})
     return job, np.unique(grid.at["pp"], return_index=True)[1].tolist()
 
 
 @dataclass(slots=True)
-class Clock:
+class ScheduleClock:
     """Goes through the schedule with the least time of each pass."""
 
-    work: Work
+    work: PlanWork
     costs: list[float]
     known: dict[tuple[int, Action, float], Ends] = field(default_factory=dict)
     whole: dict[tuple[int, Action], tuple[Ends, list[float]]] = field(default_factory=dict)

@@ -24,7 +24,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.kernels.arrays import distinct_values
+from etude.kernels.arrays import I32, I64, distinct_values
 from etude.kernels.compile import kernel
 from etude.model.graph import dependencies, topological_order
 from etude.model.job import Job
@@ -32,8 +32,6 @@ from etude.model.match import WORLD, Matching, match, positions
 from etude.model.schema import Collective, Kind
 from etude.model.trace import Trace
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 Values = Mapping[str, NDArray[Any]]
 
 SIMULATED: Final = (

@@ -1,4 +1,4 @@
-"""A System as the files that ASTRA-sim's binaries read beside a workload: network, system, memory, logical dimensions,
+"""A System as the files that ASTRA-sim's binaries read with a workload: network, system, memory, logical dimensions,
 and a topology for its ns-3 backend.
 
 Figures are those of the levels: a rate is what payload reaches, a ring's is shared by its two ways, that of full

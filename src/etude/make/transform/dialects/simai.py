@@ -7,8 +7,8 @@
 
 Tensor-parallel groups are neighbours, data-parallel ones as far apart as these are wide: the text has no others.
 Compute before a collective is its forward time. The text has no dependencies: collectives run one after the other,
-those of data-parallel groups in the backward pass, behind all compute. 1 ns stands where nothing computes. An
-all-reduce of all ranks beside groups is one among neighbours and one across them.
+those of data-parallel groups in the backward pass, behind all compute. 1 ns is written where nothing computes. An
+all-reduce of all ranks next to groups is one among neighbours and one across them.
 """
 
 from __future__ import annotations
@@ -16,17 +16,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.model.fold import fold
 from etude.model.graph import topological_order
 from etude.model.job import Job
 from etude.model.schema import Collective, Kind
 from etude.model.trace import Trace
-
-I64 = NDArray[np.int64]
 
 _WORDS: Final = {
     Collective.ALL_REDUCE: "ALLREDUCE",

@@ -15,15 +15,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64, Bool
 from etude.kernels.varint import decode_varint, encode_varint
 from etude.model import text
 from etude.model.job import Job
 from etude.model.marks import marked, marks
 from etude.model.schema import IS_BATCH, IS_CHECKPOINT, READS_FILE, UNKNOWN, WRITES_FILE, Kind
 from etude.model.trace import Trace, complete_layouts, lanes
-
-Bool = NDArray[np.bool_]
-I64 = NDArray[np.int64]
 
 STORAGE_NODE, BATCH_NODE, CHECKPOINT_NODE = 8, 9, 10
 TYPE: Final = {

@@ -19,15 +19,16 @@ from etude.base.errors import CycleError, UsageError
 from etude.cost.collectives import p2p_time_ns
 from etude.cost.groups import GroupShape, group_shape
 from etude.cost.tiers.transfers import tier_of
+from etude.kernels.arrays import I64
 from etude.machine.system import System
 from etude.make.transform.edits.below import Below, beside, check_room
 from etude.make.transform.edits.definition import Definition, Freed, Here, Parties
 from etude.make.transform.edits.exposure import Exposure
 from etude.make.transform.edits.spoken import Edit
 from etude.make.transform.edits.table import TABLE
-from etude.make.transform.rewrite import Rewriting, Selector, View
+from etude.make.transform.rewrite import ProgramView, Rewriting, Selector
 from etude.make.transform.rewrite.selector import WORLD
-from etude.model.check.findings import Finding, Report, classes
+from etude.model.check.findings import Finding, FindingList, classes
 from etude.model.check.groups import check_collectives, check_groups
 from etude.model.check.messages import check_messages
 from etude.model.graph import find_cycle
@@ -37,7 +38,6 @@ from etude.model.schema import UNKNOWN, Kind
 from etude.model.timing import Timing
 from etude.model.trace import Trace
 
-I64 = NDArray[np.int64]
 Said = str | Edit
 Columns = dict[str, NDArray[Any]]
 Times = Callable[[Job], Timing | None]
@@ -45,7 +45,7 @@ Times = Callable[[Job], Timing | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class EditStep:
     """The effect of one edit. Bytes are those of all communication of all ranks."""
 
     edit: Edit
@@ -70,14 +70,12 @@ class Step:
 @dataclass(frozen=True, slots=True, eq=False)
 class Edited:
     job: Job
-    steps: tuple[Step, ...]
+    steps: tuple[EditStep, ...]
     notes: tuple[str, ...]
     """Assumptions."""
 
 
-def edit(
-    job: Job, *edits: Said | Iterable[Said], system: System | None = None, times: Times | None = None
-) -> Job:  # fmt: skip
+def edit(job: Job, *edits: Said | Iterable[Said], system: System | None = None, times: Times | None = None) -> Job:
     """The job with these edits, in their order; `system` is what `when=pays` judges by, and `times`, as
     `lambda job: etude.simulate(job, system).timing`, how it sees what of a call is hidden.
 
@@ -112,7 +110,7 @@ def apply_edits(job: Job, edits: Sequence[Said], *, system: System | None = None
             notes[_nothing_selected(job, one)] = None
         if changed is not job:
             changed = _marked(job, changed, one)
-        steps.append(Step(one, nodes, before, communicated_bytes(changed), tuple(freed)))
+        steps.append(EditStep(one, nodes, before, communicated_bytes(changed), tuple(freed)))
         job = changed
     return Edited(job, tuple(steps), tuple(notes))
 
@@ -208,7 +206,7 @@ class _Applied:
         job, uses = self.job, np.zeros(len(self.job.ranks), np.bool_)
         for one in _classes(job, self.select, None, []):
             trace, ranks = job.traces[one.trace], job.ranks[one.at]
-            view = View(trace=trace, group_names=_names(job, int(ranks[0]), trace), ranks=ranks)
+            view = ProgramView(trace=trace, group_names=_names(job, int(ranks[0]), trace), ranks=ranks)
             uses[one.at] = len(self.select.rows(view, self.definition.selects)) > 0
         return beside(job, self.system, tier_of(self.system, str(name)), uses)
 
@@ -218,7 +216,7 @@ class _Applied:
         trace = job.traces[one.trace].replace(**one.own) if one.own else job.traces[one.trace]
         ranks, first = job.ranks[one.at], int(one.at[0])
         names = _names(job, int(ranks[0]), trace)
-        rows = self.select.rows(View(trace=trace, group_names=names, ranks=ranks), definition.selects)
+        rows = self.select.rows(ProgramView(trace=trace, group_names=names, ranks=ranks), definition.selects)
         rewriting = Rewriting(trace)
         if len(rows):
             here = Here(
@@ -345,12 +343,14 @@ def _refuse_broken(job: Job, changed: Job) -> None:
     before = {finding.kind for finding in _disagreements(job)}
     for finding in _disagreements(changed):
         if finding.kind not in before and finding.severity == "error":
-            raise UsageError(f"ranks would no longer agree: {finding.what}",
-                             hint="an edit of communication must select it on all of its members")  # fmt: skip
+            raise UsageError(
+                f"ranks would no longer agree: {finding.what}",
+                hint="an edit of communication must select it on all of its members",
+            )
 
 
 def _disagreements(job: Job) -> list[Finding]:
-    report, matching = Report(job), match(job)
+    report, matching = FindingList(job), match(job)
     same = classes(job.trace_of)
     check_groups(report, same, matching)
     check_collectives(report, matching)

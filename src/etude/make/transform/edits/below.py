@@ -9,12 +9,11 @@ from numpy.typing import NDArray
 
 from etude.base.errors import ClusterError, UsageError
 from etude.cost.tiers.transfers import tier_of
+from etude.kernels.arrays import I64
 from etude.machine.scopes import scope_level, units_of
 from etude.machine.system import System
 from etude.machine.tier import Tier
 from etude.model.job import Job
-
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,7 +5,7 @@ With S raw bytes of a message and T(S) its time, coding `around` it takes
     2 fixed + S/encode + T(S/r) + S/decode,      1/r = 1/ratio + overhead
 
 An all-gather of p members encodes its own part and decodes those of the others; an all-to-all codes all but its own
-part. A reduction cannot be coded around, since sums of codes are no codes: it is coded `inside`, where every hop
+part. A reduction cannot be coded around, since sums of codes are not codes: it is coded `inside`, where every hop
 decodes, adds and encodes. Inside, chunks of `chunk` raw bytes go through encoder, link and decoder as a pipeline, each
 on a lane of its own: with n of them and times x, y, z of a chunk, and a that of the first bit,
 
@@ -17,10 +17,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.base.grammar import line
+from etude.kernels.arrays import F64, I64, Bool
 from etude.make.transform.edits.definition import (
     Definition,
     Here,
@@ -35,10 +35,6 @@ from etude.make.transform.edits.definition import (
 from etude.make.transform.rewrite.rewriting import AFTER, BEFORE, compute_stream, free_stream
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.trace import Trace
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
-Bool = NDArray[np.bool_]
 
 REDUCING = (
     Collective.ALL_REDUCE, Collective.REDUCE, Collective.REDUCE_SCATTER, Collective.REDUCE_SCATTER_BLOCK,
@@ -84,7 +80,7 @@ def rewrite(
     _behind(here, calls.rows, np.where(kind == Kind.SEND, 0, behind_ns), np.where(inside, own + 1, stream))
 
 
-class Calls(NamedTuple):
+class CodedCalls(NamedTuple):
     """Communication to be coded: the uncoded part, and the part on the wire."""
 
     rows: I64
@@ -95,8 +91,8 @@ class Calls(NamedTuple):
     decode_ns: F64
     chunks: I64
 
-    def take(self, which: Bool) -> Calls:
-        return Calls(*(column[which] for column in self))  # type: ignore[arg-type]
+    def take(self, which: Bool) -> CodedCalls:
+        return CodedCalls(*(column[which] for column in self))  # type: ignore[arg-type]
 
 
 def _coded(here: Here, rows: I64) -> Bool:
@@ -139,7 +135,7 @@ def tensor_classes(here: Here, rows: I64) -> I64:
     return np.where(of_cache & (trace.kind[rows] != Kind.COLL), CLASSES.index("kv"), found)
 
 
-def _calls(here: Here, rows: I64, part: F64, codec: tuple[float, float, int], chunk: I64) -> Calls:
+def _calls(here: Here, rows: I64, part: F64, codec: tuple[float, float, int], chunk: I64) -> CodedCalls:
     encode, decode, fixed = codec
     trace, raw, p = here.trace, _raw(here.trace, rows), here.members(rows).astype(np.float64)
     what = trace.collective[rows]
@@ -156,10 +152,10 @@ def _calls(here: Here, rows: I64, part: F64, codec: tuple[float, float, int], ch
     sent, got = np.where(whole, raw, sent), np.where(whole, 2 * raw * others, got)
     encode_ns, decode_ns = fixed + sent / encode, fixed + got / decode
     chunks = np.where(chunk > 0, -(-raw // np.maximum(chunk, 1)), 1)
-    return Calls(rows, raw, rounded(raw * part), encode_ns, decode_ns, np.maximum(chunks, 1))
+    return CodedCalls(rows, raw, rounded(raw * part), encode_ns, decode_ns, np.maximum(chunks, 1))
 
 
-def _exposed(here: Here, calls: Calls, link: float) -> tuple[F64, F64]:
+def _exposed(here: Here, calls: CodedCalls, link: float) -> tuple[F64, F64]:
     """Time before and after the wire: of the first chunk, and of the last one with the codec's backlog."""
     first, last = calls.encode_ns / calls.chunks, calls.decode_ns / calls.chunks
     many = calls.chunks > 1
@@ -183,7 +179,7 @@ def _times(here: Here, rows: I64, sent: I64, link: float) -> F64:
     return found
 
 
-def _resize(here: Here, calls: Calls) -> None:
+def _resize(here: Here, calls: CodedCalls) -> None:
     """Bytes on the wire; a recorded time was for the raw bytes, and is unknown for these."""
     trace, rows, made = here.trace, calls.rows, here.made
     for name in ("in_bytes", "out_bytes"):
@@ -243,12 +239,14 @@ EDIT = Definition(
         "fixed": Parameter(read=time, default="0", doc="fixed time of each encoding and each decoding"),
         "overhead": Parameter(read=number(), default="0", doc="additional coded bytes per raw byte: scales"),
         "where": Parameter(
-            read=choice("auto", "around", "inside"), default="auto",
+            read=choice("auto", "around", "inside"),
+            default="auto",
             doc="around the call, or inside its steps; auto: inside reductions",
         ),
         "chunk": Parameter(read=size, default="0", doc="raw bytes of a chunk inside a call; 0: all in one"),
         "lane": Parameter(
-            read=choice("compute", "own"), default="compute",
+            read=choice("compute", "own"),
+            default="compute",
             doc="stream of codecs around a call: the compute stream, or their own",
         ),
         "when": Parameter(read=choice("always", "pays"), default="always", doc="pays: only calls that become faster"),
@@ -258,4 +256,4 @@ EDIT = Definition(
     rewrite=rewrite,
     timed=True,
     machine=lambda *, when, chunk, **_: when == "pays" or chunk > 0,
-)  # fmt: skip
+)

@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import ClusterError, UsageError
+from etude.kernels.arrays import F64, I64
 from etude.machine.data_plane import DataPlane
 from etude.machine.system import System
 from etude.make.transform.edits.below import asked_tier
@@ -37,9 +37,6 @@ from etude.model.job import Job
 from etude.model.schema import IS_BATCH, READS_FILE, UNKNOWN, Collective, Kind, Why
 from etude.model.trace import Trace
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
-
 NOWHERE: Final = "rate"
 """Samples come at the rate `read`, not from a tier."""
 SYSTEM: Final = "system"
@@ -55,7 +52,7 @@ _PLANE: Final = {
 """Parameter for each field of `DataPlane`."""
 
 
-class Making(NamedTuple):
+class BatchStages(NamedTuple):
     """Time of a batch in each stage, in ns; `turns`: one thread reads and decodes."""
 
     size_bytes: int
@@ -102,7 +99,7 @@ def rewrite(
         raise UsageError(f"visible=all: {loaders:,} of {here.job.world_size:,} ranks read samples", hint="visible=rank")
     if of == PRODUCER and pause and not plane.producers:
         raise UsageError("of=producer: there is no producer", hint="producers=8 make=1GB/s")
-    making = Making(
+    making = BatchStages(
         size_bytes=total, read_bytes=math.ceil(total / ratio), read_ns=latency_ns + total / ratio / read,
         decode_ns=_takes_ns(total, plane.decode_bytes_per_s), work_ns=_takes_ns(total, plane.work_bytes_per_s),
         copy_ns=total / copy, make_ns=_takes_ns(total * loaders, plane.make_bytes_per_s), commit_ns=plane.commit_ns,
@@ -180,7 +177,7 @@ def _everyone(here: Here) -> int:
     raise UsageError("visible=all: the job has no group of all ranks", hint="visible=rank")
 
 
-def _made(here: Here, first: I64, taken: I64, making: Making, fault: Fault) -> I64:
+def _made(here: Here, first: I64, taken: I64, making: BatchStages, fault: Fault) -> I64:
     """Nodes that end the production of each batch: made and committed by a producer, read, decoded, assembled by one
     worker. It begins when there is room in the queue."""
     made, n, thread = here.made, len(first), free_thread(here.trace)
@@ -211,7 +208,7 @@ def _made(here: Here, first: I64, taken: I64, making: Making, fault: Fault) -> I
     return ends
 
 
-def _produced(here: Here, first: I64, making: Making, fault: Fault) -> tuple[I64, I64] | None:
+def _produced(here: Here, first: I64, making: BatchStages, fault: Fault) -> tuple[I64, I64] | None:
     """(what begins each batch, what shows it to readers): batch b is made by producer b modulo their number, and
     batches are committed in order, one after another. A paused producer makes its batch after that."""
     if not making.producers:
@@ -232,7 +229,7 @@ def _produced(here: Here, first: I64, making: Making, fault: Fault) -> tuple[I64
     return make, commit[commit_of]
 
 
-def _commits(n: int, making: Making) -> tuple[I64, I64, F64]:
+def _commits(n: int, making: BatchStages) -> tuple[I64, I64, F64]:
     """(the first batch of each commit, the commit that each batch is in, how long each takes). A commit takes longer
     with every one that the manifest holds; a checkpoint leaves no more of them than the queue has batches."""
     pace_ns = making.make_ns / min(making.producers, making.queue)
@@ -257,7 +254,7 @@ def _commits(n: int, making: Making) -> tuple[I64, I64, F64]:
     return np.array(starts, np.int64), commit_of, np.array(took)
 
 
-def _taken(here: Here, first: I64, making: Making) -> I64:
+def _taken(here: Here, first: I64, making: BatchStages) -> I64:
     """The batch that a step takes: after what the step waited for."""
     took = rounded(np.full(len(first), making.copy_ns), up=True)
     taken = here.made.add(first, BEFORE, "batch", kind=int(Kind.MEM_LOAD), tensor_bytes=making.size_bytes,

@@ -14,15 +14,13 @@ from etude.base.errors import UsageError
 from etude.base.grammar import line
 from etude.base.units import parse_bandwidth, parse_bytes, parse_time
 from etude.cost.collectives import collective_time_ns, p2p_time_ns
+from etude.kernels.arrays import I64
 from etude.machine.system import System
 from etude.make.transform.edits.below import Below
 from etude.make.transform.rewrite import Rewriting
 from etude.model.job import Job
 from etude.model.schema import Collective, Kind
 from etude.model.trace import Trace
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 _MOST: Final = 2.0**62
 
@@ -98,8 +96,10 @@ class Here:
             group = self.job.groups.ranks(int(self.job.group_slots(rank)[slot])) if slot >= 0 else None
             members = np.arange(self.job.world_size) if slot < 0 else group
             if members is None:
-                raise UsageError(f"the members of group slot `{trace.group_slots[slot]}` are not known",
-                                 hint="--groups FILE, or an edit that needs no times")  # fmt: skip
+                raise UsageError(
+                    f"the members of group slot `{trace.group_slots[slot]}` are not known",
+                    hint="--groups FILE, or an edit that needs no times",
+                )
             found[mine] = collective_time_ns(self.system, Collective(key & 255), size_bytes[mine], np.unique(members))
         sent = np.flatnonzero(trace.kind[rows] != Kind.COLL)
         if len(sent):

@@ -9,8 +9,8 @@ All members of a call get the same value: their mean. A message is as exposed as
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.kernels.intervals import merged
 from etude.model.job import Job
 from etude.model.match import Matching, match
@@ -18,7 +18,6 @@ from etude.model.schema import UNKNOWN, Kind
 from etude.model.timing import Timing
 from etude.model.trace import Trace
 
-I64 = NDArray[np.int64]
 Part = tuple[I64, I64]
 """(rows, exposed ns)"""
 

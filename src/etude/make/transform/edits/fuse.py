@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 from etude.cost.aten_inputs import listed, shapes_of, tensor_types, width_of
 from etude.cost.ops import OpClass
 from etude.cost.traces import ops_of
+from etude.kernels.arrays import I64, Bool
 from etude.make.transform.edits.definition import Definition, Here, Parameter, names
 from etude.model.graph import dependencies, successors
 from etude.model.schema import NO_TEXT, UNKNOWN, Kind
 from etude.model.trace import Trace
-
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 CLASSES: Final = {"norm": OpClass.NORMALISATION} | {one.key: one for one in OpClass if one}
 LIGHT: Final = ("elementwise", "activation", "norm", "softmax", "copy")
@@ -173,14 +171,15 @@ def _names(trace: Trace, kept: I64, before: I64) -> tuple[list[str], I64]:
 
 EDIT = Definition(
     doc="a chain on one lane whose inner results have one reader becomes one node: FLOPs add, intermediate results "
-        "cost nothing",
+    "cost nothing",
     cannot="whether such a kernel exists; results that are read again without an edge",
     parameters={
         "chain": Parameter(
-            read=names, default=",".join(LIGHT),
+            read=names,
+            default=",".join(LIGHT),
             doc="classes of operators, or names: elementwise,norm or aten::add,aten::rms_norm",
         )
     },
     selects="compute",
     rewrite=rewrite,
-)  # fmt: skip
+)

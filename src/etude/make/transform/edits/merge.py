@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.make.transform.edits.definition import Definition, Here, Parameter, size, whole
 from etude.model.schema import UNKNOWN, Kind
-
-I64 = NDArray[np.int64]
 
 
 def rewrite(here: Here, s: int, bytes_each: int) -> None:

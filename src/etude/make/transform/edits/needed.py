@@ -18,6 +18,7 @@ from etude.base.errors import UsageError
 from etude.cost.aten_inputs import listed, shapes_of, tensor_types, width_of
 from etude.cost.ops import OpClass
 from etude.cost.traces import ops_of
+from etude.kernels.arrays import I64, Bool
 from etude.make.transform.edits.compress import CLASSES as SENT
 from etude.make.transform.edits.compress import tensor_classes
 from etude.make.transform.edits.definition import Here
@@ -25,9 +26,6 @@ from etude.make.transform.edits.fuse import result_bytes
 from etude.make.transform.edits.recompute import backward_of
 from etude.model.schema import UNKNOWN, Collective
 from etude.model.trace import Trace
-
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 CLASSES: Final = {
     "weights": (OpClass.GEMM, OpClass.GROUPED_GEMM, OpClass.RAGGED_GEMM),
@@ -160,8 +158,10 @@ def _state(here: Here, rows: I64, given: int) -> Needed:
         sizes = np.full(len(rows), given, np.int64)
     else:
         sizes = STATE_BYTES * _known("optimizer", _of_shapes(here.trace, rows, _parameters))
-        here.note(f"offload: the optimizer has {STATE_BYTES} bytes for each parameter (AdamW: two moments and a copy "
-                  "of the weights in fp32); size= gives others")  # fmt: skip
+        here.note(
+            f"offload: the optimizer has {STATE_BYTES} bytes for each parameter (AdamW: two moments and a copy "
+            "of the weights in fp32); size= gives others"
+        )
     read = _read(rows, _numbered(here.trace, rows, sizes), sizes)
     return read._replace(write_bytes=read.load_bytes)
 
@@ -175,9 +175,10 @@ def _cache(trace: Trace, rows: I64, given: int) -> Needed:
         rows = rows[core | cached[rows]]
         return _read(rows, _numbered(trace, rows, np.zeros(len(rows))), np.full(len(rows), given, np.int64))
     if core.any() and not cached[rows].any():
-        raise UsageError("the job has no cache of keys and values: it only reads those of its own tokens",
-                         hint="use a job of `etude generate serve`, or size=100MB for each selected "
-                              "node")  # fmt: skip
+        raise UsageError(
+            "the job has no cache of keys and values: it only reads those of its own tokens",
+            hint="use a job of `etude generate serve`, or size=100MB for each selected node",
+        )
     rows = rows[cached[rows]]
     whole, new = (_known("kv", _of_shapes(trace, rows, read)) for read in (_cached_bytes, _new_bytes))
     items = _numbered(trace, rows, np.zeros(len(rows)))
@@ -186,8 +187,10 @@ def _cache(trace: Trace, rows: I64, given: int) -> Needed:
 
 def _known(what: str, sizes: I64) -> I64:
     if (sizes == UNKNOWN).any():
-        raise UsageError(f"the bytes of {what} are not known: some nodes have no shapes or data types",
-                         hint="size=100MB, for each selected node")  # fmt: skip
+        raise UsageError(
+            f"the bytes of {what} are not known: some nodes have no shapes or data types",
+            hint="size=100MB, for each selected node",
+        )
     return sizes
 
 
@@ -224,8 +227,9 @@ def _gathered(here: Here, rows: I64, what: str) -> tuple[I64, I64]:
 def _has_weights(trace: Trace, rows: I64, what: str) -> Bool:
     phases, words = trace.coded("phase")
     if (phases[rows] < 0).any():
-        raise UsageError(f"the products with {what} are not known: the job has no phases",
-                         hint="size=100MB, for each selected node")  # fmt: skip
+        raise UsageError(
+            f"the products with {what} are not known: the job has no phases", hint="size=100MB, for each selected node"
+        )
     return np.array([*(word != _MADE_OF_INPUTS for word in words), False])[phases[rows]]
 
 

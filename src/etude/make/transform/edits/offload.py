@@ -1,4 +1,4 @@
-"""offload: what selected nodes need lies in a tier of memory below the device's, and is loaded before they run.
+"""offload: what selected nodes need is in a tier of memory below the device's, and is loaded before they run.
 
 offload what=weights to=host prefetch=1               each product's weights, while the product before it runs
 offload what=weights by=layer                         a layer's at once, while the layer before it runs
@@ -12,11 +12,11 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.base.units import format_bytes
-from etude.cost.tiers.residency import POLICIES, Held, held
+from etude.cost.tiers.residency import POLICIES, AccessOutcome, held
+from etude.kernels.arrays import I64, Bool
 from etude.make.transform.edits.below import Below, asked_tier
 from etude.make.transform.edits.definition import (
     Definition,
@@ -36,9 +36,6 @@ from etude.make.transform.rewrite.rewriting import AFTER, BEFORE, free_stream
 from etude.model.memory import named
 from etude.model.schema import Kind, Why
 
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
-
 STREAM: Final = "stream"
 """No policy: a loaded item is dropped after its node."""
 LAYER: Final = "layer"
@@ -46,7 +43,7 @@ LAYERED: Final = ("weights", "experts", "optimizer")
 """Items that a layer can load at once."""
 
 
-class Way(NamedTuple):
+class TierPath(NamedTuple):
     """The path between the device and the tier."""
 
     read: float
@@ -91,12 +88,12 @@ def rewrite(
     here.freed.append(Freed(what, here.ranks, _freed_bytes(here, what, found, kept, loads, prefetch, room)))
 
 
-def _kept(here: Here, found: Needed, policy: str, room: int) -> Held:
+def _kept(here: Here, found: Needed, policy: str, room: int) -> AccessOutcome:
     if policy == STREAM:
         if room:
             raise UsageError("room needs a policy", hint=f"policy={'|'.join(POLICIES)}")
         n = len(found.row)
-        return Held(~found.makes, np.arange(n), found.write_bytes > 0)
+        return AccessOutcome(~found.makes, np.arange(n), found.write_bytes > 0)
     if not room:
         raise UsageError(f"policy={policy} needs a room", hint="room=8GB, of the device's memory")
     memory = here.system.device.memory_bytes if here.system is not None else 0
@@ -105,15 +102,15 @@ def _kept(here: Here, found: Needed, policy: str, room: int) -> Held:
     return held(found.item, found.hold_bytes, room, policy, found.write_bytes > 0)
 
 
-def _way(here: Here, to: str, given: float | None, latency_ns: int) -> Way:
+def _way(here: Here, to: str, given: float | None, latency_ns: int) -> TierPath:
     if given is not None:
-        return Way(given, given, latency_ns, latency_ns)
+        return TierPath(given, given, latency_ns, latency_ns)
     tier = asked_tier(here.system, to, "rate=55GB/s")
     part, more = tier.part(here.beside) / 1e9, float(latency_ns)
     if tier.part(here.beside) < 1:
         here.note(f"offload: {here.beside} ranks at a time share the rates of `{to}`")
     read, write = tier.read_bytes_per_s * part, tier.write_bytes_per_s * part
-    return Way(read, write, tier.latency_ns + more, tier.write_latency_ns + more)
+    return TierPath(read, write, tier.latency_ns + more, tier.write_latency_ns + more)
 
 
 def _below_bytes(here: Here, what: str, found: Needed) -> int:
@@ -122,7 +119,9 @@ def _below_bytes(here: Here, what: str, found: Needed) -> int:
     return max(int(found.largest(steps == step).sum()) for step in np.unique(steps).tolist())
 
 
-def _freed_bytes(here: Here, what: str, found: Needed, kept: Held, loads: I64, prefetch: int, room: int) -> int:
+def _freed_bytes(
+    here: Here, what: str, found: Needed, kept: AccessOutcome, loads: I64, prefetch: int, room: int
+) -> int:
     """Bytes freed in the device: all items (for results, those of a micro-batch) minus what is there at once: the room,
     and for items without room the bytes of the running node and of those that are prefetched."""
     batch = np.stack([here.trace.step[found.row], here.trace.micro_batch[found.row]])
@@ -135,7 +134,7 @@ def _freed_bytes(here: Here, what: str, found: Needed, kept: Held, loads: I64, p
     return max(total - int(window.max()), 0)
 
 
-def _load(here: Here, found: Needed, users: Users, way: Way, loads: I64, prefetch: int) -> I64:
+def _load(here: Here, found: Needed, users: Users, way: TierPath, loads: I64, prefetch: int) -> I64:
     """Adds a load before each of these accesses: after the previous load, and after the node whose buffer it takes."""
     made, user, size_bytes = here.made, found.row[loads], found.load_bytes[loads]
     took = rounded(way.read_latency_ns + size_bytes / way.read, up=True)
@@ -153,7 +152,7 @@ def _load(here: Here, found: Needed, users: Users, way: Way, loads: I64, prefetc
     return nodes
 
 
-def _store(here: Here, found: Needed, way: Way, stores: I64) -> I64:
+def _store(here: Here, found: Needed, way: TierPath, stores: I64) -> I64:
     if not len(stores):
         return stores
     source, size_bytes = found.last[stores], found.write_bytes[stores]
@@ -164,7 +163,7 @@ def _store(here: Here, found: Needed, way: Way, stores: I64) -> I64:
     return nodes
 
 
-def _order(here: Here, found: Needed, kept: Held, loads: tuple[I64, I64], stores: tuple[I64, I64]) -> None:
+def _order(here: Here, found: Needed, kept: AccessOutcome, loads: tuple[I64, I64], stores: tuple[I64, I64]) -> None:
     """A load waits for the last store of its item, and for the item that it evicts: the node that used that last, and
     its store. A node whose result takes a place waits for that store too."""
     made, n = here.made, len(found.row)
@@ -218,7 +217,7 @@ class _Tensors:
         made = there & whole.makes
         self._say("outputs", whole.row[made], tensor[made], left[made])
 
-    def move(self, found: Needed, kept: Held, loads: tuple[I64, I64], stores: tuple[I64, I64]) -> None:
+    def move(self, found: Needed, kept: AccessOutcome, loads: tuple[I64, I64], stores: tuple[I64, I64]) -> None:
         """The other part, each time it is in the device: from the start of its load, or of its producer, to the end of
         the last user before its eviction, or of its store."""
         n, size = len(found.row), found.hold_bytes
@@ -232,14 +231,14 @@ class _Tensors:
         self._say("outputs", loads[1], tensor[loads[0]], size[loads[0]])
         self._say("outputs", found.row[made], tensor[made], size[made])
         self._say("inputs", stores[1], tensor[stores[0]], size[stores[0]])
-        # What goes for a load lies there until that load begins: no less than until the load before it is over.
+        # What goes for a load is there until that load begins: no less than until the load before it is over.
         gone = np.flatnonzero((kept.gone_at >= 0) & (kept.gone_at != np.arange(n)))
         turn = np.searchsorted(loads[0], kept.gone_at[gone])
         turn = np.where(np.append(loads[0], -1)[turn] == kept.gone_at[gone], turn, 0)
         gone, turn = gone[turn > 0], turn[turn > 0]
         self._say("inputs", loads[1][turn - 1], tensor[gone], size[gone])
 
-    def _stays(self, found: Needed, kept: Held, tensor: I64) -> Bool:
+    def _stays(self, found: Needed, kept: AccessOutcome, tensor: I64) -> Bool:
         """Accesses to items that are never evicted: they stay to the end, except results, which are no longer
         needed."""
         goes, results = np.zeros(int(tensor.max()) + 1, bool), np.zeros(int(tensor.max()) + 1, bool)
@@ -273,4 +272,4 @@ EDIT = Definition(
     selects="compute",
     tier="to",
     rewrite=rewrite,
-)  # fmt: skip
+)

@@ -10,14 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.make.transform.edits.definition import Definition, Here, Parameter, choice, number, rate, rounded, time
 from etude.make.transform.rewrite.rewriting import AFTER, BEFORE, compute_stream, free_stream, free_thread
 from etude.model.schema import UNKNOWN, Kind
-
-I64 = NDArray[np.int64]
 
 
 def rewrite(here: Here, on: str, cost: int, traffic: float, memory: float) -> None:

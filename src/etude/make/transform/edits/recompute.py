@@ -7,12 +7,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.make.transform.edits.definition import Definition, Here
 from etude.make.transform.rewrite.rewriting import BEFORE
 from etude.model.schema import UNKNOWN, Why
 from etude.model.trace import Trace
-
-I64 = NDArray[np.int64]
 
 _TOLD: Final = (
     "kind", "name", "duration_ns", "tensor_bytes", "flops", "cpu", "stream", "thread", "module", "io", "in_values",

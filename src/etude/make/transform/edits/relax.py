@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64, Bool
 from etude.make.transform.edits.definition import Definition, Here, Parameter, choice, size
 from etude.make.transform.rewrite.rewriting import BEFORE, compute_stream
 from etude.model.schema import AGREE, UNKNOWN, Collective, Kind, Why
-
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 NOBODY: Final = "nobody"
 
@@ -120,10 +117,11 @@ EDIT = Definition(
         "agree": Parameter(read=str, default=NOBODY, doc="group whose members take the order of their first rank: tp"),
         "control": Parameter(read=size, default="64B", doc="bytes that this rank sends to the others, once per pass"),
         "in_flight": Parameter(
-            read=choice("free", "keep"), default="free",
+            read=choice("free", "keep"),
+            default="free",
             doc="micro-batches in flight on a rank: any number, or at most those of the schedule",
         ),
     },
     selects="node",
     rewrite=rewrite,
-)  # fmt: skip
+)

@@ -10,16 +10,15 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.make.transform.edits.definition import Definition, Here, Parameter, Parties, number, rounded, size, whole
 from etude.make.transform.rewrite.rewriting import AFTER, free_stream
 from etude.make.transform.rewrite.selector import WORLD
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind, Why
 
-I64 = NDArray[np.int64]
 _NAMES: Final = ("request", "response")
 """Names of even and odd turns."""
 MOST: Final = 1024
@@ -31,8 +30,10 @@ def rewrite(here: Here, k: int, message: int, factor: float, over: str) -> None:
     trace, rows, made = here.trace, here.rows, here.made
     if factor != 1:
         if (trace.duration_ns[rows] == UNKNOWN).any():
-            raise UsageError("selected nodes have no time to multiply",
-                             hint="--times-on dgx-h100 gives compute the times of a system first")  # fmt: skip
+            raise UsageError(
+                "selected nodes have no time to multiply",
+                hint="--times-on dgx-h100 gives compute the times of a system first",
+            )
         made.set("duration_ns", rows, rounded(trace.duration_ns[rows] * factor))
     talks = np.isin(trace.kind[rows], (Kind.SEND, Kind.RECV))
     _more_rounds(here, rows[talks], k - 1, message)

@@ -3,7 +3,7 @@
     scale axis=dp to=64        as many copies of every rank as the groups of the axis grow by
 
 Assumed, and said: each copy does what the rank that was recorded did, at the same speed; what is sharded over the axis
-stays the same in all, so that each rank's part becomes smaller; ranks of a copy lie together, behind those before.
+stays the same in all, so that each rank's part becomes smaller; ranks of a copy are together, behind those before.
 """
 
 from __future__ import annotations
@@ -12,15 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64, Bool
 from etude.make.transform.edits.definition import Definition, Parameter, whole
 from etude.make.transform.rewrite import Selector
 from etude.make.transform.rewrite.selector import WORLD
 from etude.model.job import MAX_WORLD, Groups, Job
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.trace import Trace
-
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 _SHARDED_IN = (Collective.ALL_GATHER, Collective.GATHER)
 """Collectives whose input is a part of what all have."""
@@ -73,9 +71,10 @@ def _axis(job: Job, axis: str) -> tuple[Bool, int]:
     named = Selector(group=(axis,))
     labels = _labelled(job, named)
     chosen = [
-        g for g, name in enumerate(job.groups.names)
+        g
+        for g, name in enumerate(job.groups.names)
         if (g in labels or named.groups_named([name])) and job.groups.ranks(g) is not None
-    ]  # fmt: skip
+    ]
     chosen += [g for g in range(len(job.groups)) if axis == WORLD and len(_members(job, g)) == job.world_size]
     sizes = {len(np.unique(_members(job, g))) for g in chosen}
     if axis == WORLD and not chosen:
@@ -122,8 +121,10 @@ def _traces(job: Job, grows: Bool, times: int) -> tuple[tuple[Trace, ...], list[
         at = np.flatnonzero(job.trace_of == number)
         bound = grows[job.group_of[job.group_start[at][:, None] + np.arange(len(trace.group_slots))]]
         if (bound != bound[:1]).any():
-            raise UsageError("ranks that share a program have groups of the axis at different places",
-                             hint="`etude.extend.expand(job)` gives every rank its own program")  # fmt: skip
+            raise UsageError(
+                "ranks that share a program have groups of the axis at different places",
+                hint="`etude.extend.expand(job)` gives every rank its own program",
+            )
         first = bound[0] if len(at) else np.zeros(len(trace.group_slots), bool)
         slots.append(np.append(first, True))  # the last: all ranks
         new = {name: _cut(trace, getattr(trace, name), name, slots[-1], times) for name in ("in_bytes", "out_bytes")}

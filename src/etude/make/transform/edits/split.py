@@ -9,16 +9,14 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.make.transform.edits.definition import Definition, Here, Parameter, size, whole
 from etude.make.transform.rewrite.rewriting import AFTER
 from etude.make.transform.rewrite.selector import moved_bytes
 from etude.model.job import VALUE_COLUMNS
 from etude.model.schema import NO_TEXT, UNKNOWN, Why
-
-I64 = NDArray[np.int64]
 
 MOST: Final = 4096
 """Most pieces of one node."""

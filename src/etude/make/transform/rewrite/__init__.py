@@ -6,7 +6,7 @@ from etude.base.faces import face
 
 if TYPE_CHECKING:
     from etude.make.transform.rewrite.rewriting import Rewriting as Rewriting
+    from etude.make.transform.rewrite.selector import ProgramView as ProgramView
     from etude.make.transform.rewrite.selector import Selector as Selector
-    from etude.make.transform.rewrite.selector import View as View
 
 __getattr__ = face(__name__)

@@ -7,12 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32, I64, U8, Bool
 from etude.kernels.compile import kernel
-
-U8 = NDArray[np.uint8]
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 
 class Edges(NamedTuple):
@@ -26,7 +22,7 @@ class Edges(NamedTuple):
         return Edges(self.owner[which], self.waited[which], self.why[which])
 
 
-class Ends(NamedTuple):
+class EdgeEnds(NamedTuple):
     """Row i of a trace is replaced by node[start[i]:start[i+1]] at this side of its edges."""
 
     start: I64
@@ -38,7 +34,7 @@ def edges_of(start: I64, rows: I32, why: U8) -> Edges:
     return Edges(owner, rows.astype(np.int64), np.asarray(why))
 
 
-def ends(rows: int, replaced: list[tuple[I64, I64]]) -> Ends:
+def ends(rows: int, replaced: list[tuple[I64, I64]]) -> EdgeEnds:
     """Every row by itself, except for (rows, nodes) that are replaced; a row may be replaced by several nodes."""
     own = np.ones(rows, bool)
     for row, _ in replaced:
@@ -49,15 +45,17 @@ def ends(rows: int, replaced: list[tuple[I64, I64]]) -> Ends:
     kept = order[node[order] >= 0]
     start = np.zeros(rows + 1, np.int64)
     np.cumsum(np.bincount(row[kept], minlength=rows), out=start[1:])
-    return Ends(start, node[kept])
+    return EdgeEnds(start, node[kept])
 
 
-def either(first: Ends, second: Ends) -> Ends:
+def either(first: EdgeEnds, second: EdgeEnds) -> EdgeEnds:
     """The ends of the first, followed by those of the second: its row i is row rows + i here."""
-    return Ends(np.concatenate([first.start, first.start[-1] + second.start[1:]]), np.append(first.node, second.node))
+    return EdgeEnds(
+        np.concatenate([first.start, first.start[-1] + second.start[1:]]), np.append(first.node, second.node)
+    )
 
 
-def redirected(edges: Edges, entry: Ends, exit_: Ends, shift: I64) -> Edges:
+def redirected(edges: Edges, entry: EdgeEnds, exit_: EdgeEnds, shift: I64) -> Edges:
     """Each edge from every entry of its owner to every exit of what it waits for; drops edges from a node to itself.
     `shift` is added to both ends of an edge when its entries and exits are looked up."""
     real = edges.waited >= 0
@@ -104,7 +102,7 @@ def staying(edges: Edges, gone: Bool) -> Edges:
     return edges.take(~gone[edges.owner] & ~((edges.waited >= 0) & gone[edges.waited]))
 
 
-class Walk(NamedTuple):
+class RemovalWalk(NamedTuple):
     """Input of a walk over removed nodes: the edges it starts with, those it follows, and those it may skip."""
 
     own_start: I64
@@ -119,7 +117,7 @@ class Walk(NamedTuple):
 
 def _reached(own: tuple[I64, I32, U8], through: tuple[I64, I32, U8], gone: Bool, known: Edges) -> Edges:
     there = csr(known, len(gone))
-    walk = Walk(*own, *through[:2], *there[:2], gone)
+    walk = RemovalWalk(*own, *through[:2], *there[:2], gone)
     size = len(own[1]) + 1
     while True:
         made = Edges(np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.uint8))

@@ -21,16 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import TraceError
+from etude.kernels.arrays import I32, I64, Bool
 from etude.make.transform.rewrite.edges import Edges, bypassed, csr, edges_of, either, ends, joined, redirected
 from etude.model import text
 from etude.model.fingerprint import Fingerprint
 from etude.model.job import VALUE_COLUMNS
 from etude.model.schema import COLUMN, NODE, Kind, ValueKind, Why
 from etude.model.trace import Attr, Trace, complete_layouts, lanes
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 BEFORE: Final = -1
 AFTER: Final = 1
@@ -366,7 +363,7 @@ class Rewriting:
 def _with_lists(columns: Mapping[str, Any], attribute: str, rows: I32, offsets: I64) -> dict[str, Any]:
     """Layouts and cells in which these rows have lists of text as an attribute, replacing existing ones."""
     layouts, layout, cells = list(columns["layouts"]), np.array(columns["layout"]), np.array(columns["cells"])
-    order = np.argsort(rows)  # cells lie in the order of rows
+    order = np.argsort(rows)  # cells are in the order of rows
     rows, offsets = rows[order], offsets[order]
     wanted = Attr(attribute, ValueKind.STRING_LIST)
     in_cells = [[(a.name, a.kind) for a in one if a.in_cell] for one in layouts]

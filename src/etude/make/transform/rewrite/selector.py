@@ -13,14 +13,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.base.grammar import Piece, line
+from etude.base.grammar import LinePiece, line
 from etude.cost.aten_inputs import dtype_of
+from etude.kernels.arrays import I64, Bool
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.trace import Trace
 from etude.model.use import Use, uses
 
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 Span = tuple[int, int]
 """From one number through another, inclusive."""
 
@@ -30,7 +29,7 @@ WORLD: Final = "world"
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class View:
+class ProgramView:
     """One program of a job as a selector sees it."""
 
     trace: Trace
@@ -81,7 +80,7 @@ class Selector:
             f"{f.name}={_text(f.name, getattr(self, f.name))}" for f in fields(self) if getattr(self, f.name)
         )
 
-    def rows(self, view: View, default: str) -> I64:
+    def rows(self, view: ProgramView, default: str) -> I64:
         """The selected rows of a program; `default` is the kind if none is given."""
         trace = view.trace
         if self.ranks and not any(_inside(self.ranks, rank) for rank in view.ranks[:1].tolist()):
@@ -109,7 +108,7 @@ class Selector:
         """Whether a group with these names is selected."""
         return any(fnmatchcase(name, want) or fnmatchcase(name, f"{want}.*") for name in names for want in self.group)
 
-    def _by_group(self, view: View) -> Bool:
+    def _by_group(self, view: ProgramView) -> Bool:
         slots = [self.groups_named(names) for names in view.group_names]
         found: Bool = np.array([*slots, self.groups_named([WORLD])])[view.trace.group]  # the last is slot -1
         return found & (view.trace.kind == Kind.COLL)
@@ -172,7 +171,7 @@ def parsed(key: str, value: str) -> tuple[Any, ...]:
     return tuple(part.text for part in parts)
 
 
-def _span(key: str, text: Piece) -> Span:
+def _span(key: str, text: LinePiece) -> Span:
     low, high = text.cut(".." if ".." in text.text or key != "ranks" else "-")
     first = _number(key, low) if low.text else 0
     last = first if high is None else _number(key, high) if high.text else MOST
@@ -181,7 +180,7 @@ def _span(key: str, text: Piece) -> Span:
     return first, last
 
 
-def _number(key: str, text: Piece) -> int:
+def _number(key: str, text: LinePiece) -> int:
     if key == "bytes":
         return text.size_bytes(zero=True)
     if not text.text.isdecimal() or len(text.text) > 18:

@@ -5,11 +5,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.kernels.compile import kernel
 from etude.model.schema import UNKNOWN
 from etude.run.astra.state import TAG_RANGE
-
-I64 = NDArray[np.int64]
 
 WORLD = -1
 UNKNOWN_GROUP = -2
@@ -29,7 +28,7 @@ class GroupTables(NamedTuple):
     group_of: NDArray[np.int32]
 
 
-class Edges(NamedTuple):
+class NodeDependencies(NamedTuple):
     """Dependencies of nodes of all ranks: where each node's end in its rank, and rows of its rank."""
 
     end: I64

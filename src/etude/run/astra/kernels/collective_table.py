@@ -5,13 +5,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.kernels.compile import kernel
 from etude.model.schema import Collective
 from etude.run.astra.kernels.events import GOLDEN
 from etude.run.astra.kernels.node_table import COLL, COMP, MEM_LOAD, MEM_STORE, NOT_A_MEMBER, SEND
 from etude.run.astra.state import ACT_COLLECTIVE, ACT_REFUSED, ALL_GATHER
-
-I64 = NDArray[np.int64]
 
 # What a survey says of the nodes; behind it, per type of collective, how many and the smallest size.
 HAS_CPU, HAS_MEMORY, HAS_SEND, HAS_GROUP, HAS_WHOLE, HAS_NO_OPS, NUM_FOUND = range(7)

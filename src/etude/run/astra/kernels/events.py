@@ -28,7 +28,7 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 @kernel(allocates=False, inline="llvm")
 def stop(clock, status):
-    """Ask the machine to stop; the first reason stands."""
+    """Ask the machine to stop; the first reason is kept."""
     if clock.status == RUNNING:
         clock.status = status
 

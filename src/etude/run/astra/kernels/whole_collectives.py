@@ -46,7 +46,7 @@ def _steps(collective, n):
 
 @kernel(allocates=False)
 def _pass_round(joins, width, steps, add_ns, reduce_ns, template):
-    """One chunk round a ring, of which the first `width` members stand for all; `scratch` is the delay to each."""
+    """One chunk round a ring, of which the first `width` members represent all; `scratch` is the delay to each."""
     n, collective = template.size, template.collective
     for i in range(width):
         joins[i].finish_ns += add_ns

@@ -8,16 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.model.job import Job
 from etude.model.run import Run
 from etude.model.schema import UNKNOWN
 from etude.model.timing import Origin, Timing
 from etude.run.replay.communication.processes import ProcessResult
 from etude.run.replay.program import CommKind, Program, StepKind
-
-I64 = NDArray[np.int64]
 
 
 def communication_run(job: Job, programs: Sequence[Program], results: Sequence[ProcessResult]) -> Run:
@@ -95,16 +93,17 @@ def communication_figures(
         "sizes": shrunk["sizes"] if shrunk else "as recorded",
         "groups": shrunk["groups"] if shrunk else [],
         "calls": played,
-        "verified": {
-            key: sum(check[key] for check in checks) for key in ("calls", "by_flight_recorder", "at_call")
-        } | {"differences": [text for check in checks for text in check["differences"]]} if checks else None,
+        "verified": {key: sum(check[key] for check in checks) for key in ("calls", "by_flight_recorder", "at_call")}
+        | {"differences": [text for check in checks for text in check["differences"]]}
+        if checks
+        else None,
         "expressed": dict(notes),
         "collectives": _table(programs, results),
         "processes": [
             {"rank": r.rank, "ready_s": round(r.about["ready_s"], 3), "peak_rss_bytes": r.about["peak_rss_bytes"]}
             for r in results
         ],
-    }  # fmt: skip
+    }
 
 
 def _work(program: Program) -> int:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import TraceError, UsageError
+from etude.kernels.arrays import I32, I64, Bool
 from etude.kernels.compile import kernel
 from etude.model.attrs import decode_value
 from etude.model.feeder import feeder
@@ -24,10 +24,6 @@ from etude.run.replay.builder import ProgramBuilder
 from etude.run.replay.program import NOTHING, CommKind, Program, StepKind
 from etude.run.replay.sizes import ELEMENT
 from etude.run.replay.unprofiled import unprofiled_step_ns
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 _RECORDED: Final = {
     "float": "float32", "double": "float64", "Half": "float16", "BFloat16": "bfloat16", "long int": "int64",

@@ -10,21 +10,19 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.run.replay.buffers import Buffers
 from etude.run.replay.communication.calls import Communicator, Issue, allocated, wait
 from etude.run.replay.communication.stopping import Stopping
 from etude.run.replay.program import CommKind, Program, StepKind
 
-I64 = NDArray[np.int64]
-
 _ISSUE, _WAIT, _HOST = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Played:
+class PlayedRank:
     """What one process measured, in ns of this machine's monotonic clock."""
 
     wall_ns: I64
@@ -42,7 +40,7 @@ class Played:
     """Whether there are fewer iterations than requested because of Ctrl-C."""
 
 
-class Player:
+class CommunicationPlayer:
     """Holds everything that an iteration needs; all of it is created before the first one."""
 
     def __init__(self, program: Program, communicator: Communicator) -> None:
@@ -77,7 +75,9 @@ class Player:
                 found.append((_HOST, row))
         return found
 
-    def play(self, iterations: int, warmup: int = 1, *, host: bool = False, stopping: Stopping | None = None) -> Played:
+    def play(
+        self, iterations: int, warmup: int = 1, *, host: bool = False, stopping: Stopping | None = None
+    ) -> PlayedRank:
         """Plays the iterations. With `host` the time between calls is as recorded. If one process is asked to stop, all
         of them stop after the iterations done so far."""
         calls = len(self.issues)
@@ -98,7 +98,7 @@ class Player:
                 starts.append(start)
                 ends.append(end)
         table = np.array(starts, np.int64).reshape(len(wall), calls)
-        return Played(
+        return PlayedRank(
             np.array(wall, np.int64),
             table,
             np.array(ends, np.int64).reshape(len(wall), calls),

@@ -20,15 +20,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base import errors
 from etude.base.errors import EtudeError, UsageError
 from etude.base.files import python_path
+from etude.kernels.arrays import I64
 from etude.run.replay.needs import check_memory
 from etude.run.replay.program import Program, save
-
-I64 = NDArray[np.int64]
 
 _PATIENCE_S: Final = 5.0
 _POLL_S: Final = 0.02

@@ -15,7 +15,17 @@ from typing import Final, Literal
 import numpy as np
 
 from etude.base.errors import UsageError
-from etude.run.replay.program import NOTHING, CommKind, Comms, Lists, Program, StandInKind, StandIns, StepKind, Steps
+from etude.run.replay.program import (
+    NOTHING,
+    CommColumns,
+    CommKind,
+    Lists,
+    Program,
+    StandInKind,
+    StandIns,
+    StepKind,
+    Steps,
+)
 from etude.run.replay.sizes import ELEMENT
 
 Sizes = Literal["kept", "scaled"]
@@ -62,7 +72,7 @@ def shrink(program: Program, ranks: Sequence[int], sizes: Sizes = "kept") -> Pro
 
 def _comms(
     program: Program, before: list[tuple[int, ...]], after: list[tuple[int, ...]], here: set[int], sizes: Sizes
-) -> tuple[Comms, np.ndarray, np.ndarray]:
+) -> tuple[CommColumns, np.ndarray, np.ndarray]:
     """The calls among the ranks present, which calls are left out, and which have other sizes now."""
     old = program.comms
     count = len(old.kind)

@@ -56,7 +56,7 @@ def run(program: Any, process: int, options: dict[str, Any], began: float) -> tu
     import torch.distributed as dist
 
     from etude.run.replay.communication.calls import Communicator, join
-    from etude.run.replay.communication.player import Player
+    from etude.run.replay.communication.player import CommunicationPlayer
     from etude.run.replay.communication.stopping import Stopping
 
     ranks, backend = options["ranks"], options["backend"]
@@ -67,7 +67,7 @@ def run(program: Any, process: int, options: dict[str, Any], began: float) -> tu
         if cuda:
             torch.cuda.set_device(local)
         communicator = Communicator(program, ranks, torch.device("cuda", local) if cuda else torch.device("cpu"))
-        player = Player(program, communicator)
+        player = CommunicationPlayer(program, communicator)
         stopping = Stopping(communicator.device)
         stopping.watch()
         dist.barrier()
@@ -119,9 +119,11 @@ def _verified(program: Any, communicator: Any, played: Any) -> dict[str, Any]:
         if given != wanted:
             found.append(f"call {row + 1}: {wanted} B planned, tensors of {given} B passed")
     return {
-        "calls": len(order), "by_flight_recorder": len(seen), "at_call": len(order) - len(seen),
+        "calls": len(order),
+        "by_flight_recorder": len(seen),
+        "at_call": len(order) - len(seen),
         "differences": found[:20],
-    }  # fmt: skip
+    }
 
 
 def _issued(program: Any) -> list[int]:

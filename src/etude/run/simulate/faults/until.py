@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.machine.system import System
 from etude.model.job import Job
 from etude.model.run import Run
@@ -21,8 +22,6 @@ from etude.run.simulate.operations import operations
 from etude.run.simulate.options import Options
 from etude.run.simulate.run import start
 from etude.run.simulate.state import DONE
-
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

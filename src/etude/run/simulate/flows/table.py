@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.cost.schedule import Schedule
+from etude.kernels.arrays import I64
 from etude.machine.fabrics import topology_of_system
 from etude.machine.system import System
 from etude.model.job import Job
@@ -23,8 +24,6 @@ from etude.run.simulate.networks.operation import Operation
 from etude.run.simulate.operations import Operations, operations
 from etude.run.simulate.options import Network, Options
 from etude.run.simulate.run import simulate_with_links
-
-I64 = NDArray[np.int64]
 
 MOST_FLOWS: Final = 20_000_000
 _WINDOW: Final = 4
@@ -69,7 +68,7 @@ def flow_table(job: Job, system: System, *, collective: dict[str, str] | None = 
     result, _ = simulate_with_links(job, system, options)
     assert result.timing is not None
     start_ns = np.concatenate(result.timing.start_ns)
-    rows = _Rows(ops, start_ns)
+    rows = _FlowRows(ops, start_ns)
     by_start = np.argsort(rows.begin_ns[number], kind="stable").tolist()
     for k in by_start:
         if k < len(made):
@@ -89,7 +88,7 @@ def _carried(
     return lowered, made, messages, number, ops, [*ops.notes, *notes]
 
 
-class _Rows:
+class _FlowRows:
     """The table, operation by operation."""
 
     def __init__(self, ops: Operations, start_ns: I64) -> None:

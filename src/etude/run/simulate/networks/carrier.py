@@ -23,6 +23,7 @@ from etude.cost.collectives.steps import MOST_TRANSFERS
 from etude.cost.collectives.table import ALGORITHMS, BY_COLLECTIVE
 from etude.cost.groups import GroupShape, GroupSpan
 from etude.cost.schedule import IN_FLIGHT, Schedule, chunked, message
+from etude.kernels.arrays import I64
 from etude.machine.fabrics import topology_of_system
 from etude.machine.routes import Routes, common_switch
 from etude.machine.system import LINED, System
@@ -32,8 +33,6 @@ from etude.run.simulate.networks.messages import Messages
 from etude.run.simulate.networks.operation import Operation
 from etude.run.simulate.networks.standalone import run_operations
 from etude.run.simulate.networks.state import WHOLE
-
-I64 = NDArray[np.int64]
 
 _PLAIN: Final = ("ring", "direct", "dissemination")
 """Fallbacks, the first that exists, if the algorithm does not fit the group."""

@@ -11,9 +11,10 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32, I64
 from etude.kernels.compile import kernel
 from etude.run.simulate.networks.resources import FULL
-from etude.run.simulate.networks.state import I32, I64, Table
+from etude.run.simulate.networks.state import Table
 
 UNPRICED: Final = -1.0
 NOT_KNOWN: Final = 0

@@ -7,13 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32, I64
 from etude.machine.routes import Routes
 from etude.run.simulate.networks.operation import Operation
-
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
 
 _WALKED: Final = 1 << 18
 """Routes that are examined together: a few MB."""

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import ClusterError, UsageError
 from etude.cost.schedule import Schedule, message
+from etude.kernels.arrays import I64
 
-I64 = NDArray[np.int64]
 Model = Literal["flow", "links"]
 Routing = Literal["static", "adaptive", "spray"]
 _MESSAGE = message()

@@ -14,6 +14,7 @@ import numpy as np
 
 from etude.base.errors import UsageError
 from etude.cost.schedule import Schedule, chunked, message
+from etude.kernels.arrays import I64
 from etude.kernels.heap import Queue, empty_queue
 from etude.machine.routes import Routes, common_switch
 from etude.machine.topology import Topology
@@ -22,7 +23,6 @@ from etude.run.simulate.networks.messages import Messages, distinct, equal_ways,
 from etude.run.simulate.networks.operation import NetworkOptions, Operation
 from etude.run.simulate.networks.state import (
     CARRIED,
-    I64,
     LINK,
     LINKS_CLOCK,
     MEMBER,

@@ -13,12 +13,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64, I64
 from etude.machine.faults import without
 from etude.machine.routes import Routes
 from etude.machine.topology import Topology
-from etude.run.simulate.networks.state import ENTRY, I64, VISIT, FlowState, LinkState, Paths, Rates, Table
+from etude.run.simulate.networks.state import ENTRY, VISIT, FlowState, LinkState, Paths, Rates, Table
 
-F64 = NDArray[np.float64]
 LATE_NS: Final = 10**17
 """Three years: whatever ends later is on a link that lets nothing through."""
 

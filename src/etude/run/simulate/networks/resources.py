@@ -14,13 +14,10 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64, I32, I64
 from etude.kernels.compile import kernel
 from etude.model.use import Use
-from etude.run.simulate.networks.state import I32, I64
-
-F64 = NDArray[np.float64]
 
 CLASSES: Final = ("compute", "communication", "memory", "host")
 COMMUNICATION: Final = 1

@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from etude.kernels.arrays import I32, I64
 from etude.kernels.compile import kernel
 from etude.kernels.heap import Heap, push
 from etude.run.simulate.networks.meeting import NOT_KNOWN, Kinds, kind_of_member, kind_of_row, no_kinds, rate_beside
 from etude.run.simulate.networks.resources import COMMUNICATION, FULL, HELD, Resources, count, make_resources, set_rates
-from etude.run.simulate.networks.state import I32, I64, MILLI, SHARED_INSTANCE, SHARED_NODE, OperationState, Table
+from etude.run.simulate.networks.state import MILLI, SHARED_INSTANCE, SHARED_NODE, OperationState, Table
 
 
 class Sharing(NamedTuple):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from etude.kernels.arrays import I64
 from etude.kernels.compile import kernel
 from etude.kernels.heap import put
-from etude.run.simulate.networks.state import I64, RELEASED, LinkState
+from etude.run.simulate.networks.state import RELEASED, LinkState
 
 
 @kernel(allocates=False)

@@ -16,16 +16,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import DeadlockError, UsageError
+from etude.kernels.arrays import I64
 from etude.machine.topology import Topology
 from etude.run.simulate.networks.operation import NetworkOptions, Operation
 from etude.run.simulate.networks.registry import Registry, grown
 from etude.run.simulate.networks.state import NEVER, FlowState, LinkState
 from etude.run.simulate.networks.transfers import run_alone
 
-I64 = NDArray[np.int64]
 _SLICE: Final = 1 << 16
 """Instants between two checks for interrupts: compiled code cannot be interrupted."""
 

@@ -14,10 +14,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I32, I64
 from etude.kernels.heap import Heap, Queue
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 Table = NDArray[np.void]
 """An array of records: `slots[slot].phase`."""
 

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from etude.kernels.arrays import I64
 from etude.kernels.compile import kernel
 from etude.kernels.heap import take
 from etude.run.simulate.networks.flow import begin_flow, end_flow, leave_line, share_out, take_line
 from etude.run.simulate.networks.links import hop
 from etude.run.simulate.networks.resources import FULL
 from etude.run.simulate.networks.slots import allocate, finish, member_done, put_event, ready_in_order, waits_less
-from etude.run.simulate.networks.state import END, I64, LAND, MOVE, NEVER, START, UNBORN, WHOLE, FlowState, LinkState
+from etude.run.simulate.networks.state import END, LAND, MOVE, NEVER, START, UNBORN, WHOLE, FlowState, LinkState
 
 
 @kernel(allocates=False)

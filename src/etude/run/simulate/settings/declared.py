@@ -18,17 +18,23 @@ class SimulationSettings:
         of=Network,
     )
     routing: Routing = figure(
-        "choice", "choice among equally short routes, on a network with links: by hash, least loaded, or all",
-        Routing.STATIC, of=Routing,
-    )  # fmt: skip
+        "choice",
+        "choice among equally short routes, on a network with links: by hash, least loaded, or all",
+        Routing.STATIC,
+        of=Routing,
+    )
     compute: str = figure(
-        "text", "compute times: `recorded`, `roofline`, `table=ops.csv`, `scale=0.5`", "recorded",
+        "text",
+        "compute times: `recorded`, `roofline`, `table=ops.csv`, `scale=0.5`",
+        "recorded",
         like=["roofline", "scale=0.5"],
-    )  # fmt: skip
+    )
     kernel: tuple[str, ...] = figure(
-        "several", "another kernel: `product:w4a16:g128`, `product:lcma:2,2,2,7`; with `auto` the fastest for each op",
-        (), like="product:w4a16:g128",
-    )  # fmt: skip
+        "several",
+        "another kernel: `product:w4a16:g128`, `product:lcma:2,2,2,7`; with `auto` the fastest for each op",
+        (),
+        like="product:w4a16:g128",
+    )
     units: str = figure(
         "text", "units of the device: `auto`, a name, or a split: `cpu+sme`", "", like="auto", rare=True
     )
@@ -58,9 +64,11 @@ class SimulationSettings:
         "`access=load`", (), like="outstanding=4096", rare=True,
     )  # fmt: skip
     jitter: tuple[str, ...] = figure(
-        "several", "relative spread of times: `compute=0.05`; also host, collective, p2p, memory, step, action; "
-        "`@trend.json`", (), like="compute=0.05",
-    )  # fmt: skip
+        "several",
+        "relative spread of times: `compute=0.05`; also host, collective, p2p, memory, step, action; `@trend.json`",
+        (),
+        like="compute=0.05",
+    )
     slow_rank: tuple[str, ...] = figure(
         "several", "slow down a rank: `3=1.2` makes rank 3 take 1.2 times as long", (), like="3=1.2"
     )

@@ -17,7 +17,7 @@ from etude.run.simulate.options import Options
 from etude.run.simulate.settings import texts
 
 Opener = Callable[[str, str], "Schedule | None"]
-"""(Text, collective) -> the algorithm in the file of that name; None: it is no file, but the name of an algorithm."""
+"""(Text, collective) -> the algorithm in the file of that name; None: not a file, but the name of an algorithm."""
 
 _AS_THEY_ARE: Final = (
     "network", "routing", "policy", "collective_times", "concurrent_network", "contention", "units", "seed", "fold"

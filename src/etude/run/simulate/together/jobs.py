@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.machine.system import System
 from etude.model.job import Job, ranges
 from etude.model.join import Places, join, places_of
@@ -21,8 +21,6 @@ from etude.model.schema import UNKNOWN
 from etude.run.simulate.options import Options, Routing
 from etude.run.simulate.result import LINKS_SHOWN, Simulated
 from etude.run.simulate.run import simulate_with_links
-
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,19 +58,21 @@ class Together:
         time_ns, missing = self.time_ns, (self.end_ns == UNKNOWN) | (self.alone_ns == UNKNOWN)
         slow = np.where(missing, 0.0, time_ns / np.maximum(np.where(missing, 1, self.alone_ns), 1))
         slow = np.where((time_ns == 0) & (self.alone_ns == 0), 1.0, slow)  # a job without work is not slower
-        return pa.table({
-            "job": np.arange(len(self.jobs)),
-            "name": [job.name for job in self.jobs],
-            "ranks": [ranges(place) for place in self.places],
-            "start_ns": self.start_ns,
-            "end_ns": pa.array(self.end_ns, mask=self.end_ns == UNKNOWN),
-            "time_ns": pa.array(time_ns, mask=self.end_ns == UNKNOWN),
-            "alone_ns": pa.array(self.alone_ns, mask=self.alone_ns == UNKNOWN),
-            "slowdown": pa.array(slow, mask=missing),
-            "links": used.sum(1),
-            "shared_links": shared.sum(1),
-            "shared_bytes": part,
-        })  # fmt: skip
+        return pa.table(
+            {
+                "job": np.arange(len(self.jobs)),
+                "name": [job.name for job in self.jobs],
+                "ranks": [ranges(place) for place in self.places],
+                "start_ns": self.start_ns,
+                "end_ns": pa.array(self.end_ns, mask=self.end_ns == UNKNOWN),
+                "time_ns": pa.array(time_ns, mask=self.end_ns == UNKNOWN),
+                "alone_ns": pa.array(self.alone_ns, mask=self.alone_ns == UNKNOWN),
+                "slowdown": pa.array(slow, mask=missing),
+                "links": used.sum(1),
+                "shared_links": shared.sum(1),
+                "shared_bytes": part,
+            }
+        )
 
     def link_table(self, *, shared: bool = False) -> pa.Table:
         """One row per link that carried something, those in use longest first: link, bytes, busy_ns, by_job (bytes of
@@ -80,12 +80,14 @@ class Together:
         wanted = (self.link_bytes_of > 0).sum(0) > 1 if shared else self.link_bytes > 0
         rows = np.flatnonzero(wanted)
         rows = rows[np.lexsort((rows, -self.link_bytes[rows], -self.link_busy_ns[rows]))][:LINKS_SHOWN]
-        return pa.table({
-            "link": pa.array([self.link_names[i] for i in rows.tolist()], pa.string()),
-            "bytes": self.link_bytes[rows],
-            "busy_ns": self.link_busy_ns[rows],
-            "by_job": pa.array(self.link_bytes_of[:, rows].T.tolist(), pa.list_(pa.int64())),
-        })  # fmt: skip
+        return pa.table(
+            {
+                "link": pa.array([self.link_names[i] for i in rows.tolist()], pa.string()),
+                "bytes": self.link_bytes[rows],
+                "busy_ns": self.link_busy_ns[rows],
+                "by_job": pa.array(self.link_bytes_of[:, rows].T.tolist(), pa.list_(pa.int64())),
+            }
+        )
 
     def owner(self) -> I64:
         """The job of each rank of `run`."""

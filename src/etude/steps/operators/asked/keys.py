@@ -14,7 +14,7 @@ from etude.steps.operators.asked.databases import Database
 if TYPE_CHECKING:
     from etude.machine import System
     from etude.make.generate.model import Model
-    from etude.steps.operators.needs import Needs, Workload
+    from etude.steps.operators.needs import ModelWorkload, Needs
 
 ASKED = "What is asked for"
 
@@ -49,7 +49,7 @@ class KeysInput(Database):
 class KeysWanted:
     models: "tuple[Model, ...]"
     tp: tuple[int, ...]
-    workload: "Workload"
+    workload: "ModelWorkload"
     db: Path
     device: str
     repeats: int
@@ -57,9 +57,9 @@ class KeysWanted:
     @classmethod
     def of(cls, asked: KeysInput, device: str) -> "KeysWanted":
         from etude.make.generate.model import open_model
-        from etude.steps.operators.needs import Workload
+        from etude.steps.operators.needs import ModelWorkload
 
-        base = Workload(train=True, stack=asked.stack, batch=(1,)) if asked.train else Workload()
+        base = ModelWorkload(train=True, stack=asked.stack, batch=(1,)) if asked.train else ModelWorkload()
         names = ("tokens", "batch") if asked.train else ("tokens", "batch", "keys")
         sizes: dict[str, Any] = {name: _positive(asked, name) for name in names if is_given(asked, name)}
         models = tuple(open_model(name) for name in asked.models)
@@ -92,7 +92,7 @@ def _system(device: str) -> "System":
 
 
 @dataclass(frozen=True, kw_only=True)
-class Missing(KeysInput, OnDevice):
+class MissingKeys(KeysInput, OnDevice):
     """The keys that a database is missing for a set of models, and the time to measure them
 
     etude ops missing llama3-8b qwen3-8b --tp 1,2,4 --db h200.ops

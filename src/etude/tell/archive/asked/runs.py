@@ -9,7 +9,7 @@ from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part
 from etude.base.outputs import Printed, Tabled
 from etude.base.talk import progress, say
-from etude.steps.asked.runs import RAN_ON_HELP, SYSTEM_HELP, TIMING_HELP, WORKERS_HELP, open_run
+from etude.steps.asked.runs import RAN_ON_HELP, SYSTEM_HELP, TIMING_HELP, WORKERS_HELP, RunSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -110,7 +110,7 @@ def add(given: AddInputs) -> list[dict[str, Any]]:
 
     lake, rows = Lake(given.into), []
     for path in given.paths:
-        run = open_run(path, None, given.workers, given.system, given.timing)
+        run = RunSource(path, given.system, given.timing, workers=given.workers).open()
         key = fingerprint(run)
         new = given.force or key not in lake
         if new:

@@ -12,7 +12,7 @@ from etude.steps.asked.repetitions import opened_runs, sampled
 from etude.steps.asked.runs import RunInput, ran_on, times_of
 
 if TYPE_CHECKING:
-    from etude.analyse.gate import Limit
+    from etude.analyse.gate import GateLimit
     from etude.model.run import Run
 
 
@@ -65,7 +65,7 @@ class Compare:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class ComparedRun:
     path: Path
     system: str
     timing: Path | None
@@ -77,8 +77,8 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class CompareInputs:
-    sides: tuple[Side, Side]
-    limits: "tuple[Limit, ...]" = ()
+    sides: tuple[ComparedRun, ComparedRun]
+    limits: "tuple[GateLimit, ...]" = ()
     ran_on: str = ""
     detailed: bool = True
     """The runs are compared in detail, not only held to the limits."""
@@ -104,9 +104,9 @@ def inputs(asked: Compare) -> "CompareInputs | tuple[Path, Path]":
     return CompareInputs(sides, limits, device, True, not why and asked.operators, why, asked.top)
 
 
-def _side(asked: Compare, which: str, path: Path) -> Side:
+def _side(asked: Compare, which: str, path: Path) -> ComparedRun:
     own, timing = times_of(asked, f"system_{which}", f"timing_{which}")
-    return Side(path, own or ("" if timing else asked.system), timing, asked.reading.workers)
+    return ComparedRun(path, own or ("" if timing else asked.system), timing, asked.reading.workers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def _records(a: Path, b: Path) -> dict[str, Any]:
     return {"measures": measures, "settings": settings}
 
 
-def _checked(first: Runs, second: Runs, limits: "tuple[Limit, ...]", ran_on: str) -> list[dict[str, Any]]:
+def _checked(first: Runs, second: Runs, limits: "tuple[GateLimit, ...]", ran_on: str) -> list[dict[str, Any]]:
     from etude.analyse.gate import gate
     from etude.tell.report import device_of
 

@@ -64,7 +64,7 @@ def run_page(
     runs: Sequence[Named], *, title: str = "", ran_on: str = "", system: str = "", allocated: pa.Table | None = None,
     advance: Callable[..., None] | None = None,
 ) -> Any:  # fmt: skip
-    """The page of a run, or of two beside each other."""
+    """The page of a run, or of two next to each other."""
     from etude.tell.report import comparison
     from etude.tell.report import report as compose
 

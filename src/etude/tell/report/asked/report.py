@@ -41,8 +41,9 @@ class Report(Written, RanOnInput):
     edit: tuple[str, ...] = figure(
         "several",
         "apply an edit first: `compress group=dp ratio=2`, or `@FILE`; several are applied in order. See docs/edits.md",
-        (), like=[["compress group=dp ratio=2"]],
-    )  # fmt: skip
+        (),
+        like=[["compress group=dp ratio=2"]],
+    )
     reading: RunInput = part(RunInput, but=("path",))
 
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from etude.tell.report import words
 from etude.tell.report.fleet.training import duration
-from etude.tell.view.charts import Bar, Heading, Piece, bars, legend, table
-from etude.tell.view.page import Figure, Section
+from etude.tell.view.charts import Bar, BarPiece, Heading, bars, legend, table
+from etude.tell.view.page import Figure, PageSection
 from etude.tell.view.plots import Axis, Line, fitted, plot
 
 Run = tuple[str, dict[str, Any], dict[str, pa.Table]]
@@ -48,7 +48,7 @@ def federated_cards(record: dict[str, Any]) -> tuple[Figure, ...]:
     return tuple(found)
 
 
-def federated_sections(runs: Sequence[Run]) -> list[Section]:
+def federated_sections(runs: Sequence[Run]) -> list[PageSection]:
     """The first run in full; rounds of all of them side by side."""
     tables = runs[0][2]
     found = [_rounds(runs), _ended(runs), _clients(runs)]
@@ -58,12 +58,14 @@ def federated_sections(runs: Sequence[Run]) -> list[Section]:
         columns = [Heading("last", "client", str, number=False), Heading("round_count", "rounds", words.number)]
         lead = "Clients whose answer was the last one that a round waited for."
         found.append(
-            Section("last", "Clients that ended the rounds", lead, table("last-table", rows[:50], columns, first=12))
+            PageSection(
+                "last", "Clients that ended the rounds", lead, table("last-table", rows[:50], columns, first=12)
+            )
         )
     return found
 
 
-def _rounds(runs: Sequence[Run]) -> Section:
+def _rounds(runs: Sequence[Run]) -> PageSection:
     lines: list[Line] = []
     longest, most = 0.0, 1
     for number, (name, _, tables) in enumerate(runs[: len(LINES)]):
@@ -77,22 +79,22 @@ def _rounds(runs: Sequence[Run]) -> Section:
     x = Axis("round", words.number, False, 0.0, float(most))
     y = fitted("length", duration, [longest], log=False)
     body = plot("length of rounds", x, y, (), lines, size=(1080, 260))
-    return Section("rounds", "Rounds", "Duration of each round; some are left out if there are very many.", body)
+    return PageSection("rounds", "Rounds", "Duration of each round; some are left out if there are very many.", body)
 
 
-def _ended(runs: Sequence[Run]) -> Section:
+def _ended(runs: Sequence[Run]) -> PageSection:
     rows = []
     for name, record, _ in runs:
         cut = record["by_deadline"]
         pieces = [
-            Piece(*sort, value) for sort, value in zip(ENDED, (record["rounds"] - cut, cut), strict=True) if value
+            BarPiece(*sort, value) for sort, value in zip(ENDED, (record["rounds"] - cut, cut), strict=True) if value
         ]
         late = record["drawn"] - record["answered"]
         rows.append(Bar(name, tuple(pieces), f"{late:,} answers were late or missing"))
-    return Section("ended", "What ended them", "", legend(list(ENDED)) + bars(rows, lambda n: f"{n:,.0f} rounds"))
+    return PageSection("ended", "What ended them", "", legend(list(ENDED)) + bars(rows, lambda n: f"{n:,.0f} rounds"))
 
 
-def _clients(runs: Sequence[Run]) -> Section:
+def _clients(runs: Sequence[Run]) -> PageSection:
     part, lines, most = np.linspace(0.0, 1.0, 101), [], 1.0
     for number, (name, _, tables) in enumerate(runs[: len(LINES)]):
         at = np.quantile(tables["clients"]["taken"].to_numpy(), part)
@@ -112,4 +114,4 @@ def _clients(runs: Sequence[Run]) -> Section:
         Heading("drawn", "asked", words.number), Heading("taken", "taken", words.number),
     ]  # fmt: skip
     lead = "Number of rounds in which each client participated, lowest first."
-    return Section("clients", "Participation", lead, body + table("client-table", rows, columns, first=12))
+    return PageSection("clients", "Participation", lead, body + table("client-table", rows, columns, first=12))

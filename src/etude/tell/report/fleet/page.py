@@ -13,7 +13,7 @@ from etude.tell.report.fleet.rl import rl_cards, rl_sections, rl_verdict
 from etude.tell.report.fleet.serving import serving_page
 from etude.tell.report.fleet.sharing import beside_section, sharing_sections, sharing_verdict
 from etude.tell.report.fleet.training import duration, hours_section, training_sections, training_verdict
-from etude.tell.view.page import Figure, Page, Section
+from etude.tell.view.page import Figure, Page, PageSection
 
 Run = tuple[str, dict[str, Any], dict[str, pa.Table]]
 """Name, record and tables of `etude fleet -o FOLDER`."""
@@ -30,7 +30,7 @@ def fleet_page(runs: Sequence[Run], *, title: str, made_by: str = "Etude") -> Pa
         return _radio_page(runs, title=title, made_by=made_by)
     trained, by_stage = "events" in tables, "stages" in tables
     asked = record.get("asked", {})
-    sections: list[Section] = [hours_section([(name, one) for name, one, _ in runs], trained=trained)]
+    sections: list[PageSection] = [hours_section([(name, one) for name, one, _ in runs], trained=trained)]
     if len(runs) > 1 and not trained and all("utilisation" in one for _, one, _ in runs):
         sections.append(beside_section([(name, one) for name, one, _ in runs]))
     if trained:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from etude.tell.report import words
 from etude.tell.report.fleet.training import duration
 from etude.tell.view.charts import Heading, table
-from etude.tell.view.page import Figure, Section
+from etude.tell.view.page import Figure, PageSection
 
 Run = tuple[str, dict[str, Any], dict[str, pa.Table]]
 
@@ -31,23 +31,27 @@ def radio_cards(record: dict[str, Any]) -> tuple[Figure, ...]:
     )
 
 
-def radio_sections(runs: Sequence[Run]) -> list[Section]:
+def radio_sections(runs: Sequence[Run]) -> list[PageSection]:
     found, tables = [], runs[0][2]
     if len(runs) > 1:
         rows = [{"run": name, **{key: one[key] for key in PARTS}} for name, one, _ in runs]
         columns = [Heading("run", "run", str, number=False), *(Heading(k, v, _part) for k, v in PARTS.items())]
-        found.append(Section("beside", "Side by side", "", table("beside-table", rows, columns)))
+        found.append(PageSection("beside", "Side by side", "", table("beside-table", rows, columns)))
     columns = [
-        Heading("name", "member", str, number=False), Heading("kind", "kind", str, number=False),
-        Heading("asked", "slots or requests", words.number), Heading("fulfilled", "on time", _part),
+        Heading("name", "member", str, number=False),
+        Heading("kind", "kind", str, number=False),
+        Heading("asked", "slots or requests", words.number),
+        Heading("fulfilled", "on time", _part),
         Heading("moves", "moves", words.number),
-    ]  # fmt: skip
-    found.append(Section("members", "Members", "", table("member-table", tables["members"].to_pylist(), columns)))
+    ]
+    found.append(PageSection("members", "Members", "", table("member-table", tables["members"].to_pylist(), columns)))
     columns = [
-        Heading("time_s", "at", duration), Heading("member", "member", str, number=False),
-        Heading("from", "from", str, number=False), Heading("to", "to", str, number=False),
-    ]  # fmt: skip
-    return [*found, Section("moves", "Moves", "", table("move-table", tables["moves"].to_pylist(), columns))]
+        Heading("time_s", "at", duration),
+        Heading("member", "member", str, number=False),
+        Heading("from", "from", str, number=False),
+        Heading("to", "to", str, number=False),
+    ]
+    return [*found, PageSection("moves", "Moves", "", table("move-table", tables["moves"].to_pylist(), columns))]
 
 
 PARTS = {"fulfilled": "on time", "radio_fulfilled": "slots on time", "ai_fulfilled": "requests on time"}

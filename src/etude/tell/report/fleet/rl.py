@@ -11,16 +11,18 @@ from etude.tell.report import words
 from etude.tell.report.fleet.training import duration, str_of, unit_of
 from etude.tell.view.charts import Heading, legend, table
 from etude.tell.view.markup import Markup, heading
-from etude.tell.view.page import Figure, Section
-from etude.tell.view.plots import Axis, Stretch, fitted, plot, strip
+from etude.tell.view.page import Figure, PageSection
+from etude.tell.view.plots import Axis, StripInterval, fitted, plot, strip
 
 POINTS: Final = 400
 SHOWN: Final = 8
 """Most tenants shown."""
 SORTS: Final = {
-    "explore": ("memory", "explores"), "rollout": ("compute", "rollouts"), "train": ("communication", "update"),
+    "explore": ("memory", "explores"),
+    "rollout": ("compute", "rollouts"),
+    "train": ("communication", "update"),
     "sync": ("copy", "weights are sent"),
-}  # fmt: skip
+}
 
 
 def rl_verdict(record: dict[str, Any]) -> str:
@@ -43,7 +45,7 @@ def rl_cards(record: dict[str, Any]) -> list[Figure]:
     return found
 
 
-def rl_sections(record: dict[str, Any], tables: dict[str, pa.Table]) -> list[Section]:
+def rl_sections(record: dict[str, Any], tables: dict[str, pa.Table]) -> list[PageSection]:
     found = [_bands(tables["stages"], record["duration_s"]), _over_time(tables["states"])]
     if "lent" in tables:
         found.append(_lent(tables["lent"]))
@@ -52,14 +54,16 @@ def rl_sections(record: dict[str, Any], tables: dict[str, pa.Table]) -> list[Sec
     )
     rows = by.group_by("stage").aggregate([("took_s", "count"), ("took_s", "mean"), ("took_s", "max"), ("lag", "max")])
     columns = [
-        Heading("stage", "stage", str, number=False), Heading("took_s_count", "times", words.number),
-        Heading("took_s_mean", "took, mean", duration), Heading("took_s_max", "longest", duration),
+        Heading("stage", "stage", str, number=False),
+        Heading("took_s_count", "times", words.number),
+        Heading("took_s_mean", "took, mean", duration),
+        Heading("took_s_max", "longest", duration),
         Heading("lag_max", "largest staleness", words.number),
-    ]  # fmt: skip
-    return [*found, Section("stages", "Stages", "", table("stage-table", rows.to_pylist(), columns))]
+    ]
+    return [*found, PageSection("stages", "Stages", "", table("stage-table", rows.to_pylist(), columns))]
 
 
-def _bands(stages: pa.Table, whole: float) -> Section:
+def _bands(stages: pa.Table, whole: float) -> PageSection:
     name, unit = unit_of(whole)
     tenant, start, end = (stages[key].to_numpy() for key in ("tenant", "start_s", "end_s"))
     kind, body = np.array(stages["stage"].to_pylist()), Markup()
@@ -71,13 +75,13 @@ def _bands(stages: pa.Table, whole: float) -> Section:
                 continue
             sort, label = SORTS[stage]
             stretches = [
-                Stretch(float(start[k]) / unit, float(end[k]) / unit, sort,
+                StripInterval(float(start[k]) / unit, float(end[k]) / unit, sort,
                         f"tenant {number}: {label}\\n{duration(float(start[k]))} to {duration(float(end[k]))}")
                 for k in mine[:POINTS].tolist()
             ]  # fmt: skip
             body += strip(f"tenant {number}: {label}", stretches, 0.0, whole / unit, str_of(name))
     seen = [SORTS[stage] for stage in SORTS if (kind == stage).any()]
-    return Section("bands", "Timeline", f"Stages of the first {SHOWN} tenants.", legend(seen) + body)
+    return PageSection("bands", "Timeline", f"Stages of the first {SHOWN} tenants.", legend(seen) + body)
 
 
 def _steps(title: str, what: str, time: Any, values: Any, sort: str) -> Markup:
@@ -90,15 +94,17 @@ def _steps(title: str, what: str, time: Any, values: Any, sort: str) -> Markup:
     return heading(title) + plot(title, x, y, (), [(f"trend l-{sort}", "", points)], size=(1080, 200))
 
 
-def _over_time(states: pa.Table) -> Section:
+def _over_time(states: pa.Table) -> PageSection:
     time = states["time_s"].to_numpy()
     body = _steps("Samples being generated", "samples", time, states["made"].to_numpy(), "compute")
     body += _steps("Samples waiting for a replica", "samples", time, states["waiting"].to_numpy(), "communication")
-    return Section("time", "Over time", "Some points are left out if there are very many.", body)
+    return PageSection("time", "Over time", "Some points are left out if there are very many.", body)
 
 
-def _lent(lent: pa.Table) -> Section:
+def _lent(lent: pa.Table) -> PageSection:
     time = lent["time_s"].to_numpy()
     body = _steps("Lent devices", "devices", time, lent["devices"].to_numpy(), "compute")
     body += _steps("Requests being served", "requests", time, lent["requests"].to_numpy(), "communication")
-    return Section("lent", "Devices of the stream", "Devices used by rollouts, and requests served meanwhile.", body)
+    return PageSection(
+        "lent", "Devices of the stream", "Devices used by rollouts, and requests served meanwhile.", body
+    )

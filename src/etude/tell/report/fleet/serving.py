@@ -13,15 +13,17 @@ from etude.tell.report.fleet.training import duration, hours_section, str_of, un
 from etude.tell.report.served import seconds, spread_of
 from etude.tell.view.charts import Heading, table
 from etude.tell.view.markup import Markup, joined
-from etude.tell.view.page import Figure, Page, Section
+from etude.tell.view.page import Figure, Page, PageSection
 from etude.tell.view.plots import Axis, fitted, plot
 
 Run = tuple[str, dict[str, Any], dict[str, pa.Table]]
 POINTS: Final = 200
 WHAT: Final = {
-    "services": "services that share one device in turns", "backbone": "tasks on one backbone",
-    "functions": "experts as functions", "experts": "a serving group of experts",
-}  # fmt: skip
+    "services": "services that share one device in turns",
+    "backbone": "tasks on one backbone",
+    "functions": "experts as functions",
+    "experts": "a serving group of experts",
+}
 
 
 def serving_page(runs: Sequence[Run], *, title: str, facts: tuple[tuple[str, str], ...], made_by: str) -> Page:
@@ -68,35 +70,38 @@ def _cards(record: dict[str, Any]) -> tuple[Figure, ...]:
     return tuple(found)
 
 
-def _requests(tables: dict[str, pa.Table]) -> list[Section]:
+def _requests(tables: dict[str, pa.Table]) -> list[PageSection]:
     requests, jobs = tables["requests"], tables["jobs"]
     spreads = joined(
         spread_of(label, requests[key].to_numpy(), "fraction of the requests")
-        for key, label in (("wait_s", "Waiting"), ("latency_s", "Arrival to end")) if key in requests.column_names
-    )  # fmt: skip
+        for key, label in (("wait_s", "Waiting"), ("latency_s", "Arrival to end"))
+        if key in requests.column_names
+    )
     known = [
-        Heading("name", "", str, number=False), Heading("requests", "requests", words.number),
-        Heading("missed", "too late", words.percent), Heading("latency_s", "mean", seconds),
+        Heading("name", "", str, number=False),
+        Heading("requests", "requests", words.number),
+        Heading("missed", "too late", words.percent),
+        Heading("latency_s", "mean", seconds),
         Heading("latency_p95_s", "p95", seconds),
-    ]  # fmt: skip
+    ]
     columns = [heading for heading in known if heading.key in jobs.column_names]
     return [
         _in_flight(requests),
-        Section("spread", "How long", "The fraction of the requests that took no longer; zero times are left out.",
+        PageSection("spread", "How long", "The fraction of the requests that took no longer; zero times are left out.",
                 spreads, "No request waited."),
-        Section("jobs", "Per service", "", table("job-table", jobs.to_pylist(), columns, first=32)),
+        PageSection("jobs", "Per service", "", table("job-table", jobs.to_pylist(), columns, first=32)),
     ]  # fmt: skip
 
 
-def _in_flight(requests: pa.Table) -> Section:
+def _in_flight(requests: pa.Table) -> PageSection:
     """Number of requests that had arrived and were not answered."""
     lead = "Requests that had arrived and were not answered yet."
     if not len(requests):
-        return Section("time", "Over time", lead, empty="No request arrived.")
+        return PageSection("time", "Over time", lead, empty="No request arrived.")
     came, ended = (np.sort(requests[key].to_numpy()) for key in ("arrival_s", "end_s"))
     at = np.linspace(0.0, float(ended[-1]), POINTS + 1)
     there = (np.searchsorted(came, at, "right") - np.searchsorted(ended, at, "right")).astype(np.float64)
-    return Section("time", "Over time", lead, _line("requests", at, there, "compute"))
+    return PageSection("time", "Over time", lead, _line("requests", at, there, "compute"))
 
 
 def _line(label: str, at: Any, values: Any, sort: str) -> Markup:
@@ -123,19 +128,25 @@ def _group_cards(record: dict[str, Any]) -> tuple[Figure, ...]:
     )
 
 
-def _group(record: dict[str, Any], tables: dict[str, pa.Table]) -> list[Section]:
+def _group(record: dict[str, Any], tables: dict[str, pa.Table]) -> list[PageSection]:
     states, events = tables["states"], tables["events"]
     start, end, rate = (states[key].to_numpy() for key in ("start_s", "end_s", "tokens_per_s"))
     at = np.stack([start, end], axis=1).ravel()
     found = [
-        Section("rate", "Tokens per second", "One value per interval.", _line("tokens per second", at, np.repeat(rate,
-                                                                        2), "compute")),
-    ]  # fmt: skip
+        PageSection(
+            "rate",
+            "Tokens per second",
+            "One value per interval.",
+            _line("tokens per second", at, np.repeat(rate, 2), "compute"),
+        ),
+    ]
     columns = [
-        Heading("at_s", "at", duration), Heading("why", "why", str, number=False),
-        Heading("pause_s", "time without tokens", duration), Heading("experts", "experts lost", words.number),
+        Heading("at_s", "at", duration),
+        Heading("why", "why", str, number=False),
+        Heading("pause_s", "time without tokens", duration),
+        Heading("experts", "experts lost", words.number),
         Heading("again_s", "back at 95% after", duration),
-    ]  # fmt: skip
+    ]
     if len(events):
-        found.append(Section("pauses", "Pauses", "", table("pause-table", events.to_pylist(), columns)))
+        found.append(PageSection("pauses", "Pauses", "", table("pause-table", events.to_pylist(), columns)))
     return found

@@ -13,7 +13,7 @@ from etude.tell.report.fleet.training import duration, str_of, unit_of
 from etude.tell.report.served import spread_of
 from etude.tell.view.charts import Heading, table
 from etude.tell.view.markup import Markup, heading, joined
-from etude.tell.view.page import Section
+from etude.tell.view.page import PageSection
 from etude.tell.view.plots import Axis, fitted, plot
 
 POINTS: Final = 400
@@ -29,7 +29,7 @@ def sharing_verdict(record: dict[str, Any]) -> str:
     )
 
 
-def beside_section(runs: Sequence[tuple[str, dict[str, Any]]]) -> Section:
+def beside_section(runs: Sequence[tuple[str, dict[str, Any]]]) -> PageSection:
     """Several runs, a row for each."""
     rows = [
         {
@@ -46,10 +46,10 @@ def beside_section(runs: Sequence[tuple[str, dict[str, Any]]]) -> Section:
         Heading("stops", "preemptions", words.number), Heading("cost", "dollars", lambda v: f"{v:,.2f}"),
     ]  # fmt: skip
     known = [heading for heading in columns if any(row[heading.key] not in (None, "") for row in rows)]
-    return Section("beside", "Side by side", "", table("beside-table", rows, known))
+    return PageSection("beside", "Side by side", "", table("beside-table", rows, known))
 
 
-def sharing_sections(record: dict[str, Any], tables: dict[str, pa.Table]) -> list[Section]:
+def sharing_sections(record: dict[str, Any], tables: dict[str, pa.Table]) -> list[PageSection]:
     jobs, states = tables["jobs"], tables["states"]
     spreads = joined(
         spread_of(label, jobs[key].drop_null().to_numpy(), "fraction of the jobs")
@@ -64,13 +64,13 @@ def sharing_sections(record: dict[str, Any], tables: dict[str, pa.Table]) -> lis
     ]  # fmt: skip
     return [
         _over_time(states, record),
-        Section("spread", "How long", "The fraction of the jobs that took no longer; zero times are left out.",
+        PageSection("spread", "How long", "The fraction of the jobs that took no longer; zero times are left out.",
                 spreads, "No job waited."),
-        Section("jobs", "Waiting jobsed longest", "", table("job-table", rows, columns, first=16)),
+        PageSection("jobs", "Waiting jobsed longest", "", table("job-table", rows, columns, first=16)),
     ]  # fmt: skip
 
 
-def _over_time(states: pa.Table, record: dict[str, Any]) -> Section:
+def _over_time(states: pa.Table, record: dict[str, Any]) -> PageSection:
     time = states["time_s"].to_numpy()
     (name, unit), body = unit_of(float(time[-1] - time[0])), Markup()
     for key, label, sort, most in (
@@ -84,7 +84,7 @@ def _over_time(states: pa.Table, record: dict[str, Any]) -> Section:
         x = Axis("time", str_of(name), False, float(time[0]) / unit, float(time[-1]) / unit)
         y = fitted(label.lower(), lambda v: f"{v:,.0f}", [max(most, float(values.max()))], log=False)
         body += heading(label) + plot(label, x, y, (), [(f"trend l-{sort}", "", points)], size=(1080, 220))
-    return Section(
+    return PageSection(
         "time",
         "Over time",
         "Changes at arrivals and ends of jobs; some points are left out if there are very many.",

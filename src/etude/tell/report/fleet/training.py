@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64
 from etude.tell.report import words
-from etude.tell.view.charts import Bar, Heading, Piece, bars, legend, table
-from etude.tell.view.page import Section
-from etude.tell.view.plots import Axis, Stretch, fitted, plot, strip
+from etude.tell.view.charts import Bar, BarPiece, Heading, bars, legend, table
+from etude.tell.view.page import PageSection
+from etude.tell.view.plots import Axis, StripInterval, fitted, plot, strip
 
-F64 = NDArray[np.float64]
 POINTS: Final = 240
 STRIPS: Final = 600
 """Most intervals of the band of states: shorter ones are merged into the state that is longest there."""
@@ -56,21 +56,21 @@ def training_verdict(record: dict[str, Any]) -> str:
     )
 
 
-def hours_section(records: Sequence[tuple[str, dict[str, Any]]], *, trained: bool = True) -> Section:
+def hours_section(records: Sequence[tuple[str, dict[str, Any]]], *, trained: bool = True) -> PageSection:
     """Hours of a job, or of the devices of a cluster that jobs share."""
     sorts = SORTS if trained else SORTS | {"useful": ("compute", "in use"), "idle": ("idle", "not in use")}
     rows = []
     for name, record in records:
         values = {"useful": record["useful_s"]} | record["lost_s"]
-        pieces = tuple(Piece(*sorts[part], values[part]) for part in sorts if values.get(part, 0) > 0)
+        pieces = tuple(BarPiece(*sorts[part], values[part]) for part in sorts if values.get(part, 0) > 0)
         rows.append(Bar(name, pieces, f"{record['useful_fraction']:.1%} useful"))
     labels = {piece.label for row in rows for piece in row.pieces}
     shown = [sort for sort in sorts.values() if sort[1] in labels]
     lead = "The whole time, by what it was spent on." if len(rows) == 1 else "Side by side, by part."
-    return Section("hours", "Where the time went", lead, legend(shown) + bars(rows, duration))
+    return PageSection("hours", "Where the time went", lead, legend(shown) + bars(rows, duration))
 
 
-def training_sections(record: dict[str, Any], tables: dict[str, pa.Table]) -> list[Section]:
+def training_sections(record: dict[str, Any], tables: dict[str, pa.Table]) -> list[PageSection]:
     found = [_band(tables["states"], record["duration_s"]), _rate(tables["states"], record)]
     if len(tables["events"]):
         found.append(_faults(tables["events"]))
@@ -95,7 +95,7 @@ def _by_bin(start: F64, end: F64, weight: F64, whole: float, bins: int) -> F64:
     return np.diff(total)
 
 
-def _band(states: pa.Table, whole: float) -> Section:
+def _band(states: pa.Table, whole: float) -> PageSection:
     start, end, number = _columns(states)
     spent = np.stack(
         [_by_bin(start, end, np.where(number == k, end - start, 0.0), whole, STRIPS) for k in range(len(STATES))]
@@ -108,17 +108,19 @@ def _band(states: pa.Table, whole: float) -> Section:
     stretches = []
     for a, b in zip([0, *cut.tolist()], [*cut.tolist(), STRIPS], strict=True):
         sort, label = SORTS[sorts[int(state[a])]]
-        stretches.append(Stretch(a * width / unit, b * width / unit, sort, f"{label}\nfrom {duration(a * width)}"))
+        stretches.append(
+            StripInterval(a * width / unit, b * width / unit, sort, f"{label}\nfrom {duration(a * width)}")
+        )
     seen = [SORTS[sorts[k]] for k in range(len(STATES)) if (state == k).any()]
     body = legend(seen) + strip("states over time", stretches, 0.0, whole / unit, str_of(name))
     lead = (
         f"Each interval of {duration(width)} has the colour of its largest part other than kept steps, if these fill "
         f"less than {words.percent(SHOWN)}."
     )
-    return Section("states", "Timeline", lead, body)
+    return PageSection("states", "Timeline", lead, body)
 
 
-def _rate(states: pa.Table, record: dict[str, Any]) -> Section:
+def _rate(states: pa.Table, record: dict[str, Any]) -> PageSection:
     start, end, number = _columns(states)
     tokens = np.where(number == 0, states["tokens"].to_numpy(), 0).astype(np.float64)
     whole = record["duration_s"]
@@ -130,26 +132,30 @@ def _rate(states: pa.Table, record: dict[str, Any]) -> Section:
     x = Axis("time", str_of(name), False, 0.0, whole / unit)
     y = fitted("tokens per second", lambda v: f"{v:,.0f}", [planned, float(mean.max(initial=0.0))], log=False)
     lines = [("trend l-compute", "", points), ("trend l-host", "as planned", [(0.0, planned), (whole / unit, planned)])]
-    return Section(
-        "rate", "Kept tokens", "Means over equal parts of the time; the flat line is the plan.",
+    return PageSection(
+        "rate",
+        "Kept tokens",
+        "Means over equal parts of the time; the flat line is the plan.",
         plot("tokens per second", x, y, (), lines, size=(1080, 260)),
-    )  # fmt: skip
+    )
 
 
-def _faults(events: pa.Table) -> Section:
+def _faults(events: pa.Table) -> PageSection:
     by = events.group_by("name").aggregate([("time_s", "count"), ("hit", "sum"), ("scope", "min"), ("effect", "min")])
     rows = by.sort_by([("time_s_count", "descending")]).to_pylist()
     columns = [
-        Heading("name", "fault", str, number=False), Heading("effect_min", "effect", str, number=False),
-        Heading("scope_min", "scope", str, number=False), Heading("time_s_count", "events", words.number),
+        Heading("name", "fault", str, number=False),
+        Heading("effect_min", "effect", str, number=False),
+        Heading("scope_min", "scope", str, number=False),
+        Heading("time_s_count", "events", words.number),
         Heading("hit_sum", "affecting the job", words.number),
-    ]  # fmt: skip
+    ]
     felt = pc.sum(events["hit"]).as_py() or 0
     lead = f"{words.plural(len(events), 'event')}, {felt:,} of which affected the job."
-    return Section("faults", "Failures", lead, table("fault-table", rows, columns, first=20))
+    return PageSection("faults", "Failures", lead, table("fault-table", rows, columns, first=20))
 
 
-def _interval(it: dict[str, Any]) -> Section:
+def _interval(it: dict[str, Any]) -> PageSection:
     points = [(one["every_s"], one["useful_fraction"]) for one in it["tried"]]
     x = fitted("between saves", duration, [p[0] for p in points], log=True)
     low = min(p[1] for p in points)
@@ -159,4 +165,4 @@ def _interval(it: dict[str, Any]) -> Section:
         f"Saves to {it['tier']} of {duration(it['save_s'])}: best interval {duration(it['best_s'])}; "
         f"Young {duration(it['young_s'])}, Daly {duration(it['daly_s'])}."
     )
-    return Section("interval", "How often to save", lead, drawn)
+    return PageSection("interval", "How often to save", lead, drawn)

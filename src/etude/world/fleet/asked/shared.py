@@ -37,7 +37,7 @@ class Share(Written, ShareRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Services(Written, ServicesRequest):
+class ServicesFleet(Written, ServicesRequest):
     """Services that take turns on one device, with early exits
 
     etude fleet services edge.yaml --policy stability
@@ -47,7 +47,7 @@ class Services(Written, ServicesRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Backbone(Written, BackboneRequest):
+class BackboneFleet(Written, BackboneRequest):
     """Tasks that share one backbone, its batches and its memory
 
     etude fleet backbone backbone.yaml --policy shared
@@ -57,7 +57,7 @@ class Backbone(Written, BackboneRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Radio(Written, RadioRequest):
+class RadioFleet(Written, RadioRequest):
     """Radio functions and AI services on one set of nodes: shares and moves
 
     etude fleet radio airan.yaml --policy haf --migrate 2s
@@ -68,7 +68,7 @@ class Radio(Written, RadioRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Functions(Written, FileRequest):
+class FunctionsFleet(Written, FileRequest):
     """Experts as functions: cold starts, keep-alive, scale to zero
 
     etude fleet functions moe.yaml
@@ -242,9 +242,11 @@ def _radio_sum(record: dict[str, Any]) -> str:
 
 def _fulfilled(record: dict[str, Any]) -> dict[str, Any]:
     return {
-        "fulfilled": f"{record['fulfilled']:.1%}", "radio": f"{record['radio_fulfilled']:.1%}",
-        "ai": f"{record['ai_fulfilled']:.1%}", "moves": record["moves"],
-    }  # fmt: skip
+        "fulfilled": f"{record['fulfilled']:.1%}",
+        "radio": f"{record['radio_fulfilled']:.1%}",
+        "ai": f"{record['ai_fulfilled']:.1%}",
+        "moves": record["moves"],
+    }
 
 
 def _functions_rows(record: dict[str, Any]) -> dict[str, Any]:

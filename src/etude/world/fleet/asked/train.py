@@ -13,7 +13,7 @@ from etude.world.fleet.days.request import TrainInputs, TrainRequest, train, tra
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(Written, TrainRequest):
+class TrainFleet(Written, TrainRequest):
     """Days of a training job on a cluster: faults, checkpoints and recovery
 
     etude fleet train llama3-405b --gpus 16384 --tp 8 --pp 16 --system dgx-h100 \\
@@ -34,7 +34,7 @@ class Train(Written, TrainRequest):
     output: Printed = part(Printed)
 
 
-def _inputs(asked: Train) -> tuple[TrainInputs, float]:
+def _inputs(asked: TrainFleet) -> tuple[TrainInputs, float]:
     return train_inputs(asked), asked.price
 
 

@@ -38,10 +38,10 @@ TRIES: Final[tuple[dict[str, Any], ...]] = (
 )  # fmt: skip
 """What is tried where a plan says nothing of sharding and recomputation, and does not fit."""
 UNREAD: Final = {
-    RESTART: ("regroup", "reintegrate"), SPARE: ("restart", "reintegrate"), **dict.fromkeys(
-        [name for name in POLICIES if name not in (RESTART, SPARE)], ("restart",)
-    ),
-}  # fmt: skip
+    RESTART: ("regroup", "reintegrate"),
+    SPARE: ("restart", "reintegrate"),
+    **dict.fromkeys([name for name in POLICIES if name not in (RESTART, SPARE)], ("restart",)),
+}
 """Policy -> figures of recovery that it never comes to."""
 
 

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64, I64
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 EMPTY: Final = -1
 
 

@@ -31,7 +31,7 @@ class Price(NamedTuple):
 
 
 @dataclass(slots=True)
-class Prices:
+class ExpertPrices:
     """Prices of one model with a given number of sequences and tokens per rank. Passes are generated and simulated node
     by node: all ranks hold as many experts, and the fullest rank decides what experts take and what they are sent."""
 

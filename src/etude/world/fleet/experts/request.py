@@ -12,7 +12,7 @@ from etude.make.generate import Plan
 from etude.world.fleet.costs import RESTART, SHRINK
 from etude.world.fleet.days.request import MODEL_HELP, PLAN, RECOVERY, SYSTEM_HELP, keys_of_file
 from etude.world.fleet.experts.run import POLICIES, serve_group
-from etude.world.fleet.experts.spec import Group, parse_failures
+from etude.world.fleet.experts.spec import ExpertGroup, parse_failures
 from etude.world.fleet.recovery import Recovery
 
 if TYPE_CHECKING:
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 AXES: Final = ("gpus", "ep", "precision")
 HINT: Final = "etude fleet experts deepseek-v3 --ep 32 --system dgx-h100 --fail rank7@60s"
-AFTER_A_FAILURE: Final = (
-    "recover", "detect", "restart", "regroup", "reintegrate", "replace", "host_copies", "storage"
-)  # fmt: skip
+AFTER_A_FAILURE: Final = ("recover", "detect", "restart", "regroup", "reintegrate", "replace", "host_copies", "storage")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +35,7 @@ class ExpertsRequest:
         "path", "YAML file with gpus, ep and precision; flags override it", None, like="experts.yaml", panel=PLAN
     )
     axes: Plan = part(Plan, PLAN, only=AXES)
-    group: Group = part(Group, "The group")
+    group: ExpertGroup = part(ExpertGroup, "The group")
     recover: str = figure(
         "text", "shrink (the others continue) or restart", RESTART, like=SHRINK, needs="fail", panel=RECOVERY
     )
@@ -52,7 +50,7 @@ class ExpertsInputs:
     said: tuple[int, int]
     """`gpus` and `ep` as they were given, 0 where not: they must agree."""
     precision: str
-    group: Group
+    group: ExpertGroup
     recover: str
     recovery: Recovery
     check: bool
@@ -68,15 +66,17 @@ def experts_inputs(asked: ExpertsRequest) -> ExpertsInputs:
     if other := [name for name in keys if name not in AXES and keys[name] != 1]:
         raise UsageError(
             f"`{other[0]}` does not apply: every rank holds whole layers and its share of the experts",
-            where=str(plan), hint=HINT,
-        )  # fmt: skip
+            where=str(plan),
+            hint=HINT,
+        )
     network = open_model(model) if isinstance(model, str) else model
     if not network.experts:
         raise UsageError(f"`{network.name}` has no experts", hint=HINT)
     ranks = int(keys.get("ep") or keys.get("gpus") or 0)
     if not ranks or keys.get("gpus", ranks) != ranks:
-        raise UsageError(f"experts over --ep {keys.get('ep', 'none')} of --gpus {keys.get('gpus', 'none')} ranks",
-                         hint=HINT)  # fmt: skip
+        raise UsageError(
+            f"experts over --ep {keys.get('ep', 'none')} of --gpus {keys.get('gpus', 'none')} ranks", hint=HINT
+        )
     recover, recovery, group = _recovery(asked)
     machine = open_system(system) if isinstance(system, str) else system
     parse_failures(group.fail, ranks=ranks, node=min(machine.levels[0].size, ranks))
@@ -88,7 +88,7 @@ def experts_inputs(asked: ExpertsRequest) -> ExpertsInputs:
     )  # fmt: skip
 
 
-def _recovery(asked: ExpertsRequest) -> tuple[str, Recovery, Group]:
+def _recovery(asked: ExpertsRequest) -> tuple[str, Recovery, ExpertGroup]:
     """What follows a failure is read only where there is one, and by the policy that comes to it."""
     if not asked.group.fail:
         only_with(asked, "fail", *AFTER_A_FAILURE)
@@ -119,8 +119,8 @@ def _recovery(asked: ExpertsRequest) -> tuple[str, Recovery, Group]:
 
 def run_experts(given: ExpertsInputs) -> dict[str, Any]:
     """The record."""
-    from etude.world.fleet.experts.prices import Prices
+    from etude.world.fleet.experts.prices import ExpertPrices
 
     group = given.group
-    prices = Prices(given.model, given.system, group.sequences, group.context, given.precision, given.check)
+    prices = ExpertPrices(given.model, given.system, group.sequences, group.context, given.precision, given.check)
     return serve_group(prices, group, ranks=given.ranks, recover=given.recover, recovery=given.recovery)

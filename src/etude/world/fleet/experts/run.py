@@ -17,14 +17,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.world.fleet.contract import contract
 from etude.world.fleet.costs import RESTART, SHRINK
-from etude.world.fleet.experts.places import EMPTY, I64, copies_of, loads_of, needs, spread, without
-from etude.world.fleet.experts.spec import Failure, Group, HostCopies, parse_failures
+from etude.world.fleet.experts.places import EMPTY, copies_of, loads_of, needs, spread, without
+from etude.world.fleet.experts.spec import ExpertGroup, Failure, HostCopies, parse_failures
 from etude.world.fleet.recovery import Recovery
 
 if TYPE_CHECKING:
-    from etude.world.fleet.experts.prices import Price, Prices
+    from etude.world.fleet.experts.prices import ExpertPrices, Price
 
 POLICIES: Final = (SHRINK, RESTART)
 AGAIN: Final = 0.95
@@ -37,7 +38,7 @@ PARTS: Final = {
 """State -> part of the time in the record."""
 
 
-class Row(NamedTuple):
+class GroupRow(NamedTuple):
     """A stretch of time in one state."""
 
     start_ns: int
@@ -65,7 +66,7 @@ class Stop:
 class GroupRun:
     """The state of one group."""
 
-    def __init__(self, prices: Prices, group: Group, recovery: Recovery, recover: str, ranks: int) -> None:
+    def __init__(self, prices: ExpertPrices, group: ExpertGroup, recovery: Recovery, recover: str, ranks: int) -> None:
         if recover not in POLICIES:
             raise UsageError(f"--recover: unknown policy `{recover}` for a group", hint=f"known: {', '.join(POLICIES)}")
         self.prices, self.group, self.recovery, self.recover = prices, group, recovery, recover
@@ -81,7 +82,7 @@ class GroupRun:
         """Ranks whose sequences are to be read again."""
         self.waiting: list[Failure] = []
         """Ranks that come back, and when they are ready."""
-        self.rows: list[Row] = []
+        self.rows: list[GroupRow] = []
         self.stops: list[Stop] = []
         self.configs: dict[tuple[int, float], dict[str, Any]] = {}
         self.horizon_ns = round(group.horizon_ns)
@@ -183,9 +184,9 @@ class GroupRun:
         passes = (end_ns - start_ns) // step_ns
         whole = start_ns + passes * step_ns
         if passes:
-            self.rows.append(Row(start_ns, whole, "serve", ranks, passes * ranks * self.group.sequences))
+            self.rows.append(GroupRow(start_ns, whole, "serve", ranks, passes * ranks * self.group.sequences))
         if whole < end_ns < self.horizon_ns:
-            self.rows.append(Row(whole, end_ns, "cut", ranks, 0))
+            self.rows.append(GroupRow(whole, end_ns, "cut", ranks, 0))
 
     def _stand(self, stop: Stop, until_ns: int, parts_ns: dict[str, int]) -> set[str]:
         """The parts in sequence, until the next failure. Returns those that completed."""
@@ -193,7 +194,7 @@ class GroupRun:
         for state, length in parts_ns.items():
             end = min(now + length, until_ns)
             if end > now:
-                self.rows.append(Row(now, end, state, int(self.alive.sum()), 0))
+                self.rows.append(GroupRow(now, end, state, int(self.alive.sum()), 0))
                 stop.parts_ns[state] = end - now
             if now + length <= until_ns:
                 done.add(state)
@@ -318,8 +319,9 @@ class GroupRun:
         }
 
 
-def serve_group(prices: Prices, group: Group, *, ranks: int, recover: str = SHRINK, recovery: Recovery | None = None
-                ) -> dict[str, Any]:  # fmt: skip
+def serve_group(
+    prices: ExpertPrices, group: ExpertGroup, *, ranks: int, recover: str = SHRINK, recovery: Recovery | None = None
+) -> dict[str, Any]:
     """The record of `etude fleet MODEL --serve --json`."""
     run = GroupRun(prices, group, recovery or Recovery(), recover, ranks)
     failures = parse_failures(group.fail, ranks=ranks, node=run.node)
@@ -343,6 +345,7 @@ def group_tables(record: dict[str, Any]) -> dict[str, pa.Table]:
         ("again_s", pa.float64()), *places,
     ])  # fmt: skip
     return {
-        "states": pa.Table.from_pylist(record["curve"]), "events": pa.Table.from_pylist(events, schema),
+        "states": pa.Table.from_pylist(record["curve"]),
+        "events": pa.Table.from_pylist(events, schema),
         "jobs": pa.Table.from_pylist(record["jobs"]),
-    }  # fmt: skip
+    }

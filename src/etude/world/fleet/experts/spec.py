@@ -22,7 +22,7 @@ class HostCopies(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class ExpertGroup:
     """Attention is data-parallel: every rank has its own sequences, and experts are spread over all ranks."""
 
     redundant: int = figure("count", "redundant copies of experts, on all ranks together", 0, zero=True)

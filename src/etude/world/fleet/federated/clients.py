@@ -12,15 +12,13 @@ from os import PathLike
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.base.files import csv_rows
 from etude.base.grammar import line
 from etude.base.units import parse_bandwidth, parse_bytes
+from etude.kernels.arrays import F64, I64
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 COLUMNS: Final = (
     "name", "system", "step_s", "down", "up", "available", "away", "drops", "samples", "share", "group", "label",
     "memory",

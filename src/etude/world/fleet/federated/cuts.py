@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64, I64
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 USED: Final = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
 """Fractions of the server's time that cuts are chosen for."""
 

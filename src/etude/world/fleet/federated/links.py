@@ -5,19 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64
 from etude.kernels.compile import kernel
-
-F64 = NDArray[np.float64]
 
 
 def finished(size: F64, rate: F64, start: F64, limit: float) -> F64:
     """End times of transfers that begin at `start`; `limit` 0: no limit."""
     if not limit or not len(size):
         return start + size / rate
-    return np.asarray(_shared(size, rate, start, np.argsort(rate, kind="stable"), np.argsort(start, kind="stable"),
-                              float(limit)))  # fmt: skip
+    return np.asarray(
+        _shared(size, rate, start, np.argsort(rate, kind="stable"), np.argsort(start, kind="stable"), float(limit))
+    )
 
 
 @kernel

@@ -9,18 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import ClusterError, UsageError
 from etude.base.figures import figure
+from etude.kernels.arrays import F64, Bool
 from etude.world.fleet.federated.clients import Clients
-
-F64 = NDArray[np.float64]
-BOOLS = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Together:
+class GroupPresence:
     """What all groups of clients are like."""
 
     available: float = figure("number", "fraction of the rounds in which a group is available", 1.0)
@@ -31,7 +28,7 @@ class Together:
             raise ClusterError(f"available {self.available:g} is not between 0 and 1", hint="available=0.9")
 
 
-def presence(clients: Clients, together: Together, rounds: int, seed: int) -> BOOLS:
+def presence(clients: Clients, together: GroupPresence, rounds: int, seed: int) -> Bool:
     """[round, client]. The draws are independent of the sampling, so all samplers see the same absences."""
     rng = np.random.default_rng((seed, 1))
     there = two_states(clients.available, clients.away, rounds, rng)
@@ -42,7 +39,7 @@ def presence(clients: Clients, together: Together, rounds: int, seed: int) -> BO
     return there
 
 
-def two_states(available: F64, away: F64, rounds: int, rng: np.random.Generator) -> BOOLS:
+def two_states(available: F64, away: F64, rounds: int, rng: np.random.Generator) -> Bool:
     """[round, one]: starts in the stationary distribution."""
     back = np.divide(1.0, away, out=available.astype(np.float64).copy(), where=away > 0)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -52,9 +49,9 @@ def two_states(available: F64, away: F64, rounds: int, rng: np.random.Generator)
         worst = int(np.flatnonzero((back > 1) | (leave > 1))[0])
         raise UsageError(
             f"available {available[worst]:g} with absences of {away[worst]:g} rounds is not possible: it would be "
-            "available for less than one round at a time", hint="use longer absences, or 0 for rounds that are drawn "
-                                                                "anew",
-        )  # fmt: skip
+            "available for less than one round at a time",
+            hint="use longer absences, or 0 for rounds that are drawn anew",
+        )
     out = np.empty((rounds, len(available)), np.bool_)
     now = rng.random(len(available)) < available
     for k in range(rounds):

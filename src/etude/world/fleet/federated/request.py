@@ -15,7 +15,7 @@ from etude.base.parameters import is_given, only_with, spelled
 from etude.make.generate import Plan
 from etude.world.fleet.days.request import MODEL_HELP
 from etude.world.fleet.federated.clients import Clients, drawn_clients, read_clients
-from etude.world.fleet.federated.presence import Together
+from etude.world.fleet.federated.presence import GroupPresence
 from etude.world.fleet.federated.results import Federated
 from etude.world.fleet.federated.rounds import federate
 from etude.world.fleet.federated.shares import PARTS, trained
@@ -40,7 +40,7 @@ class Sent(StrEnum):
     FP32 = "fp32"
 
 
-class Sample(StrEnum):
+class ClientSampling(StrEnum):
     """How clients are drawn; see sampling.py."""
 
     UNIFORM = "uniform"
@@ -103,16 +103,17 @@ class AnyRounds:
     steps: int = figure("count", "local steps of a client per round", 1, panel=ROUNDS_PANEL)
     micro_batch: int = figure("count", "samples per local step, where its time is predicted", 1, panel=ROUNDS_PANEL)
     precision: Sent = figure("choice", "data type of the weights that are sent", Sent.BF16, of=Sent, panel=ROUNDS_PANEL)
-    sample: Sample = figure(
+    sample: ClientSampling = figure(
         "choice",
         "how clients are drawn: uniform (psp), weighted (by samples), awpsp (by availability)",
-        Sample.UNIFORM,
-        of=Sample,
+        ClientSampling.UNIFORM,
+        of=ClientSampling,
         needs="count",
         panel=ROUNDS_PANEL,
     )
-    deadline_ns: float | None = figure("time", "answers after this time are discarded: `10min`", None,
-                                       panel=ROUNDS_PANEL)  # fmt: skip
+    deadline_ns: float | None = figure(
+        "time", "answers after this time are discarded: `10min`", None, panel=ROUNDS_PANEL
+    )
     seed: int = figure("count", "random seed", 0, zero=True, panel=ROUNDS_PANEL)
 
 
@@ -254,9 +255,11 @@ def swarm_inputs(asked: SwarmRequest) -> RoundsInputs:
     warm = asked.share == Spreading.WARM
     try:
         swarm = Swarm(
-            chunk_bytes=float(asked.chunk_bytes), peers=asked.peers, warmup=asked.warmup if warm else 0.0,
+            chunk_bytes=float(asked.chunk_bytes),
+            peers=asked.peers,
+            warmup=asked.warmup if warm else 0.0,
             lag_ns=asked.lag_ns if warm else 0.0,
-        )  # fmt: skip
+        )
     except ClusterError as problem:
         raise UsageError(f"{spelled(asked, 'warmup')}: {problem.problem}", hint=problem.hint) from None
     return _inputs(asked, train=_full(asked), quorum=0, server_bytes_per_s=0.0, swarm=swarm, cut=None)
@@ -360,7 +363,7 @@ def _who(asked: Any) -> Who:
         )
     return Who(
         of=int(clients), link=asked.link, up=asked.up, step=asked.step, available=asked.available, away=asked.away
-    )  # fmt: skip
+    )
 
 
 def _columns(path: str) -> frozenset[str]:
@@ -384,7 +387,7 @@ class Rounds:
         return self.found.summary() | {"model_bytes": self.model_bytes}
 
 
-def run_rounds(given: RoundsInputs, *, together: Together | None = None, split: Any = None) -> Rounds:
+def run_rounds(given: RoundsInputs, *, together: GroupPresence | None = None, split: Any = None) -> Rounds:
     """The rounds; `together` and `split` are for programs that have made their own."""
     weights = weight_bytes(given.model, given.precision)
     who, groups = grouped(_clients(given), given.correlated)
@@ -447,12 +450,12 @@ def _clients(given: RoundsInputs) -> Clients:
     return read_clients(who.of, step_of)
 
 
-def grouped(clients: Clients, text: str) -> tuple[Clients, Together | None]:
+def grouped(clients: Clients, text: str) -> tuple[Clients, GroupPresence | None]:
     """`20x50:available=0.9,away=5`, or `groups:...` of clients that have them."""
     if not text:
         return clients, None
     shape, rest = line(text, "--correlated", "20x50:available=0.9,away=5").cut(":")
-    together = fill(Together, rest.split(",") if rest is not None and rest.text else (), rest or shape)
+    together = fill(GroupPresence, rest.split(",") if rest is not None and rest.text else (), rest or shape)
     count, size = shape.cut("x")
     if shape.text == "groups":
         if not (clients.group >= 0).any():

@@ -9,11 +9,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64, I64
 from etude.world.fleet.federated.clients import Clients
-from etude.world.fleet.federated.split import Split
+from etude.world.fleet.federated.split import ClientSplit
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 COLUMNS: Final = (
     "round_s", "asked", "answered", "down_bytes", "up_bytes", "last", "warmup_s", "bound_s", "delivered", "covered",
     "untrained", "server_busy_s", "server_wait_s",
@@ -36,7 +35,7 @@ class Federated:
     """... and in which it was available."""
     labelled: bool
     parts: int
-    split: Split | None = None
+    split: ClientSplit | None = None
 
     def __repr__(self) -> str:
         return f"Federated({len(self.columns):,} rounds of {len(self.clients):,} clients, {self.round_s.sum():.6g} s)"
@@ -77,7 +76,7 @@ class Federated:
             "delivered": float(self.column("delivered").mean()) if swarm else None,
         } | ({"split": self._split(self.split)} if self.split is not None else {})  # fmt: skip
 
-    def _split(self, split: Split) -> dict[str, Any]:
+    def _split(self, split: ClientSplit) -> dict[str, Any]:
         """`step_bytes`: activations up and gradients down of a step of the longest samples."""
         busy, wait, whole = self.column("server_busy_s"), self.column("server_wait_s"), float(self.round_s.sum())
         cuts, many = np.unique(split.cut, return_counts=True)

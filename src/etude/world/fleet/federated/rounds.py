@@ -12,26 +12,23 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64, Bool
 from etude.world.fleet.federated.clients import Clients
 from etude.world.fleet.federated.links import finished
-from etude.world.fleet.federated.presence import Together, presence
+from etude.world.fleet.federated.presence import GroupPresence, presence
 from etude.world.fleet.federated.results import Federated
-from etude.world.fleet.federated.sampling import SAMPLES, Seen, sampled
+from etude.world.fleet.federated.sampling import SAMPLES, ClientStatistics, sampled
 from etude.world.fleet.federated.shares import PARTS, first_part, untrained, work
-from etude.world.fleet.federated.split import Split, run_split, work_of
+from etude.world.fleet.federated.split import ClientSplit, run_split, work_of
 from etude.world.fleet.federated.swarm import Swarm, spread
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
-BOOLS = NDArray[np.bool_]
 NOBODY: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class RoundRules:
     """Rules of every round."""
 
     model_bytes: float
@@ -42,7 +39,7 @@ class Rules:
     quorum: int
     server_bytes_per_s: float
     swarm: Swarm | None
-    split: Split | None
+    split: ClientSplit | None
     parts: int
     leave: bool
 
@@ -71,19 +68,19 @@ class Round:
 def federate(
     clients: Clients, *, model_bytes: float, rounds: int, count: int, steps: int = 1, sample: str = "uniform",
     deadline_s: float = 0.0, quorum: int = 0, server_bytes_per_s: float = 0.0, swarm: Swarm | None = None,
-    split: Split | None = None, together: Together | None = None, leave: bool = False, parts: int = PARTS,
+    split: ClientSplit | None = None, together: GroupPresence | None = None, leave: bool = False, parts: int = PARTS,
     seed: int = 0,
 ) -> Federated:  # fmt: skip
     """`count` clients per round, `steps` local steps each. `deadline_s` and `quorum` 0: all answers are waited for;
     `server_bytes_per_s` 0: no limit, each way. `leave`: a client that is away in the next round left in this one,
     before it answered."""
-    rules = Rules(
+    rules = RoundRules(
         model_bytes=model_bytes, count=count, steps=steps, sample=sample, deadline_s=deadline_s, quorum=quorum,
         server_bytes_per_s=server_bytes_per_s, swarm=swarm, split=split, parts=parts, leave=leave,
     )  # fmt: skip
     _check(clients, rules)
-    there = presence(clients, together or Together(), rounds + 1, seed)
-    rng, seen, out = np.random.default_rng((seed, 0)), Seen.nothing(len(clients)), []
+    there = presence(clients, together or GroupPresence(), rounds + 1, seed)
+    rng, seen, out = np.random.default_rng((seed, 0)), ClientStatistics.nothing(len(clients)), []
     taken = np.zeros(len(clients), np.int64)
     labels = len(np.unique(clients.label[clients.label >= 0]))
     first, many = first_part(clients, parts)
@@ -106,7 +103,7 @@ def federate(
     return Federated(clients, np.array(out), seen.drawn, taken, there[:rounds].sum(axis=0), bool(labels), parts, split)
 
 
-def _check(clients: Clients, rules: Rules) -> None:
+def _check(clients: Clients, rules: RoundRules) -> None:
     if rules.sample not in SAMPLES:
         raise UsageError(f"--sample: unknown method `{rules.sample}`", hint=f"known: {', '.join(SAMPLES)}")
     if not 1 <= rules.count <= len(clients):
@@ -125,14 +122,14 @@ def _check(clients: Clients, rules: Rules) -> None:
         raise UsageError("in a swarm all clients must train all weights", hint="--train full, or --share server")
 
 
-def _patient(rules: Rules, chosen: I64, silent: BOOLS) -> None:
+def _patient(rules: RoundRules, chosen: I64, silent: Bool) -> None:
     if silent.any() and not rules.deadline_s and len(chosen) - int(silent.sum()) < (rules.quorum or len(chosen)):
         raise UsageError(
             "the round never ends, because some clients never answer", hint="--deadline 10min, or --quorum"
         )
 
 
-def _served(clients: Clients, rules: Rules, chosen: I64, silent: BOOLS, rng: np.random.Generator) -> Round:
+def _served(clients: Clients, rules: RoundRules, chosen: I64, silent: Bool, rng: np.random.Generator) -> Round:
     _patient(rules, chosen, silent)
     share, limit = clients.share[chosen], rules.server_bytes_per_s
     whole, speaks = np.full(len(chosen), rules.model_bytes), ~silent
@@ -153,7 +150,7 @@ def _served(clients: Clients, rules: Rules, chosen: I64, silent: BOOLS, rng: np.
     return Round(end, chosen[on_time], last, len(chosen) * rules.model_bytes, float(size[on_time].sum()))
 
 
-def _cut(clients: Clients, rules: Rules, chosen: I64, silent: BOOLS, rng: np.random.Generator) -> Round:
+def _cut(clients: Clients, rules: RoundRules, chosen: I64, silent: Bool, rng: np.random.Generator) -> Round:
     """Those that never answer leave before their first step."""
     _patient(rules, chosen, silent)
     split, who = rules.split, chosen[~silent]
@@ -167,12 +164,10 @@ def _cut(clients: Clients, rules: Rules, chosen: I64, silent: BOOLS, rng: np.ran
     done = np.isfinite(one.end_s)
     full = int(done.sum()) >= wanted
     last = int(who[np.where(done, one.end_s, -1.0).argmax()]) if full else NOBODY
-    return Round(
-        one.round_s, who[done], last, one.down_bytes, one.up_bytes, busy_s=one.busy_s, wait_s=one.wait_s
-    )  # fmt: skip
+    return Round(one.round_s, who[done], last, one.down_bytes, one.up_bytes, busy_s=one.busy_s, wait_s=one.wait_s)
 
 
-def _spread(clients: Clients, rules: Rules, chosen: I64, silent: BOOLS, rng: np.random.Generator) -> Round:
+def _spread(clients: Clients, rules: RoundRules, chosen: I64, silent: Bool, rng: np.random.Generator) -> Round:
     """Those that never answer send nothing and are not waited for; clients that hold everything have taken part."""
     assert rules.swarm is not None
     who = chosen[~silent]

@@ -16,21 +16,18 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64, I64, Bool
 from etude.world.fleet.federated.clients import Clients
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
-BOOLS = NDArray[np.bool_]
 SAMPLES: Final = ("uniform", "psp", "weighted", "awpsp")
 FAR: Final = 50.0
 """Rounds ahead of or behind the mean beyond which nothing changes."""
 
 
 @dataclass(slots=True)
-class Seen:
+class ClientStatistics:
     """Statistics of each client so far."""
 
     rounds: int
@@ -38,20 +35,20 @@ class Seen:
     stayed: F64
     """Rounds in which it was there, and in the next one too."""
     drawn: I64
-    last: BOOLS
+    last: Bool
 
     @classmethod
-    def nothing(cls, count: int) -> Seen:
+    def nothing(cls, count: int) -> ClientStatistics:
         return cls(0, np.zeros(count), np.zeros(count), np.zeros(count, np.int64), np.zeros(count, np.bool_))
 
-    def watch(self, there: BOOLS) -> None:
+    def watch(self, there: Bool) -> None:
         self.stayed += self.last & there
         self.there += there
         self.rounds += 1
         self.last = there
 
 
-def availability_weights(there: I64, seen: Seen) -> F64:
+def availability_weights(there: I64, seen: ClientStatistics) -> F64:
     """Weights of available clients. Counts begin with one and one, so that none is certain after a round."""
     often = (seen.there[there] + 1) / (seen.rounds + 2)
     stays = (seen.stayed[there] + 1) / (seen.there[there] + 1)
@@ -70,7 +67,12 @@ def place_in_group(times: F64, group: I64) -> I64:
 
 
 def sampled(
-    rng: np.random.Generator, there: I64, clients: Clients, count: int, sample: str, seen: Seen | None = None
+    rng: np.random.Generator,
+    there: I64,
+    clients: Clients,
+    count: int,
+    sample: str,
+    seen: ClientStatistics | None = None,
 ) -> I64:
     """Without replacement; all if there are no more than wanted."""
     if len(there) <= count:

@@ -9,14 +9,12 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.base.grammar import line
+from etude.kernels.arrays import F64, I64
 from etude.world.fleet.federated.clients import Clients
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 PARTS: Final = 20
 """Default number of parts of a layer."""
 

@@ -13,15 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64, I64
 from etude.kernels.compile import kernel
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 FETCH, FORWARD, UP, WAIT, SERVED, DOWN, BACKWARD, SEND, DONE = range(9)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Split:
+class ClientSplit:
     """Arrays over clients; [client, length] where two axes are named."""
 
     cut: I64
@@ -46,7 +45,7 @@ class Split:
         return (draws[:, :, None] >= np.cumsum(self.mix[chosen], axis=1)[:, None, :-1]).sum(axis=2)
 
 
-class Work(NamedTuple):
+class ClientWork(NamedTuple):
     """Work of the clients of a round; [client, step] unless stated otherwise."""
 
     forward_s: F64
@@ -72,17 +71,17 @@ class Ended(NamedTuple):
     """Time clients wait for one."""
 
 
-def work_of(split: Split, chosen: I64, lengths: I64, up: F64, down: F64) -> Work:
+def work_of(split: ClientSplit, chosen: I64, lengths: I64, up: F64, down: F64) -> ClientWork:
     def at(table: F64) -> F64:
         return np.ascontiguousarray(np.take_along_axis(table[chosen], lengths, axis=1))
 
-    return Work(
+    return ClientWork(
         at(split.forward_s), at(split.backward_s), at(split.server_s), at(split.step_bytes),
         split.adapter_bytes[chosen], split.local[chosen], up[chosen], down[chosen],
     )  # fmt: skip
 
 
-def run_split(work: Work, devices: int, limit: float, wanted: int, until_s: float) -> Ended:
+def run_split(work: ClientWork, devices: int, limit: float, wanted: int, until_s: float) -> Ended:
     """Until `wanted` clients are done, or `until_s`. `limit`: bytes a second of the server each way; 0: none."""
     if not len(work.up):
         return Ended(np.zeros(0), until_s, 0.0, 0.0, 0.0, 0.0)
@@ -107,7 +106,7 @@ def _level(active: Any, rate: Any, by_rate: Any, limit: float) -> float:
     return np.inf
 
 
-class State(NamedTuple):
+class ClientState(NamedTuple):
     """State of each client."""
 
     phase: I64
@@ -134,7 +133,7 @@ SENT, GOT, BUSY, WAITED = range(4)
 
 
 @kernel
-def _enter(work: Work, state: State, i: int, now: float, limit: float) -> None:
+def _enter(work: ClientWork, state: ClientState, i: int, now: float, limit: float) -> None:
     """Client `i` goes on to its next phase."""
     phase, steps = state.phase[i], work.forward_s.shape[1]
     state.moving[0, i], state.moving[1, i], state.then[i], state.ready[i] = False, False, np.inf, False
@@ -163,7 +162,7 @@ def _enter(work: Work, state: State, i: int, now: float, limit: float) -> None:
 
 
 @kernel
-def _transfer(work: Work, state: State, i: int, now: float, limit: float) -> None:
+def _transfer(work: ClientWork, state: ClientState, i: int, now: float, limit: float) -> None:
     phase = state.phase[i]
     way = 0 if phase in (UP, SEND) else 1
     size = work.step_bytes[i, state.step[i]] if phase in (UP, DOWN) else work.adapter_bytes[i]
@@ -178,7 +177,7 @@ def _transfer(work: Work, state: State, i: int, now: float, limit: float) -> Non
 
 
 @kernel
-def _serve(work: Work, state: State, now: float, until: float) -> None:
+def _serve(work: ClientWork, state: ClientState, now: float, until: float) -> None:
     """Free devices take who came first."""
     while state.tally[FREE] and state.tally[HEAD] < state.tally[TAIL]:
         j = state.queue[state.tally[HEAD] % len(state.queue)]
@@ -190,7 +189,7 @@ def _serve(work: Work, state: State, now: float, until: float) -> None:
 
 
 @kernel
-def _advance(work: Work, state: State, slow: Any, now: float, limit: float, until: float) -> float:
+def _advance(work: ClientWork, state: ClientState, slow: Any, now: float, limit: float, until: float) -> float:
     """To the next end of a phase; who is there is ready."""
     n = len(state.phase)
     rate, following = np.zeros(n), until
@@ -212,9 +211,9 @@ def _advance(work: Work, state: State, slow: Any, now: float, limit: float, unti
 
 
 @kernel
-def _run(work: Work, slow: Any, devices: int, limit: float, wanted: int, until: float) -> Any:
+def _run(work: ClientWork, slow: Any, devices: int, limit: float, wanted: int, until: float) -> Any:
     n, now = len(work.up), 0.0
-    state = State(
+    state = ClientState(
         np.full(n, FETCH - 1), np.zeros(n, np.int64), np.full(n, np.inf), np.full(n, np.inf), np.zeros(n), np.zeros(n),
         np.zeros((2, n), np.bool_), np.zeros(n), np.ones(n, np.bool_), np.zeros(n, np.int64),
         np.array([0, 0, devices, 0]), np.zeros(4),

@@ -5,25 +5,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64
+from etude.world.fleet.system_key import SystemKey
 
 if TYPE_CHECKING:
     from etude.machine import System
     from etude.make.generate import Plan
     from etude.make.generate.model import Model
 
-F64 = NDArray[np.float64]
 WIDTH: Final = 2
 """Bytes of an activation and of its gradient."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sides:
+class StepSeconds:
     """Seconds of one step, by cut from 0 to the number of layers."""
 
     forward_s: F64
@@ -35,7 +35,7 @@ class Sides:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Held:
+class ClientMemory:
     """Memory and adapters of a client, by cut from 0 to the number of layers; bytes unless stated otherwise."""
 
     memory: F64
@@ -47,7 +47,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SplitModel:
     """The model, the ranks of its adapters, and the micro-batch."""
 
     model: Model
@@ -64,7 +64,7 @@ class Asked:
         }, self.model.name)  # fmt: skip
 
 
-def sides(asked: Asked, system: System, length: int) -> Sides:
+def sides(asked: SplitModel, system: System, length: int) -> StepSeconds:
     """Times for samples of `length` tokens on one device. The last layer of a client has adapters of the smaller
     rank."""
     usual, least = (_blocks(asked, system, length, rank) for rank in (asked.rank, asked.cut_rank))
@@ -77,7 +77,7 @@ def sides(asked: Asked, system: System, length: int) -> Sides:
     above = np.array([usual[0][c + 1 :].sum() + usual[1][c + 1 :].sum() for c in range(layers + 1)])
     above += float(usual[2].sum()) * (1 - np.arange(layers + 1) / layers)
     above[0], above[-1] = total, 0.0
-    return Sides(forward / 1e9, (backward + update) / 1e9, above / 1e9)
+    return StepSeconds(forward / 1e9, (backward + update) / 1e9, above / 1e9)
 
 
 def _below(usual: F64, least: F64) -> F64:
@@ -88,32 +88,18 @@ def _below(usual: F64, least: F64) -> F64:
     return below
 
 
-def whole_step_s(asked: Asked, system: System, length: int) -> float:
+def whole_step_s(asked: SplitModel, system: System, length: int) -> float:
     """Time of a step that trains all weights."""
     return float(sum(part.sum() for part in _blocks(asked, system, length, 0))) / 1e9
 
 
-def _blocks(asked: Asked, system: System, length: int, rank: int) -> tuple[F64, F64, F64]:
+def _blocks(asked: SplitModel, system: System, length: int, rank: int) -> tuple[F64, F64, F64]:
     """Times in ns of (embedding, layers, head): forward, backward, and update."""
-    return _predicted(asked, _On(repr(system), system), length, rank)
-
-
-@dataclass(frozen=True, slots=True)
-class _On:
-    """A system as a cache key, compared by its text."""
-
-    text: str
-    system: Any
-
-    def __hash__(self) -> int:
-        return hash(self.text)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _On) and other.text == self.text
+    return _predicted(asked, SystemKey.of(system), length, rank)
 
 
 @lru_cache(maxsize=512)
-def _predicted(asked: Asked, on: _On, length: int, rank: int) -> tuple[F64, F64, F64]:
+def _predicted(asked: SplitModel, on: SystemKey, length: int, rank: int) -> tuple[F64, F64, F64]:
     from etude.cost.stacks import open_stack
     from etude.steps import predict
 
@@ -144,7 +130,7 @@ def _block(module: str, layers: int) -> int:
 
 
 @lru_cache(maxsize=64)
-def held_by_cut(asked: Asked, length: int) -> Held:
+def held_by_cut(asked: SplitModel, length: int) -> ClientMemory:
     """Memory by cut, from the memory of models with fewer layers. The server has the head, unless the client has
     everything; working memory inside a layer is not counted. Raises UsageError for a model of one layer."""
     from etude.make.generate.train import plan_memory
@@ -161,4 +147,4 @@ def held_by_cut(asked: Asked, length: int) -> Held:
     layer = np.diff(params)
     fewer = params.copy()
     fewer[1:-1] -= layer[:-1] * (1 - asked.cut_rank / asked.rank)
-    return Held(memory, fewer, float(of[-1].peak_bytes))
+    return ClientMemory(memory, fewer, float(of[-1].peak_bytes))

@@ -5,21 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.base.grammar import line
+from etude.kernels.arrays import F64, I64
 from etude.world.fleet.federated.clients import Clients
 from etude.world.fleet.federated.cuts import chosen, given
-from etude.world.fleet.federated.split import Split, run_split, work_of
-from etude.world.fleet.federated.split_costs import WIDTH, Asked, Held, Sides, held_by_cut, sides, whole_step_s
+from etude.world.fleet.federated.split import ClientSplit, run_split, work_of
+from etude.world.fleet.federated.split_costs import (
+    WIDTH,
+    ClientMemory,
+    SplitModel,
+    StepSeconds,
+    held_by_cut,
+    sides,
+    whole_step_s,
+)
 
 if TYPE_CHECKING:
     from etude.machine import System
     from etude.make.generate.model import Model
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 AUTO: Final = "auto"
 PARTS: Final = (8, 4, 2, 1)
 """Divisors of the longest length; `dirichlet` has a class for each."""
@@ -27,7 +33,7 @@ DRAWS: Final = 3
 """Number of sampled rounds on which cuts are tried if not all clients take part."""
 
 
-class Lengths:
+class ClientLengths:
     """Lengths of samples: tokens of each class, and its frequency for each client, [client, class]."""
 
     def __init__(self, text: str, longest: int, clients: int, seed: int) -> None:
@@ -48,12 +54,12 @@ class Lengths:
 def planned(
     clients: Clients, model: Model, how: str, *, rank: int, cut_rank: int, system: System, devices: int,
     micro_batch: int, seq: int, lengths: str, width: int, steps: int, count: int, limit: float, seed: int,
-) -> Split:  # fmt: skip
+) -> ClientSplit:  # fmt: skip
     """The split of the model for all clients. `how`: a number of layers, or `auto`, which keeps at least one layer on
     the client, so that samples stay there (`auto:0`: no such limit); `width`: bytes per adapter weight in a transfer.
     Raises UsageError where a client's memory is too small."""
-    asked = Asked(model, rank, cut_rank, micro_batch)
-    drawn = Lengths(lengths, seq, len(clients), seed)
+    asked = SplitModel(model, rank, cut_rank, micro_batch)
+    drawn = ClientLengths(lengths, seq, len(clients), seed)
     _check(asked, system, seq)
     held = held_by_cut(asked, seq)
     server = [sides(asked, system, int(tokens)) for tokens in drawn.tokens]
@@ -91,7 +97,7 @@ def _fewest(how: str, layers: int) -> int | None:
     raise word.wrong(f"`{how}` is neither auto nor a number of layers")
 
 
-def _check(asked: Asked, system: System, seq: int) -> None:
+def _check(asked: SplitModel, system: System, seq: int) -> None:
     from etude.make.generate.model import Family
 
     model = asked.model
@@ -99,13 +105,16 @@ def _check(asked: Asked, system: System, seq: int) -> None:
         raise UsageError(f"`{model.name}` is not a decoder", hint="--split needs a decoder: llama3.2-1b")
     memory = system.device.memory_bytes
     if memory and held_by_cut(asked, seq).whole > memory:
-        raise UsageError(f"`{model.name}` with adapters does not fit a device of the server", where=system.name,
-                         hint="--server-system dgx-h200, a smaller --micro-batch or --seq")  # fmt: skip
+        raise UsageError(
+            f"`{model.name}` with adapters does not fit a device of the server",
+            where=system.name,
+            hint="--server-system dgx-h200, a smaller --micro-batch or --seq",
+        )
 
 
 def _own(
-    clients: Clients, asked: Asked, system: System, server: list[Sides], drawn: Lengths
-) -> tuple[list[list[Sides]], F64]:  # fmt: skip
+    clients: Clients, asked: SplitModel, system: System, server: list[StepSeconds], drawn: ClientLengths
+) -> tuple[list[list[StepSeconds]], F64]:
     """Times of each client by length, and its memory in bytes. For a client that gives its step time: the server's
     times, scaled by one factor."""
     from etude.machine import open_system
@@ -125,7 +134,7 @@ def _own(
         else:
             usual = usual or whole_step_s(asked, system, int(drawn.tokens[-1]))
             slower = clients.step_s[i] / usual
-            found.append([Sides(one.forward_s * slower, one.backward_s * slower, one.server_s) for one in server])
+            found.append([StepSeconds(one.forward_s * slower, one.backward_s * slower, one.server_s) for one in server])
         if clients.memory_bytes is not None and clients.memory_bytes[i]:
             room[i] = clients.memory_bytes[i]
     return found, room
@@ -142,9 +151,16 @@ class _Tables:
     """Times and bytes of all clients, [client, cut, length]."""
 
     def __init__(
-        self, clients: Clients, server: list[Sides], own: list[list[Sides]], held: Held, drawn: Lengths,
-        token_bytes: int, width: int, devices: int,
-    ) -> None:  # fmt: skip
+        self,
+        clients: Clients,
+        server: list[StepSeconds],
+        own: list[list[StepSeconds]],
+        held: ClientMemory,
+        drawn: ClientLengths,
+        token_bytes: int,
+        width: int,
+        devices: int,
+    ) -> None:
         layers, n = len(held.adapters) - 1, len(clients)
         self.clients, self.mix, self.tokens, self.devices = clients, drawn.mix, drawn.tokens, devices
         self.forward_s, self.backward_s = (
@@ -166,11 +182,17 @@ class _Tables:
         link = (steps * sent + self.adapter_bytes) * (1 / up + 1 / down)
         return steps * compute.sum(axis=2) + link, steps * (self.server_s * self.mix[:, None, :]).sum(axis=2)
 
-    def at(self, cuts: I64) -> Split:
+    def at(self, cuts: I64) -> ClientSplit:
         rows, layers = np.arange(len(cuts)), len(self.adapter_bytes) - 1
-        return Split(
-            cut=cuts, forward_s=self.forward_s[rows, cuts], backward_s=self.backward_s[rows, cuts],
-            server_s=np.asarray(self.server_s[rows, cuts]), step_bytes=self.step_bytes[cuts],
-            adapter_bytes=self.adapter_bytes[cuts], mix=self.mix, tokens=self.tokens.astype(np.float64),
-            local=cuts == layers, devices=self.devices,
-        )  # fmt: skip
+        return ClientSplit(
+            cut=cuts,
+            forward_s=self.forward_s[rows, cuts],
+            backward_s=self.backward_s[rows, cuts],
+            server_s=np.asarray(self.server_s[rows, cuts]),
+            step_bytes=self.step_bytes[cuts],
+            adapter_bytes=self.adapter_bytes[cuts],
+            mix=self.mix,
+            tokens=self.tokens.astype(np.float64),
+            local=cuts == layers,
+            devices=self.devices,
+        )

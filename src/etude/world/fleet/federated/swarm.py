@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 
 from etude.base.errors import ClusterError, UsageError
 from etude.base.figures import figure
+from etude.kernels.arrays import F64, I64
 from etude.kernels.compile import kernel
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 MOST: Final = 400_000_000
 """Largest number of transfers in a round."""
 WORD: Final = 64
@@ -32,8 +31,9 @@ WORD: Final = 64
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swarm:
     chunk_bytes: float = figure("bytes", "size of a chunk", 16e6)
-    warmup: float = figure("number", "fraction of all chunks that every client has when the warm-up ends; 0: none", 0.0,
-                           zero=True)  # fmt: skip
+    warmup: float = figure(
+        "number", "fraction of all chunks that every client has when the warm-up ends; 0: none", 0.0, zero=True
+    )
     lag_ns: float = figure("time", "longest lag before a client joins", 0.0, zero=True)
     peers: int = figure(
         "count",
@@ -47,7 +47,7 @@ class Swarm:
             raise ClusterError(f"warmup {self.warmup:g}: nothing is left to send after it", hint="--warmup 0.1")
 
 
-class Spread(NamedTuple):
+class SwarmRound(NamedTuple):
     """Result of one round."""
 
     end_s: F64
@@ -71,7 +71,7 @@ def max_flow_s(size: float, up: F64, down: F64) -> float:
 
 def spread(
     rules: Swarm, size: float, up: F64, down: F64, ready_s: F64, rng: np.random.Generator, end_s: float = math.inf
-) -> Spread:
+) -> SwarmRound:
     """Spreads updates of `size` bytes, each available from `ready_s` on; a client joins with a random lag after the
     first one is. All transfers stop at `end_s`. Raises UsageError for more than MOST transfers."""
     n, chunks = len(up), max(math.ceil(size / rules.chunk_bytes), 1)
@@ -87,15 +87,15 @@ def spread(
     offers = np.maximum(np.ceil((ready_s - first) / slot_s - 1e-9).astype(np.int64), joins)
     last = np.iinfo(np.int64).max if math.isinf(end_s) else int(max((end_s - first) / slot_s + 1e-9, 0))
     warm = math.ceil(rules.warmup * n * chunks)
-    links = Links(up * slot_s / each, down * slot_s / each, joins, offers, _near(n, rules.peers, rng))
+    links = SwarmLinks(up * slot_s / each, down * slot_s / each, joins, offers, _near(n, rules.peers, rng))
     out = _spread(links, chunks, warm, last, int(rng.integers(1, 2**62)))
     ended, warm_slot, held, sent, got, slots = out
     ends = np.where(ended >= 0, ended, slots) * slot_s + first
     warm_s = (warm_slot if warm_slot >= 0 else slots) * slot_s if warm else 0.0
-    return Spread(ends, float(warm_s), held / max(n - 1, 1), sent * each, got * each, max_flow_s(size, up, down))
+    return SwarmRound(ends, float(warm_s), held / max(n - 1, 1), sent * each, got * each, max_flow_s(size, up, down))
 
 
-class Links(NamedTuple):
+class SwarmLinks(NamedTuple):
     up: F64
     """Chunks per slot."""
     down: F64
@@ -139,7 +139,7 @@ def _lacking(of: Any, has: Any, low: int, high: int, start: int) -> int:
 
 
 @kernel
-def _spread(links: Links, chunks: int, warm: int, last: int, state: int) -> Any:
+def _spread(links: SwarmLinks, chunks: int, warm: int, last: int, state: int) -> Any:
     up, down, joins, offers, near = links
     n = len(up)
     words = (chunks + WORD - 1) // WORD

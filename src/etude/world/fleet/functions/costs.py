@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64, I64
 from etude.world.fleet.functions.spec import Functions
+from etude.world.fleet.system_key import SystemKey
 
 if TYPE_CHECKING:
     from etude.make.generate.model import Model
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 EXPERTS: Final = (".experts.up", ".experts.activation", ".experts.down")
 WIDTH: Final = 2
 """Bytes per weight."""
@@ -26,7 +25,7 @@ NUMBERS: Final = (16, 64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pieces:
+class ExpertPieces:
     """Times and sizes of one model on one device."""
 
     beside_ns: I64
@@ -58,15 +57,7 @@ class Pieces:
         return np.rint(found).astype(np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class _On:
-    """A system as a cache key, compared by its text."""
-
-    text: str
-    system: Any = field(compare=False)
-
-
-def expert_pieces(spec: Functions) -> Pieces:
+def expert_pieces(spec: Functions) -> ExpertPieces:
     from etude.machine import open_system
     from etude.make.generate.model import open_model
 
@@ -75,10 +66,11 @@ def expert_pieces(spec: Functions) -> Pieces:
         raise UsageError(f"`{model.name}` has no experts", where=spec.model, hint="model: qwen3-30b-a3b")
     if spec.experts_per_function > model.experts:
         raise UsageError(
-            f"experts_per_function: {spec.experts_per_function} of {model.experts}", where=spec.model,
+            f"experts_per_function: {spec.experts_per_function} of {model.experts}",
+            where=spec.model,
             hint=f"experts_per_function: {model.experts}",
-        )  # fmt: skip
-    on = _On(repr(system), system)
+        )
+    on = SystemKey.of(system)
     beside, weights, _ = _passes(model, on, spec.prompt, spec.output)
     expert = (3 if model.gated else 2) * model.hidden * (model.expert_ffn or model.ffn) * WIDTH
     held = (beside.shape[1] - 1) * model.experts * expert
@@ -87,19 +79,19 @@ def expert_pieces(spec: Functions) -> Pieces:
     rows = [1 << k for k in range(0, spec.prompt.bit_length() + 1, 2)]
     rows += [spec.prompt] if rows[-1] < spec.prompt else []
     times = np.array([[_experts(model, on, n, r) for r in rows] for n in numbers])
-    return Pieces(
+    return ExpertPieces(
         beside, np.array(numbers), np.array(rows), times, weights - held, expert, model.experts, model.top_k
-    )  # fmt: skip
+    )
 
 
-def _experts(model: Model, on: _On, number: int, rows: int) -> float:
+def _experts(model: Model, on: SystemKey, number: int, rows: int) -> float:
     """Time of a layer with `number` experts that each of `rows` tokens chooses, ns."""
     alone = model.replace(layers=1, experts=number, top_k=number, dense_layers=0, moe_every=1, shared_ffn=0)
     return float(_passes(alone, on, rows, 1)[2][0, 0])
 
 
 @lru_cache(maxsize=256)
-def _passes(model: Model, on: _On, prompt: int, output: int) -> tuple[I64, int, I64]:
+def _passes(model: Model, on: SystemKey, prompt: int, output: int) -> tuple[I64, int, I64]:
     """Times without experts, bytes of all weights, and times of experts (pass, layer); ns."""
     from etude.make.generate import Plan
     from etude.make.generate.serving import Serving, serve

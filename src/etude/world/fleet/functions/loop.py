@@ -13,18 +13,17 @@ from heapq import heapify, heappop, heapreplace
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.world.fleet.functions.costs import Pieces, expert_pieces
+from etude.kernels.arrays import I64
+from etude.world.fleet.functions.costs import ExpertPieces, expert_pieces
 from etude.world.fleet.functions.spec import Functions
-
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Calls:
+class FunctionRequests:
     """Times of requests and totals of functions; ns."""
 
     spec: Functions
-    pieces: Pieces
+    pieces: ExpertPieces
     tenant: I64
     arrival_ns: I64
     first_ns: I64
@@ -48,7 +47,7 @@ class Calls:
     duration_ns: int
 
 
-def call_functions(spec: Functions, pieces: Pieces | None = None, *, seed: int = 0) -> Calls:
+def call_functions(spec: Functions, pieces: ExpertPieces | None = None, *, seed: int = 0) -> FunctionRequests:
     pieces = pieces or expert_pieces(spec)
     tenant, arrival = arrivals(spec, seed)
     groups = [work(spec, pieces, np.random.default_rng([seed, 1, r])) for r in range(len(arrival))]
@@ -70,7 +69,7 @@ def arrivals(spec: Functions, seed: int) -> tuple[I64, I64]:
     return tenant[order], arrival[order]
 
 
-def work(spec: Functions, pieces: Pieces, draws: np.random.Generator) -> I64:
+def work(spec: Functions, pieces: ExpertPieces, draws: np.random.Generator) -> I64:
     """Time in ns of (pass, layer, function) for one request; 0: not called. Tokens choose experts uniformly, and
     independently of how experts are grouped into functions."""
     tokens, shape = np.zeros((spec.output, pieces.layers, pieces.experts), np.int64), (pieces.layers, pieces.experts)
@@ -85,7 +84,9 @@ def work(spec: Functions, pieces: Pieces, draws: np.random.Generator) -> I64:
     return np.where(number > 0, np.maximum(pieces.service_ns(number, rows), 1), 0)
 
 
-def run_calls(spec: Functions, pieces: Pieces, tenant: I64, arrival_ns: I64, groups: list[I64]) -> Calls:
+def run_calls(
+    spec: Functions, pieces: ExpertPieces, tenant: I64, arrival_ns: I64, groups: list[I64]
+) -> FunctionRequests:
     layers, edges = pieces.layers, np.arange(0, pieces.experts, spec.experts_per_function)
     width = len(edges)
     sizes = np.tile(np.diff(np.append(edges, pieces.experts)), layers * (1 if spec.shared else spec.tenants))
@@ -142,7 +143,7 @@ def run_calls(spec: Functions, pieces: Pieces, tenant: I64, arrival_ns: I64, gro
     for f, mine in enumerate(there):
         for one in mine:
             held[f] += (whole if keep is None else min(one[0] + keep, whole)) - one[1]
-    return Calls(
+    return FunctionRequests(
         spec, pieces, tenant, arrival_ns, first, end, np.array(times, np.int64), np.array(colds, np.bool_), waited,
         np.array(held, np.int64), sizes, started, busy, starting, whole,
     )  # fmt: skip

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 
 from etude.world.fleet.contract import contract, flat
-from etude.world.fleet.functions.loop import Calls
+from etude.world.fleet.functions.loop import FunctionRequests
 from etude.world.fleet.services.results import spread
 
 
-def functions_record(found: Calls) -> dict[str, Any]:
+def functions_record(found: FunctionRequests) -> dict[str, Any]:
     """The record that `etude fleet --json` prints. Useful and lost time are means over instances: computing, starting
     (`restart`), and kept without a call (`idle`). Byte seconds count an instance from its start to its end; `of_full`
     is relative to one full model that is always loaded, for all tenants together."""
@@ -51,7 +51,7 @@ def functions_record(found: Calls) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def functions_tables(found: Calls, record: dict[str, Any]) -> dict[str, pa.Table]:
+def functions_tables(found: FunctionRequests, record: dict[str, Any]) -> dict[str, pa.Table]:
     """Tables of requests, of calls (`states`: time, and whether a cold start), and of tenants."""
     requests = pa.table({
         "tenant": found.tenant, "arrival_s": found.arrival_ns / 1e9, "first_s": found.first_ns / 1e9,

@@ -23,8 +23,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Final
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read, read_mapping
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, read_mapping, usage_errors
 from etude.base.units import parse_time
 
 ENDLESS: Final = "endless"
@@ -59,10 +59,8 @@ class Functions:
 
 def read_functions(path: str | PathLike[str]) -> Functions:
     where = str(path)
-    try:
+    with usage_errors():
         spec = read(Functions, read_mapping(path), where)
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
     try:
         keep = spec.keep_ns or 0
     except UsageError:

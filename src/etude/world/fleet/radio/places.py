@@ -6,8 +6,9 @@ from typing import Final
 
 import numpy as np
 
+from etude.kernels.arrays import F64, I64
 from etude.kernels.compile import kernel
-from etude.world.fleet.radio.shares import DEADLINES, F64, I64, Members, expected_at
+from etude.world.fleet.radio.shares import DEADLINES, Members, expected_at
 
 FEW: Final = 20_000
 

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 
 from etude.world.fleet.contract import contract
-from etude.world.fleet.radio.run import Ran
+from etude.world.fleet.radio.run import RadioRun
 
 
-def radio_record(ran: Ran) -> dict[str, Any]:
+def radio_record(ran: RadioRun) -> dict[str, Any]:
     """The record. Useful time is the fraction of the GPUs that members have; `restart` is that of members that move."""
     pool, cells = ran.pool, len(ran.pool.cells)
     part = ran.met / np.maximum(ran.asked, 1)
@@ -35,7 +35,7 @@ def radio_record(ran: Ran) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _fullest(ran: Ran) -> tuple[float, float]:
+def _fullest(ran: RadioRun) -> tuple[float, float]:
     """The largest fraction of a node's GPU, and of its CPU, that was allocated at any time."""
     found = []
     for shares, sizes in ((ran.gpu, ran.pool.members.node_gpu), (ran.cpu, ran.pool.members.node_cpu)):
@@ -44,7 +44,7 @@ def _fullest(ran: Ran) -> tuple[float, float]:
     return found[0], found[1]
 
 
-def radio_tables(ran: Ran, record: dict[str, Any]) -> dict[str, pa.Table]:
+def radio_tables(ran: RadioRun, record: dict[str, Any]) -> dict[str, pa.Table]:
     """Tables `members`, `moves`, and `shares` with a row for each member and stretch."""
     count, stretches = ran.place.shape
     names, nodes = np.array(ran.pool.names), np.array([node.name for node in ran.pool.nodes])

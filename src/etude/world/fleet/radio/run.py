@@ -12,17 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64, I64
 from etude.kernels.compile import kernel
 from etude.world.fleet.radio.places import best_place
-from etude.world.fleet.radio.shares import DEADLINES, EVENLY, F64, I64, shares_at, slots_in_time, times_at
-from etude.world.fleet.radio.spec import Pool
+from etude.world.fleet.radio.shares import DEADLINES, EVENLY, shares_at, slots_in_time, times_at
+from etude.world.fleet.radio.spec import RadioFile
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ran:
+class RadioRun:
     """Result of a run; two-dimensional arrays have a row per member and a column per stretch."""
 
-    pool: Pool
+    pool: RadioFile
     begin_s: F64
     """Start of each stretch; the last ends with the duration."""
     place: NDArray[np.int64]
@@ -38,7 +39,7 @@ class Ran:
     """(time, member, from, to)."""
 
 
-def share_radio(pool: Pool, *, seed: int = 0) -> Ran:
+def share_radio(pool: RadioFile, *, seed: int = 0) -> RadioRun:
     spec = pool.spec
     if spec.duration_ns // spec.epoch_ns > 10**6:
         raise UsageError("more than a million epochs", hint="epoch: 1s")
@@ -55,17 +56,17 @@ def share_radio(pool: Pool, *, seed: int = 0) -> Ran:
             met = slots_in_time(times[i, k] * factor[i], pool.members.deadline_s[i], pool.members.vary[i])
             in_time[i, k] = 0.0 if paused[i, k] else met
     asked, met_all = _counted(pool, begins, np.where(paused, np.inf, times), in_time, seed)
-    return Ran(pool, begins, places, paused, gpu, cpu, in_time, asked, met_all, moves)
+    return RadioRun(pool, begins, places, paused, gpu, cpu, in_time, asked, met_all, moves)
 
 
-def loads(pool: Pool, at_s: float) -> F64:
+def loads(pool: RadioFile, at_s: float) -> F64:
     """Load of each member relative to its mean, at the begin of the epoch."""
     every = pool.every
     turn = np.array([at_s * 1e9 / one.period_ns + one.phase for one in every])
     return np.maximum(1.0 + np.array([one.swing for one in every]) * np.sin(2 * np.pi * turn), 1e-9)
 
 
-def _placed(pool: Pool) -> tuple[F64, I64, NDArray[np.bool_], list[tuple[float, int, int, int]]]:
+def _placed(pool: RadioFile) -> tuple[F64, I64, NDArray[np.bool_], list[tuple[float, int, int, int]]]:
     """Stretches in which shares, places and interruptions are constant: begins, places, pauses, and moves."""
     spec, members = pool.spec, pool.members
     end_s, every_s = spec.duration_ns / 1e9, spec.every_ns / 1e9
@@ -92,7 +93,7 @@ def _placed(pool: Pool) -> tuple[F64, I64, NDArray[np.bool_], list[tuple[float, 
     return begins, places, paused, moves
 
 
-def _counted(pool: Pool, begins: F64, times: F64, in_time: F64, seed: int) -> tuple[I64, F64]:
+def _counted(pool: RadioFile, begins: F64, times: F64, in_time: F64, seed: int) -> tuple[I64, F64]:
     end_s = pool.spec.duration_ns / 1e9
     lasts = np.diff(np.append(begins, end_s))
     asked, met = np.zeros(len(pool.place), np.int64), np.zeros(len(pool.place))
@@ -108,7 +109,7 @@ def _counted(pool: Pool, begins: F64, times: F64, in_time: F64, seed: int) -> tu
     return asked, met
 
 
-def requests_of(pool: Pool, member: int, seed: int) -> tuple[F64, F64]:
+def requests_of(pool: RadioFile, member: int, seed: int) -> tuple[F64, F64]:
     """Arrivals and work of a service, from its own random stream: the same for every policy. A Poisson stream at the
     highest rate, thinned."""
     spec, one = pool.spec, pool.services[member - len(pool.cells)]

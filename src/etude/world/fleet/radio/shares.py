@@ -14,10 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64, I64
 from etude.kernels.compile import kernel
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 DEADLINES, EVENLY = 0, 1
 """The rest of a node goes to its services by rate and deadline, or in equal parts."""
 

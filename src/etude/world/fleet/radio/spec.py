@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read, read_mapping
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, read_mapping, usage_errors
 from etude.base.units import parse_time
 from etude.world.fleet.radio.shares import Members
 
@@ -29,7 +29,7 @@ ENDLESS: Final = "endless"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class RadioNode:
     name: str = figure("text", "name of the node")
     gpu: float = figure("number", "speed of its GPU relative to the reference", 1.0)
     cpu: float = figure("number", "speed of its CPU relative to the reference", 1.0)
@@ -50,7 +50,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RadioService:
     name: str = figure("text", "name of the AI service")
     node: str = figure("text", "node where it starts")
     rate: float = figure("number", "requests per second, Poisson")
@@ -80,19 +80,19 @@ class Radio:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pool:
+class RadioFile:
     """Contents of a file, with its members as columns; radio functions first."""
 
     spec: Radio
-    nodes: tuple[Node, ...]
+    nodes: tuple[RadioNode, ...]
     cells: tuple[Cell, ...]
-    services: tuple[Asked, ...]
+    services: tuple[RadioService, ...]
     members: Members
     place: np.ndarray[Any, np.dtype[np.int64]]
     """Node of each member at the start."""
 
     @property
-    def every(self) -> list[Cell | Asked]:
+    def every(self) -> list[Cell | RadioService]:
         return [*self.cells, *self.services]
 
     @property
@@ -100,23 +100,19 @@ class Pool:
         return [one.name for one in self.every]
 
 
-def read_radio(path: str | PathLike[str], *, policy: str = "", migrate: str = "", load: float = 0.0) -> Pool:
+def read_radio(path: str | PathLike[str], *, policy: str = "", migrate: str = "", load: float = 0.0) -> RadioFile:
     """Reads a file; `policy`, `migrate` and `load` override its values."""
     where = str(path)
-    try:
+    with usage_errors():
         spec = read(Radio, read_mapping(path), where)
-        spec = replace(
-            spec, policy=policy or spec.policy, migrate=migrate or str(spec.migrate), load=load or spec.load
-        )  # fmt: skip
+        spec = replace(spec, policy=policy or spec.policy, migrate=migrate or str(spec.migrate), load=load or spec.load)
         nodes = tuple(
-            read(Node, one, f"{where}: nodes[{k}]") for k, one in enumerate(_list(spec.nodes, "nodes", where))
+            read(RadioNode, one, f"{where}: nodes[{k}]") for k, one in enumerate(_list(spec.nodes, "nodes", where))
         )
         cells = tuple(
             read(Cell, one, f"{where}: radio[{k}]") for k, one in enumerate(_list(spec.radio, "radio", where))
         )
-        asked = tuple(read(Asked, one, f"{where}: ai[{k}]") for k, one in enumerate(_list(spec.ai, "ai", where)))
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
+        asked = tuple(read(RadioService, one, f"{where}: ai[{k}]") for k, one in enumerate(_list(spec.ai, "ai", where)))
     _check(spec, cells, asked, where)
     return _pool(spec, nodes, cells, asked, where)
 
@@ -127,12 +123,12 @@ def _list(given: Any, key: str, where: str) -> list[Any]:
     return given
 
 
-def _check(spec: Radio, cells: tuple[Cell, ...], services: tuple[Asked, ...], where: str) -> None:
+def _check(spec: Radio, cells: tuple[Cell, ...], services: tuple[RadioService, ...], where: str) -> None:
     if spec.policy not in POLICIES:
         raise UsageError(f"unknown policy `{spec.policy}`", where=where, hint=f"known: {', '.join(POLICIES)}")
     if spec.migrate != ENDLESS and parse_time(spec.migrate) < 0:
         raise UsageError(f"migrate: {spec.migrate} is negative", where=where, hint="migrate: 2s")
-    every: list[Cell | Asked] = [*cells, *services]
+    every: list[Cell | RadioService] = [*cells, *services]
     for one in every:
         if not 0 <= one.swing <= 1:
             raise UsageError(f"{one.name}: a swing of {one.swing:g}", where=where, hint="from 0 to 1")
@@ -146,10 +142,10 @@ def _check(spec: Radio, cells: tuple[Cell, ...], services: tuple[Asked, ...], wh
 
 
 def _pool(
-    spec: Radio, nodes: tuple[Node, ...], cells: tuple[Cell, ...], services: tuple[Asked, ...], where: str
-) -> Pool:
+    spec: Radio, nodes: tuple[RadioNode, ...], cells: tuple[Cell, ...], services: tuple[RadioService, ...], where: str
+) -> RadioFile:
     numbers = {node.name: k for k, node in enumerate(nodes)}
-    every: list[Cell | Asked] = [*cells, *services]
+    every: list[Cell | RadioService] = [*cells, *services]
     names = [one.name for one in every]
     if len(numbers) < len(nodes) or len(set(names)) < len(names):
         raise UsageError("a name appears twice", where=where, hint="name: second")
@@ -168,4 +164,4 @@ def _pool(
         node_cpu=np.array([node.cpu for node in nodes]),
     )
     place = np.array([numbers[one.node] for one in every], np.int64)
-    return Pool(spec, nodes, cells, services, members, place)
+    return RadioFile(spec, nodes, cells, services, members, place)

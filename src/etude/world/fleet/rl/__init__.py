@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from etude.world.fleet.rl.results import rl_record as rl_record
     from etude.world.fleet.rl.results import rl_tables as rl_tables
     from etude.world.fleet.rl.run import run_rl as run_rl
-    from etude.world.fleet.rl.spec import Spec as Spec
+    from etude.world.fleet.rl.spec import RlSpec as RlSpec
     from etude.world.fleet.rl.spec import read_rl as read_rl
 
 __getattr__ = face(__name__)

@@ -15,15 +15,15 @@ import pyarrow as pa
 
 from etude.base.errors import UsageError
 from etude.world.fleet.contract import contract
-from etude.world.fleet.rl.lend import Borrow, How, beside, read_borrow
+from etude.world.fleet.rl.lend import Borrow, LendMethod, beside, read_borrow
 from etude.world.fleet.rl.results import rl_record, rl_tables
 from etude.world.fleet.rl.run import makings
-from etude.world.fleet.rl.spec import BORROWED, Spec, read_rl
+from etude.world.fleet.rl.spec import BORROWED, RlSpec, read_rl
 from etude.world.fleet.sharing import share, shared_record, shared_tables
 from etude.world.fleet.sharing.cluster import Cluster
-from etude.world.fleet.sharing.gangs import UNKNOWN, Shared, Times
-from etude.world.fleet.sharing.pool import Pool
-from etude.world.fleet.sharing.streams import Stream, placed
+from etude.world.fleet.sharing.gangs import UNKNOWN, Shared, SharingTimes
+from etude.world.fleet.sharing.pool import SharedPool
+from etude.world.fleet.sharing.streams import PoolStream, placed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,7 +34,7 @@ class Mixed:
     notes: tuple[str, ...]
 
 
-def mixed(pool: Pool, policy: str, times: Times, *, seed: int = 0) -> Mixed:
+def mixed(pool: SharedPool, policy: str, times: SharingTimes, *, seed: int = 0) -> Mixed:
     from etude.world.serve import summary
 
     where, cluster, streams, jobs_of = pool.path, pool.cluster, pool.streams, pool.jobs
@@ -45,7 +45,7 @@ def mixed(pool: Pool, policy: str, times: Times, *, seed: int = 0) -> Mixed:
     tables: dict[str, pa.Table] = {}
     rl: dict[str, Any] | None = None
     if spec is None:
-        if borrow.how is not How.NONE:
+        if borrow.how is not LendMethod.NONE:
             raise UsageError("borrow: there are no rollouts", where=where, hint="rl: {...}")
         served = {one.name: summary(placed(one, seed=seed).serve(), limits=one.limits) for one in streams}
     else:
@@ -61,8 +61,8 @@ def mixed(pool: Pool, policy: str, times: Times, *, seed: int = 0) -> Mixed:
 
 
 def held_until(
-    spec: Spec | None, end_s: float, streams: list[Stream], served: dict[str, Any], borrow: Borrow | None
-) -> dict[str, int]:  # fmt: skip
+    spec: RlSpec | None, end_s: float, streams: list[PoolStream], served: dict[str, Any], borrow: Borrow | None
+) -> dict[str, int]:
     """Time in ns, by group of nodes, until `rl` has made its last update and a stream has given its last answer. Nodes
     of a stream whose devices are lent are its own until both are done. Raises UsageError if `rl` and a stream have the
     same nodes."""
@@ -71,10 +71,10 @@ def held_until(
         names = {name for making in makings(spec) for name in making.nodes} | {spec.train.nodes}
         found = dict.fromkeys(names - {BORROWED}, round(end_s * 1e9))
     for stream in streams:
-        if stream.nodes in found and borrow is not None and borrow.how is How.NONE:
+        if stream.nodes in found and borrow is not None and borrow.how is LendMethod.NONE:
             raise UsageError(f"rl and the stream `{stream.name}` have the same nodes", hint="use separate nodes")
         until = round(served[stream.name]["duration_s"] * 1e9)
-        lends = borrow is not None and borrow.how is not How.NONE and borrow.stream == stream.name
+        lends = borrow is not None and borrow.how is not LendMethod.NONE and borrow.stream == stream.name
         found[stream.nodes] = max(found.get(stream.nodes, 0), until, round(end_s * 1e9) if lends else 0)
     return found
 
@@ -95,7 +95,7 @@ def left_to_jobs(cluster: Cluster, until: dict[str, int], where: str) -> Cluster
 
 
 def mixed_record(
-    rl: dict[str, Any] | None, shared: Shared, jobs: dict[str, Any], streams: list[Stream], served: dict[str, Any],
+    rl: dict[str, Any] | None, shared: Shared, jobs: dict[str, Any], streams: list[PoolStream], served: dict[str, Any],
     until: dict[str, int], cluster: Cluster,
 ) -> dict[str, Any]:  # fmt: skip
     """The record of all; `rl` and `jobs` are the records of each alone. `device_s` covers all nodes over the whole
@@ -150,8 +150,8 @@ def _nobody(cluster: Cluster, first: int, last: int, whole: int) -> tuple[float,
 
 
 def _streams(
-    streams: list[Stream], served: dict[str, Any], until: dict[str, int], cluster: Cluster, lent: float
-) -> tuple[float, float, float]:  # fmt: skip
+    streams: list[PoolStream], served: dict[str, Any], until: dict[str, int], cluster: Cluster, lent: float
+) -> tuple[float, float, float]:
     """Device seconds of streams without what they lent, those of them in which a pass ran, and the cost in dollars."""
     kept = used = paid = 0.0
     for stream in streams:

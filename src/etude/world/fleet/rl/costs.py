@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.base.units import parse_time
-from etude.world.fleet.rl.spec import Making, Priced, Spec
+from etude.kernels.arrays import F64
+from etude.world.fleet.rl.spec import Making, Priced, RlSpec
 
-F64 = NDArray[np.float64]
 
-
-def priced(spec: Spec, where: str, *, receivers: int) -> Priced:
+def priced(spec: RlSpec, where: str, *, receivers: int) -> Priced:
     """The spec with its times; `receivers`: number of replicas that get new weights."""
     curves, notes = {}, []
     made = {"rollout": spec.rollout} | ({"explore": spec.explore} if spec.explore else {})
@@ -51,7 +49,7 @@ def given_curve(given: Any, most: int, where: str) -> F64:
     return np.interp(np.arange(most + 1, dtype=np.float64), x, np.array([at[int(k)] for k in x]))
 
 
-def _predicted(spec: Spec, making: Making, where: str) -> F64:
+def _predicted(spec: RlSpec, making: Making, where: str) -> F64:
     from etude.machine import open_system
     from etude.make.generate.model import open_model
     from etude.world.serve import Engine, deployed, replica_plan
@@ -64,7 +62,7 @@ def _predicted(spec: Spec, making: Making, where: str) -> F64:
     return decode_curve(placed.cost, making.at_once, making.context)
 
 
-def _update(spec: Spec, where: str) -> int:
+def _update(spec: RlSpec, where: str) -> int:
     from etude.machine import open_system
     from etude.make.generate import Plan
     from etude.make.generate.model import open_model
@@ -76,7 +74,7 @@ def _update(spec: Spec, where: str) -> int:
     return int(predict(open_model(spec.model), plan, open_system(spec.system)).step_time_ns)
 
 
-def _weights(spec: Spec, where: str) -> tuple[float, float]:
+def _weights(spec: RlSpec, where: str) -> tuple[float, float]:
     """Bytes of the model, and bytes that an update changes: all of it, or an adapter."""
     if not spec.model:
         return 0.0, 0.0

@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read
-from etude.world.fleet.rl.loop import Loop
-from etude.world.fleet.rl.run import Nodes, Ran, ended, loop_of, run_rl
-from etude.world.fleet.rl.spec import BORROWED, Spec
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, usage_errors
+from etude.world.fleet.rl.loop import RlLoop
+from etude.world.fleet.rl.run import PoolNodes, RlRun, ended, loop_of, run_rl
+from etude.world.fleet.rl.spec import BORROWED, RlSpec
 from etude.world.fleet.sharing.cluster import Cluster
-from etude.world.fleet.sharing.streams import Placed, Stream, placed
+from etude.world.fleet.sharing.streams import PoolStream, PreparedStream, placed
 
 
-class How(Enum):
+class LendMethod(Enum):
     NONE = "none"
     FIXED = "fixed"
     GUARDED = "guarded"
@@ -35,20 +35,18 @@ class How(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Borrow:
     stream: str = figure("text", "stream whose devices are borrowed", "stream")
-    how: How = figure("choice", "none, fixed or guarded", How.GUARDED, of=How)
+    how: LendMethod = figure("choice", "none, fixed or guarded", LendMethod.GUARDED, of=LendMethod)
     share: float = figure("fraction", "part of a serving device", 0.5)
     every_ns: int = figure("time", "time between two checks", 250_000_000)
     calm_ns: int = figure("time", "time without a violation before devices are lent", 2_000_000_000, zero=True)
     margin: float = figure("fraction", "part of the limit for each token", 0.9)
 
 
-def read_borrow(given: dict[str, Any] | None, streams: list[Stream], where: str) -> Borrow:
-    try:
+def read_borrow(given: dict[str, Any] | None, streams: list[PoolStream], where: str) -> Borrow:
+    with usage_errors():
         found = read(Borrow, given or {"how": "none"}, f"{where}: borrow")
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
     names = [stream.name for stream in streams]
-    if found.how is not How.NONE and found.stream not in names:
+    if found.how is not LendMethod.NONE and found.stream not in names:
         known = ", ".join(names) or "none"
         raise UsageError(f"borrow: there is no stream `{found.stream}`", where=where, hint=f"known: {known}")
     if found.share >= 1:
@@ -59,7 +57,7 @@ def read_borrow(given: dict[str, Any] | None, streams: list[Stream], where: str)
 class Lender:
     """Decides at each tick what is lent, and advances the loop of rollouts."""
 
-    def __init__(self, loop: Loop, borrow: Borrow, stream: Stream, most: int) -> None:
+    def __init__(self, loop: RlLoop, borrow: Borrow, stream: PoolStream, most: int) -> None:
         self.loop, self.borrow, self.stream, self.most = loop, borrow, stream, most
         mine = [number for number, one in enumerate(loop.replicas) if one.group == BORROWED]
         self.mine = [mine[k :: stream.replicas] for k in range(stream.replicas)]
@@ -80,7 +78,7 @@ class Lender:
         return [speed > 0 for speed in speeds]
 
     def _speed(self, k: int, one: Any, now: int) -> float:
-        if self.borrow.how is How.FIXED:
+        if self.borrow.how is LendMethod.FIXED:
             return self.borrow.share
         if one.waiting or one.running > self.most:
             self.calm_since[k] = now
@@ -101,7 +99,7 @@ class Lender:
 
     def after(self, now: int) -> None:
         """After the last request: lends everything, or the fixed share."""
-        all_of = self.borrow.share if self.borrow.how is How.FIXED else 1.0
+        all_of = self.borrow.share if self.borrow.how is LendMethod.FIXED else 1.0
         self.loop.advance(now)
         self._set([all_of] * self.stream.replicas, now)
         self.rows.append((now, all_of * self.stream.replicas * self.stream.tp, 0))
@@ -109,13 +107,13 @@ class Lender:
 
 
 def beside(
-    cluster: Cluster, spec: Spec, streams: list[Stream], borrow: Borrow, where: str, *, seed: int = 0,
+    cluster: Cluster, spec: RlSpec, streams: list[PoolStream], borrow: Borrow, where: str, *, seed: int = 0,
     horizon_ns: int = 0,
-) -> tuple[Ran, dict[str, pa.Table]]:  # fmt: skip
+) -> tuple[RlRun, dict[str, pa.Table]]:  # fmt: skip
     """Runs rollouts and streams on one pool; returns the result and the table of lent devices."""
     from etude.world.serve import summary
 
-    if borrow.how is How.NONE:
+    if borrow.how is LendMethod.NONE:
         nodes = tuple(name for name in spec.rollout.nodes if name != BORROWED)
         if not nodes:
             raise UsageError("no device is lent, and rollouts have no nodes", where=where)
@@ -136,7 +134,7 @@ def beside(
                          hint="use a tp that divides that of the stream")  # fmt: skip
     loop = loop_of(cluster, spec, where, seed=seed, borrowed=stream.replicas * (stream.tp // spec.rollout.tp))
     own, table = _served(loop, spec, borrow, stream, where, seed)
-    nodes_of = Nodes(cluster, loop, seed)
+    nodes_of = PoolNodes(cluster, loop, seed)
     ran = ended(spec, loop, nodes_of)
     others = {one.name: summary(placed(one, seed=seed).serve(), limits=one.limits) for one in streams if one != stream}
     ran.beside = {"streams": {stream.name: own} | others}
@@ -144,7 +142,7 @@ def beside(
 
 
 def _served(
-    loop: Loop, spec: Spec, borrow: Borrow, stream: Stream, where: str, seed: int
+    loop: RlLoop, spec: RlSpec, borrow: Borrow, stream: PoolStream, where: str, seed: int
 ) -> tuple[dict[str, Any], pa.Table]:
     from etude.world.serve import summary
     from etude.world.serve.elastic import Lending, slowed
@@ -165,13 +163,13 @@ def _served(
     return own | {"taken_back": lender.taken, "lends_up_to": lender.most}, table
 
 
-def _most(ready: Placed, slow: Any, borrow: Borrow) -> int:
+def _most(ready: PreparedStream, slow: Any, borrow: Borrow) -> int:
     """Largest number of requests on a replica with which a pass keeps the limit per token while it lends; 0 for
     `fixed`."""
     from etude.world.serve.pools import decode_curve
 
     limit = ready.stream.limits.get("", {}).get("tpot_s")
-    if borrow.how is How.FIXED:
+    if borrow.how is LendMethod.FIXED:
         return 0
     if limit is None:
         raise UsageError("`guarded` needs a limit per token", where=ready.stream.name, hint="slo: {tpot: 50ms}")
@@ -180,7 +178,7 @@ def _most(ready: Placed, slow: Any, borrow: Borrow) -> int:
     return int((curve[1:] <= limit * 1e9 * borrow.margin).sum())
 
 
-def _room(ready: Placed, spec: Spec, where: str) -> int:
+def _room(ready: PreparedStream, spec: RlSpec, where: str) -> int:
     """Blocks of keys and values that a serving replica has left, after the weights and keys of rollouts. Raises
     UsageError if there are none."""
     from etude.machine import open_system
@@ -196,7 +194,8 @@ def _room(ready: Placed, spec: Spec, where: str) -> int:
     left = blocks - int(np.ceil(taken / (ready.token_bytes * ready.engine.block_size)))
     if left < 1:
         raise UsageError(
-            f"{taken / 1e9:,.1f} GB of rollouts on each device leave no memory for the stream", where=where,
+            f"{taken / 1e9:,.1f} GB of rollouts on each device leave no memory for the stream",
+            where=where,
             hint="use a larger tp of the rollout, fewer at_once, or a shorter context",
-        )  # fmt: skip
+        )
     return left

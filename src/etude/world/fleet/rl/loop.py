@@ -16,13 +16,12 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
-from etude.world.fleet.rl.replicas import Replica, Sample
+from etude.kernels.arrays import F64
+from etude.world.fleet.rl.replicas import RolloutReplica, Sample
 from etude.world.fleet.rl.spec import BORROWED, Making, Priced, Stages, When
 
-F64 = NDArray[np.float64]
 TURN, ANSWER, UPDATE, SYNC, READY = range(5)
 EXPLORE, ROLLOUT, TRAIN, SEND = "explore", "rollout", "train", "sync"
 MILLION: Final = 1_000_003
@@ -59,9 +58,9 @@ class Tenant:
 
 
 @dataclass(slots=True)
-class Loop:
+class RlLoop:
     priced: Priced
-    replicas: list[Replica]
+    replicas: list[RolloutReplica]
     train_group: str
     train_devices: int
     seed: int = 0
@@ -289,7 +288,7 @@ class Loop:
         return float(self.tenants[sample.tenant].tokens[sample.stage][sample.number, sample.turn])
 
     @staticmethod
-    def _one_stage(replica: Replica, stage: str) -> bool:
+    def _one_stage(replica: RolloutReplica, stage: str) -> bool:
         """Whether the replica may take samples of this stage: it works on one stage at a time."""
         return not replica.heap or replica.heap[0][1].stage == stage
 
@@ -338,9 +337,9 @@ class Loop:
                 self.line.append(number)
 
 
-def replicas_of(group: str, devices: int, making: Making, step_ns: dict[str, F64]) -> list[Replica]:
+def replicas_of(group: str, devices: int, making: Making, step_ns: dict[str, F64]) -> list[RolloutReplica]:
     """As many replicas as fit the devices of a group. Raises UsageError if none fits."""
     count = devices // making.tp
     if not count and group != BORROWED:
         raise UsageError(f"{devices} devices of `{group}` are fewer than a replica needs", hint=f"tp: {making.tp}")
-    return [Replica(group, making.tp, step_ns, making.at_once) for _ in range(count)]
+    return [RolloutReplica(group, making.tp, step_ns, making.at_once) for _ in range(count)]

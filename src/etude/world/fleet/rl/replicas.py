@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-F64 = NDArray[np.float64]
+from etude.kernels.arrays import F64
 
 
 class Sample(NamedTuple):
@@ -25,7 +24,7 @@ class Sample(NamedTuple):
 
 
 @dataclass(slots=True)
-class Account:
+class DeviceTime:
     """Device time by use, ns."""
 
     make: float = 0.0
@@ -35,7 +34,7 @@ class Account:
 
 
 @dataclass(slots=True)
-class Replica:
+class RolloutReplica:
     group: str
     devices: int
     step_ns: dict[str, F64]
@@ -54,7 +53,7 @@ class Replica:
     version: int = 0
     steps_made: float = 0.0
     """Steps summed over all samples."""
-    account: Account = field(default_factory=Account)
+    account: DeviceTime = field(default_factory=DeviceTime)
 
     @property
     def free(self) -> int:

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 
 from etude.world.fleet.rl.loop import EXPLORE, ROLLOUT, TRAIN
-from etude.world.fleet.rl.run import Ran
+from etude.world.fleet.rl.run import RlRun
 from etude.world.fleet.rl.spec import BORROWED
 
 
-def rl_record(ran: Ran) -> dict[str, Any]:
+def rl_record(ran: RlRun) -> dict[str, Any]:
     """The record. `useful_s` and the parts of `lost_s` are means over available devices, and add up to `duration_s`."""
     loop, spec, seconds = ran.loop, ran.spec, ran.seconds
     made = sum(replica.account.make for replica in loop.replicas)
@@ -72,7 +72,7 @@ def rl_record(ran: Ran) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def rl_tables(ran: Ran, record: dict[str, Any]) -> dict[str, pa.Table]:
+def rl_tables(ran: RlRun, record: dict[str, Any]) -> dict[str, pa.Table]:
     loop = ran.loop
     columns = list(zip(*loop.stretches, strict=True))
     tenant, step, stage, start, end, lag = columns

@@ -8,18 +8,18 @@ from typing import Any
 
 from etude.base.errors import UsageError
 from etude.world.fleet.rl.costs import priced
-from etude.world.fleet.rl.loop import Loop, replicas_of
-from etude.world.fleet.rl.replicas import Replica
-from etude.world.fleet.rl.spec import BORROWED, Making, Spec
+from etude.world.fleet.rl.loop import RlLoop, replicas_of
+from etude.world.fleet.rl.replicas import RolloutReplica
+from etude.world.fleet.rl.spec import BORROWED, Making, RlSpec
 from etude.world.fleet.sharing.cluster import Cluster
-from etude.world.fleet.sharing.gangs import Times
+from etude.world.fleet.sharing.gangs import SharingTimes
 from etude.world.fleet.sharing.supply import Supply
 
 
 @dataclass(slots=True, eq=False)
-class Ran:
-    spec: Spec
-    loop: Loop
+class RlRun:
+    spec: RlSpec
+    loop: RlLoop
     seconds: float
     there_ns: float
     """Device time of all nodes that it uses, ns."""
@@ -33,11 +33,11 @@ class Ran:
     """Further results: those of streams in the pool."""
 
 
-def makings(spec: Spec) -> list[Making]:
+def makings(spec: RlSpec) -> list[Making]:
     return [spec.rollout, *([spec.explore] if spec.explore else [])]
 
 
-def loop_of(cluster: Cluster, spec: Spec, where: str, *, seed: int = 0, borrowed: int = 0) -> Loop:
+def loop_of(cluster: Cluster, spec: RlSpec, where: str, *, seed: int = 0, borrowed: int = 0) -> RlLoop:
     """The loop before the first event. `borrowed` replicas have no devices yet. Raises UsageError."""
     widths: dict[str, Making] = {}
     for making in makings(spec):
@@ -48,7 +48,7 @@ def loop_of(cluster: Cluster, spec: Spec, where: str, *, seed: int = 0, borrowed
     devices = {name: int(cluster.gpus[cluster.nodes_of(name)].sum()) for name in widths if name != BORROWED}
     counts = {name: number // widths[name].tp for name, number in devices.items()} | {BORROWED: borrowed}
     costs = priced(spec, f"{where}: rl", receivers=sum(counts[name] for name in widths))
-    replicas: list[Replica] = []
+    replicas: list[RolloutReplica] = []
     for name, making in widths.items():
         mine = replicas_of(name, devices.get(name, borrowed * making.tp), making, costs.step_ns)
         for one in mine:
@@ -59,13 +59,13 @@ def loop_of(cluster: Cluster, spec: Spec, where: str, *, seed: int = 0, borrowed
         raise UsageError(
             f"updates on `{spec.train.nodes}`, which may be reclaimed", where=where, hint="use other nodes"
         )
-    return Loop(costs, replicas, spec.train.nodes, int(cluster.gpus[trains].sum()), seed)
+    return RlLoop(costs, replicas, spec.train.nodes, int(cluster.gpus[trains].sum()), seed)
 
 
-class Nodes:
+class PoolNodes:
     """Nodes of a pool that come and go during a loop."""
 
-    def __init__(self, cluster: Cluster, loop: Loop, seed: int) -> None:
+    def __init__(self, cluster: Cluster, loop: RlLoop, seed: int) -> None:
         self.cluster, self.loop, self.supply = cluster, loop, Supply(cluster, seed)
         self.used = {replica.group for replica in loop.replicas if replica.group != BORROWED} | {loop.train_group}
         self.devices = {name: int(cluster.gpus[cluster.nodes_of(name)].sum()) for name in self.used}
@@ -144,18 +144,18 @@ class Nodes:
 
 
 def run_rl(
-    cluster: Cluster, spec: Spec, where: str, *, seed: int = 0, horizon_ns: int = 0,
-    loop: Loop | None = None, step: Callable[[], None] | None = None,
-) -> Ran:  # fmt: skip
+    cluster: Cluster, spec: RlSpec, where: str, *, seed: int = 0, horizon_ns: int = 0,
+    loop: RlLoop | None = None, step: Callable[[], None] | None = None,
+) -> RlRun:  # fmt: skip
     loop = loop or loop_of(cluster, spec, where, seed=seed)
-    nodes = Nodes(cluster, loop, seed)
+    nodes = PoolNodes(cluster, loop, seed)
     while not loop.done:
         turn, own = nodes.supply.next_ns, loop.next_ns
         if turn is None and own is None:
             raise UsageError(
                 "no devices are left for its samples", where=where, hint="use nodes that are not reclaimed"
             )
-        end = Times(horizon_ns=horizon_ns).end_ns(0, nodes.supply)
+        end = SharingTimes(horizon_ns=horizon_ns).end_ns(0, nodes.supply)
         if min(one for one in (turn, own) if one is not None) > end:
             raise UsageError(f"is not done after {end / 1e9:,.0f} s", where=where, hint="use a longer horizon")
         if turn is None:
@@ -165,11 +165,11 @@ def run_rl(
     return ended(spec, loop, nodes)
 
 
-def ended(spec: Spec, loop: Loop, nodes: Nodes) -> Ran:
+def ended(spec: RlSpec, loop: RlLoop, nodes: PoolNodes) -> RlRun:
     now = max(tenant.end_ns for tenant in loop.tenants)
     for replica in loop.replicas:
         replica.advance(max(now, replica.at_ns))
     nodes.close(now)
-    return Ran(
+    return RlRun(
         spec, loop, now / 1e9, nodes.there_ns, nodes.left_over_ns, nodes.paid or None, nodes.taken, loop.priced.notes
     )

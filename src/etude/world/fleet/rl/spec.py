@@ -22,13 +22,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, usage_errors
+from etude.kernels.arrays import F64
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read
-
-F64 = NDArray[np.float64]
 BORROWED: Final = "borrowed"
 """Name of the devices that a stream lends."""
 
@@ -70,7 +67,7 @@ class Environment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Train:
+class RlTraining:
     nodes: str = figure("text", "group of nodes")
     time_ns: int = figure("time", "time of an update; 0: predicted from the plan", 0, zero=True)
     plan: Any = figure("one", "plan of an update, for a predicted time", None)
@@ -89,9 +86,9 @@ class Sync:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spec:
+class RlSpec:
     rollout: Making = figure("one", "samples that are trained on", of=Making)
-    train: Train = figure("one", "updates", of=Train)
+    train: RlTraining = figure("one", "updates", of=RlTraining)
     steps: int = figure("count", "updates of each tenant", 10)
     tenants: int = figure("count", "number of identical tenants", 1)
     model: str = figure("text", "model of all tenants", "")
@@ -109,7 +106,7 @@ class Spec:
 class Priced:
     """A spec with the times of its steps."""
 
-    spec: Spec
+    spec: RlSpec
     step_ns: dict[str, F64]
     """Step times by stage: row k is a step with k samples; row 0 is not used."""
     train_ns: int
@@ -122,17 +119,15 @@ class Priced:
     notes: tuple[str, ...] = field(default=())
 
 
-def read_rl(given: dict[str, Any], where: str) -> Spec:
+def read_rl(given: dict[str, Any], where: str) -> RlSpec:
     def listed(part: Any) -> Any:
         if isinstance(part, dict) and isinstance(part.get("nodes"), str):
             return part | {"nodes": [name.strip() for name in part["nodes"].split(",")]}
         return part
 
     whole = {key: listed(value) if key in ("rollout", "explore") else value for key, value in given.items()}
-    try:
-        spec = read(Spec, whole, f"{where}: rl")
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
+    with usage_errors():
+        spec = read(RlSpec, whole, f"{where}: rl")
     if spec.stages is Stages.TOGETHER and (spec.staleness or (spec.explore and spec.explore.when is When.STALE)):
         raise UsageError(
             "stages on the same devices must be on-policy", where=f"{where}: rl", hint="stages: apart, or staleness: 0"

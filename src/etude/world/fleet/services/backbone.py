@@ -20,20 +20,19 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read, read_mapping
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, read_mapping, usage_errors
+from etude.kernels.arrays import I64
 from etude.world.fleet.contract import contract, flat
 from etude.world.fleet.services.costs import forward_costs
 from etude.world.fleet.services.loop import Taken, drawn, in_turns, largest
 
-I64 = NDArray[np.int64]
 POLICIES: Final = ("partition", "colocate", "shared")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class BackboneTask:
     name: str = figure("text", "name of the task; else its number", "")
     weight: float = figure("number", "its share of the backbone while all wait, or of a partition", 1.0)
     rate: float = figure("number", "requests per second, Poisson", 0.0, zero=True)
@@ -63,7 +62,7 @@ class Hosted:
     """Times of each request; ns."""
 
     spec: Backbone
-    tasks: list[Task]
+    tasks: list[BackboneTask]
     costs: I64
     """Time by batch size, on the whole device."""
     weight_bytes: int
@@ -81,19 +80,17 @@ class Hosted:
         return fitting_tasks(self.spec.policy, self.memory_bytes, self.weight_bytes, self.spec.extension_bytes)
 
 
-def read_backbone(path: str | PathLike[str], policy: str = "") -> tuple[Backbone, list[Task]]:
+def read_backbone(path: str | PathLike[str], policy: str = "") -> tuple[Backbone, list[BackboneTask]]:
     """Reads a file; `policy` overrides its value. Raises UsageError."""
     where = str(path)
-    try:
+    with usage_errors():
         spec = read(Backbone, read_mapping(path), where)
         given = spec.tasks
         if isinstance(given, int) and not isinstance(given, bool) and given > 0:
             given = [{} for _ in range(given)]
         if not isinstance(given, list) or not given:
             raise UsageError("tasks: give a number or a list", where=where, hint="tasks: 13")
-        found = [read(Task, one, f"{where}: tasks[{k}]") for k, one in enumerate(given)]
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
+        found = [read(BackboneTask, one, f"{where}: tasks[{k}]") for k, one in enumerate(given)]
     spec = replace(spec, policy=policy or spec.policy)
     if spec.policy not in POLICIES:
         raise UsageError(f"unknown policy `{spec.policy}`", where=where, hint=f"known: {', '.join(POLICIES)}")
@@ -115,7 +112,7 @@ def fitting_tasks(policy: str, memory: int, weights: int, extension: int) -> int
     return memory // (weights + extension)
 
 
-def serve_backbone(spec: Backbone, tasks: list[Task], *, seed: int = 0) -> Hosted:
+def serve_backbone(spec: Backbone, tasks: list[BackboneTask], *, seed: int = 0) -> Hosted:
     from etude.machine import open_system
 
     weights = _weight_bytes(spec.backbone)
@@ -124,8 +121,9 @@ def serve_backbone(spec: Backbone, tasks: list[Task], *, seed: int = 0) -> Hoste
     if len(tasks) > fit:
         raise UsageError(
             f"{len(tasks)} tasks, but memory has room for {fit} under `{spec.policy}`",
-            where=spec.backbone, hint=f"tasks: {fit}" if fit else "memory: 16GB",
-        )  # fmt: skip
+            where=spec.backbone,
+            hint=f"tasks: {fit}" if fit else "memory: 16GB",
+        )
     shares = _shares(tasks) if spec.policy == "partition" else []
     costs = {s: forward_costs(spec.backbone, spec.system, 1, spec.sizes, s)[-1] for s in {1.0, *shares}}
     rates = [one.rate for one in tasks]
@@ -136,7 +134,7 @@ def serve_backbone(spec: Backbone, tasks: list[Task], *, seed: int = 0) -> Hoste
 
 
 def run_backbone(
-    spec: Backbone, tasks: list[Task], costs: dict[float, I64], task: I64, arrival_ns: I64,
+    spec: Backbone, tasks: list[BackboneTask], costs: dict[float, I64], task: I64, arrival_ns: I64,
     weights: int = 0, memory: int = 0,
 ) -> Hosted:  # fmt: skip
     """Serves all requests; `costs`: ns by share of the device, then by batch size."""
@@ -190,13 +188,13 @@ def _own(queues: list[list[int]], sizes: list[int]) -> list[int]:
     return taken
 
 
-def _shares(tasks: list[Task]) -> list[float]:
+def _shares(tasks: list[BackboneTask]) -> list[float]:
     whole = sum(one.weight for one in tasks)
     return [one.weight / whole for one in tasks]
 
 
 def _in_slices(
-    spec: Backbone, tasks: list[Task], costs: dict[float, I64], task: I64, arrival_ns: I64
+    spec: Backbone, tasks: list[BackboneTask], costs: dict[float, I64], task: I64, arrival_ns: I64
 ) -> tuple[I64, I64, int, int]:
     """Serves each task alone on its slice of the device. Returns starts, ends, number of batches, and busy time."""
     start, end = np.zeros_like(arrival_ns), np.zeros_like(arrival_ns)
@@ -254,10 +252,12 @@ def backbone_tables(found: Hosted, record: dict[str, Any]) -> dict[str, pa.Table
     names = pa.array([*(one.name for one in found.tasks), found.spec.backbone], pa.string())
     shared = found.spec.policy == "shared"
     of = np.full_like(found.task, len(found.tasks)) if shared else found.task
-    requests = pa.table({
-        "task": names.take(pa.array(found.task)),
-        **request_columns(found.arrival_ns, found.start_ns, found.end_ns),
-    })  # fmt: skip
+    requests = pa.table(
+        {
+            "task": names.take(pa.array(found.task)),
+            **request_columns(found.arrival_ns, found.start_ns, found.end_ns),
+        }
+    )
     states = batches(found.start_ns, found.end_ns, of, names)
     return {"requests": requests, "states": states, "jobs": pa.Table.from_pylist(record["jobs"])}
 
@@ -282,6 +282,8 @@ def backlogged(found: Hosted) -> dict[str, Any] | None:
     got = served[first:past] - (served[first - 1] if first else 0)
     fair = np.outer(got.sum(1), _shares(found.tasks))
     return {
-        "requests": got[-1].tolist(), "share": (got[-1] / got[-1].sum()).tolist(), "off": float(abs(got - fair).max()),
+        "requests": got[-1].tolist(),
+        "share": (got[-1] / got[-1].sum()).tolist(),
+        "off": float(abs(got - fair).max()),
         "time_s": int(at[past - 1] - at[first]) / 1e9,
-    }  # fmt: skip
+    }

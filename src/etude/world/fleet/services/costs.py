@@ -7,14 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 
 if TYPE_CHECKING:
     from etude.machine import Device
-
-I64 = NDArray[np.int64]
 
 
 def forward_costs(model: str, system: str, exits: int, sizes: Sequence[int], share: float = 1.0) -> I64:

@@ -9,13 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.world.fleet.services.costs import forward_costs
 from etude.world.fleet.services.spec import Service, Services
 from etude.world.fleet.services.stability import by_shortening, stable_action
 
-I64 = NDArray[np.int64]
 Action = tuple[int, int, int]
 """(service, exit, index of the batch size)."""
 Taken = tuple[list[int], int, int]
@@ -23,7 +22,7 @@ Taken = tuple[list[int], int, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Turns:
+class ServiceTurns:
     """Times of each request; ns."""
 
     spec: Services
@@ -39,7 +38,7 @@ class Turns:
     busy_ns: int
 
 
-def serve_services(spec: Services, services: list[Service], *, seed: int = 0) -> Turns:
+def serve_services(spec: Services, services: list[Service], *, seed: int = 0) -> ServiceTurns:
     costs = [forward_costs(one.model, spec.system, one.exits, spec.sizes) for one in services]
     rates = [one.rate for one in services]
     if spec.load:
@@ -62,7 +61,7 @@ def drawn(rates: list[float], count: int, seed: int) -> tuple[I64, I64]:
     return service[order], arrival[order]
 
 
-def run_turns(spec: Services, services: list[Service], costs: list[I64], service: I64, arrival_ns: I64) -> Turns:
+def run_turns(spec: Services, services: list[Service], costs: list[I64], service: I64, arrival_ns: I64) -> ServiceTurns:
     limit = np.array([one.deadline_ns for one in services], np.int64)
     deadline = arrival_ns + limit[service]
     aimed = arrival_ns + np.floor(limit[service] * (1 - spec.headroom)).astype(np.int64)
@@ -78,7 +77,7 @@ def run_turns(spec: Services, services: list[Service], costs: list[I64], service
         return batch, int(costs[k][taken, j]), taken
 
     start, end, exits, batches, busy = in_turns(service, arrival_ns, len(services), act)
-    return Turns(spec, services, costs, service, arrival_ns, start, end, exits, deadline, batches, busy)
+    return ServiceTurns(spec, services, costs, service, arrival_ns, start, end, exits, deadline, batches, busy)
 
 
 def in_turns(

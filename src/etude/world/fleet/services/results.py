@@ -8,13 +8,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.world.fleet.contract import contract, flat
-from etude.world.fleet.services.loop import Turns
-
-I64 = NDArray[np.int64]
+from etude.world.fleet.services.loop import ServiceTurns
 
 
-def services_record(found: Turns) -> dict[str, Any]:
+def services_record(found: ServiceTurns) -> dict[str, Any]:
     """The record that `etude fleet --json` prints."""
     late = found.end_ns > found.deadline_ns
     latency, wait = found.end_ns - found.arrival_ns, found.start_ns - found.arrival_ns
@@ -38,7 +37,7 @@ def services_record(found: Turns) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def services_tables(found: Turns, record: dict[str, Any]) -> dict[str, pa.Table]:
+def services_tables(found: ServiceTurns, record: dict[str, Any]) -> dict[str, pa.Table]:
     names = pa.array([one.name for one in found.services], pa.string())
     requests = pa.table({
         "service": names.take(pa.array(found.service)),

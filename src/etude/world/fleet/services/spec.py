@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, Final
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read, read_mapping
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, read_mapping, usage_errors
 
 POLICIES: Final = ("fifo", "edf", "stability")
 
@@ -49,13 +49,11 @@ class Services:
 def read_services(path: str | PathLike[str], policy: str = "") -> tuple[Services, list[Service]]:
     """Reads a file; `policy` overrides its value."""
     where = str(path)
-    try:
+    with usage_errors():
         spec = read(Services, read_mapping(path), where)
         if not isinstance(spec.services, list) or not spec.services:
             raise UsageError("services: a list", where=where, hint="services: [{model: resnet-50, rate: 100}]")
         found = [read(Service, one, f"{where}: services[{k}]") for k, one in enumerate(spec.services)]
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
     spec = replace(spec, policy=policy or spec.policy)
     if spec.policy not in POLICIES:
         raise UsageError(f"unknown policy `{spec.policy}`", where=where, hint=f"known: {', '.join(POLICIES)}")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.kernels.compile import kernel
-
-I64 = NDArray[np.int64]
 
 
 def by_shortening(costs: list[I64]) -> I64:

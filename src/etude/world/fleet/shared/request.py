@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from etude.world.fleet.days.request import Provenance
     from etude.world.fleet.functions.spec import Functions
-    from etude.world.fleet.radio.spec import Pool as RadioPool
+    from etude.world.fleet.radio.spec import RadioFile as RadioPool
     from etude.world.fleet.sharing.cluster import Cluster
-    from etude.world.fleet.sharing.gangs import Times
-    from etude.world.fleet.sharing.pool import Pool
+    from etude.world.fleet.sharing.gangs import SharingTimes
+    from etude.world.fleet.sharing.pool import SharedPool
 
 LOADS: Final = 8
 """Loads that a range is cut into."""
@@ -34,7 +34,7 @@ SHARED: Final = "Sharing"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharedFleet:
-    """What happened on devices that several share; `.record()` has its figures, `.tables` what lies behind them."""
+    """What happened on devices that several share; `.record()` has its figures, `.tables` what is behind them."""
 
     kind: str
     """`jobs`, `rl`, `jobs and rl`, `services`, `backbone`, `radio` or `functions`."""
@@ -185,16 +185,17 @@ def _seed(asked: ShareRequest, cluster: Cluster) -> int:
     if is_given(asked, "seed"):
         raise UsageError(
             f"{spelled(asked, 'seed')} is read only where something is drawn: nodes with `mtbf`, streams, rl",
-            where=cluster.name, hint="leave it out",
-        )  # fmt: skip
+            where=cluster.name,
+            hint="leave it out",
+        )
     return 0
 
 
 def share_devices(given: ShareInputs) -> SharedFleet:
-    from etude.world.fleet.sharing import Times, read_jobs, read_pool, share, shared_record, shared_tables
+    from etude.world.fleet.sharing import SharingTimes, read_jobs, read_pool, share, shared_record, shared_tables
 
     pool = read_pool(given.path) if given.jobs is None else None
-    times = Times() if pool is None else pool.times
+    times = SharingTimes() if pool is None else pool.times
     times = times if given.switch_ns is None else replace(times, switch_ns=given.switch_ns)
     if pool is not None and (pool.rl is not None or pool.streams):
         return _post_trained(pool, given) if pool.jobs is None else _mixed(pool, given, times)
@@ -212,7 +213,7 @@ def share_devices(given: ShareInputs) -> SharedFleet:
     )
 
 
-def _mixed(pool: Pool, given: ShareInputs, times: Times) -> SharedFleet:
+def _mixed(pool: SharedPool, given: ShareInputs, times: SharingTimes) -> SharedFleet:
     from etude.world.fleet.rl import mixed
 
     both = mixed(pool, given.policy, times, seed=given.seed)
@@ -277,9 +278,11 @@ class RadioRequest(FileRequest):
         "text", "static, greedy, strict, haf; default: as the file says", "", like=["greedy", "strict"]
     )
     migrate: str = figure(
-        "text", "interruption of a radio function or AI service that moves to another node: `2s`, or `endless`", "",
+        "text",
+        "interruption of a radio function or AI service that moves to another node: `2s`, or `endless`",
+        "",
         like="5s",
-    )  # fmt: skip
+    )
     load: str = figure(
         "text",
         "rates of AI requests next to radio functions, relative to those of the file: `1.2`, or a range `0.5..1.2`",

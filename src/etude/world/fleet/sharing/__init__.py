@@ -6,7 +6,7 @@ from etude.base.faces import face
 
 if TYPE_CHECKING:
     from etude.world.fleet.sharing.cluster import read_cluster as read_cluster
-    from etude.world.fleet.sharing.gangs import Times as Times
+    from etude.world.fleet.sharing.gangs import SharingTimes as SharingTimes
     from etude.world.fleet.sharing.jobs import read_jobs as read_jobs
     from etude.world.fleet.sharing.pool import is_pool as is_pool
     from etude.world.fleet.sharing.pool import read_pool as read_pool

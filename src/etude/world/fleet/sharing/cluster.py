@@ -16,11 +16,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read, read_mapping
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, read_mapping, usage_errors
 from etude.base.files import csv_rows
+from etude.kernels.arrays import I64
 
-I64 = NDArray[np.int64]
 WHOLE: Final = 1000
 """Units that a device is divided into."""
 NO_LIMIT: Final = 1 << 50
@@ -123,7 +123,7 @@ def cluster_of(given: dict[str, Any], path: str | PathLike[str]) -> Cluster:
     if unknown := [key for key in given if key not in known]:
         raise UsageError(f"unknown key `{unknown[0]}`", where=str(path), hint=f"known: {', '.join(known)}")
     nodes = given.get("nodes")
-    try:
+    with usage_errors():
         if isinstance(nodes, str):
             return _cluster(str(given.get("name", path)), _csv(Path(path).parent / nodes))
         if nodes is None:
@@ -131,8 +131,6 @@ def cluster_of(given: dict[str, Any], path: str | PathLike[str]) -> Cluster:
         if not isinstance(nodes, list):
             raise UsageError("nodes: a list, or a CSV file", where=str(path))
         kinds = [read(NodeKind, one, f"{path}: nodes[{i}]") for i, one in enumerate(nodes)]
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
     rows = [
         (k.gpus, k.cpus * 1000 or NO_LIMIT, k.memory_bytes / 2**20 or NO_LIMIT, k.kind, k.price)
         for k in kinds

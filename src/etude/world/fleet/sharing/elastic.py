@@ -15,14 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64, I64
 from etude.world.fleet.sharing.cluster import WHOLE, Cluster
-from etude.world.fleet.sharing.gangs import UNKNOWN, Shared, Times, nothing_yet
+from etude.world.fleet.sharing.gangs import UNKNOWN, Shared, SharingTimes, nothing_yet
 from etude.world.fleet.sharing.jobs import Jobs, pairs_of
 from etude.world.fleet.sharing.levels import max_min
 from etude.world.fleet.sharing.supply import Supply
-
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 
 class Sizes(NamedTuple):
@@ -32,7 +30,7 @@ class Sizes(NamedTuple):
     speed: F64
 
 
-class View(NamedTuple):
+class ElasticView(NamedTuple):
     """Input of a policy. Rows are present jobs, in order of arrival; columns are groups of nodes."""
 
     sizes: list[Sizes]
@@ -50,7 +48,7 @@ class View(NamedTuple):
     switch_ns: float
 
 
-Allocate = Callable[[View], F64]
+Allocate = Callable[[ElasticView], F64]
 
 
 def sizes_of(jobs: Jobs, job: int) -> Sizes:
@@ -84,13 +82,13 @@ def rates_of(jobs: Jobs, cluster: Cluster) -> F64:
 # -- policies ----------------------------------------------------------------------------------------------------------
 
 
-def elastic(view: View) -> F64:
+def elastic(view: ElasticView) -> F64:
     """First come, first served for the smallest size of each job; the rest goes, size by size, to the job with the
     largest weighted gain per device. A running job grows only if that pays for the change."""
     return _dealt(view, list(range(len(view.sizes))), np.zeros_like(view.held), view.capacity.copy())
 
 
-def _dealt(view: View, order: list[int], out: F64, free: F64) -> F64:
+def _dealt(view: ElasticView, order: list[int], out: F64, free: F64) -> F64:
     size = dict[int, int]()
     group = dict[int, int]()
     for job in order:
@@ -118,13 +116,13 @@ def _dealt(view: View, order: list[int], out: F64, free: F64) -> F64:
     return out
 
 
-def _reach(view: View, job: int, k: int, free: float) -> float:
+def _reach(view: ElasticView, job: int, k: int, free: float) -> float:
     """The best speed that a job could have on a group."""
     its = view.sizes[job]
     return float(its.speed[its.devices <= free].max(initial=0.0) * view.rates[job, k])
 
 
-def _gain(view: View, job: int, at: int, k: int, free: F64) -> float:
+def _gain(view: ElasticView, job: int, at: int, k: int, free: F64) -> float:
     """Weighted gain in speed of the next size, per device; 0 if it does not fit or does not pay for the change."""
     its = view.sizes[job]
     if at + 1 == len(its.devices) or its.devices[at + 1] - its.devices[at] > free[k]:
@@ -139,7 +137,7 @@ def _gain(view: View, job: int, at: int, k: int, free: F64) -> float:
     return float(view.weight[job] * view.rates[job, k] * more / (its.devices[at + 1] - its.devices[at]))
 
 
-def harvest(view: View) -> F64:
+def harvest(view: ElasticView) -> F64:
     """Jobs that do not harvest get what they request, on nodes that are never reclaimed if there are any, running jobs
     before waiting ones; the others get the rest, and give it back at once."""
     out, free = np.zeros_like(view.held), view.capacity.copy()
@@ -155,12 +153,12 @@ def harvest(view: View) -> F64:
     return _dealt(view, np.flatnonzero(view.harvest).tolist(), out, free)
 
 
-def fair(view: View) -> F64:
+def fair(view: ElasticView) -> F64:
     """Devices in proportion to weights, max-min, over the groups that a job can run on."""
     return max_min((view.rates > 0).astype(np.float64), view.weight, view.most, view.capacity)
 
 
-def gavel(view: View) -> F64:
+def gavel(view: ElasticView) -> F64:
     """Effective throughput relative to an equal share of every group, max-min with weights."""
     usual = view.rates @ view.capacity / max(float(view.capacity.sum()), 1.0)
     usual = np.where(usual > 0, usual, 1.0)
@@ -177,12 +175,12 @@ ELASTIC: Final[dict[str, tuple[Allocate, bool]]] = {
 
 
 @dataclass(slots=True)
-class Loop:
+class ElasticLoop:
     cluster: Cluster
     jobs: Jobs
     allocate: Allocate
     whole: bool
-    times: Times
+    times: SharingTimes
     supply: Supply
     out: Shared
     capacity: F64 = field(init=False)
@@ -284,7 +282,7 @@ class Loop:
 
     def _deal(self, taken: F64) -> None:
         active, out = self.active, self.out
-        view = View(
+        view = ElasticView(
             [self.sizes[job] for job in active], self.rates[active], self.jobs.weight[active],
             self.jobs.most[active].astype(np.float64), self.jobs.gpus[active].astype(np.float64),
             self.jobs.harvest[active], np.array([group.spot for group in self.cluster.groups]), self.capacity,
@@ -325,7 +323,9 @@ class Loop:
 
 
 def run_elastic(
-    cluster: Cluster, jobs: Jobs, policy: str, refused: list[int], *, times: Times, seed: int = 0
+    cluster: Cluster, jobs: Jobs, policy: str, refused: list[int], *, times: SharingTimes, seed: int = 0
 ) -> Shared:
     allocate, whole = ELASTIC[policy]
-    return Loop(cluster, jobs, allocate, whole, times, Supply(cluster, seed), nothing_yet(cluster, jobs, refused)).run()
+    return ElasticLoop(
+        cluster, jobs, allocate, whole, times, Supply(cluster, seed), nothing_yet(cluster, jobs, refused)
+    ).run()

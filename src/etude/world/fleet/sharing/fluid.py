@@ -7,13 +7,11 @@ processor sharing. Placement is ignored, so no device is lost to fragmentation; 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64
 from etude.world.fleet.sharing.cluster import Cluster
 from etude.world.fleet.sharing.gangs import Shared, nothing_yet
 from etude.world.fleet.sharing.jobs import Jobs
-
-F64 = NDArray[np.float64]
 
 
 def shares(wanted: F64, weight: F64, capacity: float) -> F64:

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.world.fleet.sharing.cluster import WHOLE, Cluster
 from etude.world.fleet.sharing.jobs import NEVER, Jobs, pairs_of
 from etude.world.fleet.sharing.place import Free, Seat, sort_of
-from etude.world.fleet.sharing.policies import QUEUES_S, JobView, Policy, las
-from etude.world.fleet.sharing.supply import Change, Supply
+from etude.world.fleet.sharing.policies import QUEUES_S, JobView, SharingPolicy, las
+from etude.world.fleet.sharing.supply import Supply, SupplyChange
 
-I64 = NDArray[np.int64]
 END, ARRIVE, AGAIN = range(3)
 UNKNOWN: Final = -1
 DAY_NS: Final = 86_400 * 10**9
@@ -69,7 +69,7 @@ def nothing_yet(cluster: Cluster, jobs: Jobs, refused: list[int]) -> Shared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
+class SharingTimes:
     """Times of starts and moves."""
 
     switch_ns: int = 0
@@ -90,8 +90,8 @@ class Times:
 class Gangs:
     cluster: Cluster
     jobs: Jobs
-    policy: Policy
-    times: Times
+    policy: SharingPolicy
+    times: SharingTimes
     supply: Supply
     free: Free = field(init=False)
     left: I64 = field(init=False)
@@ -189,7 +189,7 @@ class Gangs:
         self._finish()
         return self.out
 
-    def _turn(self, change: Change) -> None:
+    def _turn(self, change: SupplyChange) -> None:
         """Handles a node that is reclaimed or comes back; jobs on a reclaimed node stop."""
         now, node, there = change
         self._count(now)
@@ -365,9 +365,10 @@ class Gangs:
             share = len(seat.devices) * seat.milli / WHOLE
             k = int(self.cluster.group[seat.node])
             paid = share * (
-                self.supply.prices[k].paid(int(self.began[job]), now) if self.cluster.groups[k].spot
+                self.supply.prices[k].paid(int(self.began[job]), now)
+                if self.cluster.groups[k].spot
                 else float(self.cluster.price[seat.node]) * (now - int(self.began[job])) / 3.6e12
-            )  # fmt: skip
+            )
             self.out.cost[job] += paid
             self.by_group[k] += paid
         self._cool(job, now)
@@ -383,6 +384,6 @@ class Gangs:
 
 
 def run_gangs(
-    cluster: Cluster, jobs: Jobs, policy: Policy, refused: list[int], *, times: Times, seed: int = 0
+    cluster: Cluster, jobs: Jobs, policy: SharingPolicy, refused: list[int], *, times: SharingTimes, seed: int = 0
 ) -> Shared:
     return Gangs(cluster, jobs, policy, times, Supply(cluster, seed)).run(refused)

@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from etude.base.errors import UsageError
 from etude.base.files import csv_rows
 from etude.base.grammar import line
+from etude.kernels.arrays import F64, I64
 from etude.world.fleet.sharing.cluster import WHOLE
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 COLUMNS: Final = (
     "name", "arrival_s", "gpus", "duration_s", "gpu_milli", "cpu_milli", "memory_mib", "kind", "weight", "priority",
     "deadline_s", "tenant", "min_gpus", "max_gpus", "speed", "rates", "harvest", "save_s",

@@ -8,9 +8,9 @@ effective throughput relative to an equal share of every kind, as Gavel does.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-F64 = NDArray[np.float64]
+from etude.kernels.arrays import F64
+
 TIGHT = 1e-9
 
 
@@ -30,8 +30,9 @@ def max_min(rates: F64, weight: F64, most: F64, capacity: F64) -> F64:
     row = np.repeat(np.arange(n), kinds)
     of_job = csr_array((rates.ravel(), (row, np.arange(n * kinds))), shape=(n, n * kinds))
     devices = csr_array((np.ones(n * kinds), (row, np.arange(n * kinds))), shape=(n, n * kinds))
-    of_kind = csr_array((np.ones(n * kinds), (np.tile(np.arange(kinds), n), np.arange(n * kinds))),
-                        shape=(kinds, n * kinds))  # fmt: skip
+    of_kind = csr_array(
+        (np.ones(n * kinds), (np.tile(np.arange(kinds), n), np.arange(n * kinds))), shape=(kinds, n * kinds)
+    )
     none = csr_array((n + kinds, 1))
     limits = hstack([vstack([devices, of_kind]), none])
     bound = np.concatenate([most, capacity])

@@ -7,10 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.world.fleet.sharing.cluster import WHOLE, Cluster
 from etude.world.fleet.sharing.jobs import Jobs
-
-I64 = NDArray[np.int64]
 
 
 class Seat(NamedTuple):

@@ -37,7 +37,7 @@ class JobView(NamedTuple):
 Key = Callable[[JobView, float], float]
 
 
-class Policy(NamedTuple):
+class SharingPolicy(NamedTuple):
     name: str
     key: Key
     preempts: bool = False
@@ -73,23 +73,23 @@ def priority(job: JobView, now_s: float) -> float:
 
 
 POLICIES: Final = {
-    "fifo": Policy("fifo", fifo, skips=False),
-    "backfill": Policy("backfill", fifo),
-    "sjf": Policy("sjf", sjf),
-    "srtf": Policy("srtf", srtf, preempts=True),
-    "las": Policy("las", las, preempts=True),
-    "deadline": Policy("deadline", deadline, preempts=True),
-    "priority": Policy("priority", priority, preempts=True),
+    "fifo": SharingPolicy("fifo", fifo, skips=False),
+    "backfill": SharingPolicy("backfill", fifo),
+    "sjf": SharingPolicy("sjf", sjf),
+    "srtf": SharingPolicy("srtf", srtf, preempts=True),
+    "las": SharingPolicy("las", las, preempts=True),
+    "deadline": SharingPolicy("deadline", deadline, preempts=True),
+    "priority": SharingPolicy("priority", priority, preempts=True),
 }
 
 
-def sharing_policy(text: str) -> Policy:
+def sharing_policy(text: str) -> SharingPolicy:
     """A built-in policy by name, or one of a file as FILE.py:name. Raises UsageError."""
     if ":" in text:
         from etude.world.serve.pools import function_of
 
         found: Any = function_of(text)
-        return Policy(text, found, preempts=bool(getattr(found, "preempts", False)), steady=False)
+        return SharingPolicy(text, found, preempts=bool(getattr(found, "preempts", False)), steady=False)
     if text not in POLICIES:
         known = ", ".join([*POLICIES, FAIR])
         raise UsageError(f"--policy: unknown policy `{text}`", hint=f"known: {known}, FILE.py:name")

@@ -25,24 +25,24 @@ from etude.base.errors import UsageError
 from etude.base.figures import keys_in, read_mapping
 from etude.base.units import parse_time
 from etude.world.fleet.sharing.cluster import POOL_KEYS, Cluster, cluster_of
-from etude.world.fleet.sharing.gangs import Times
+from etude.world.fleet.sharing.gangs import SharingTimes
 from etude.world.fleet.sharing.jobs import COLUMNS, Jobs, jobs_of, read_jobs
 from etude.world.fleet.sharing.predicted import KEYS as PREDICTED
 from etude.world.fleet.sharing.predicted import predicted_job
-from etude.world.fleet.sharing.streams import Stream, read_streams
+from etude.world.fleet.sharing.streams import PoolStream, read_streams
 
 RUNS: Final = ("jobs", "streams", "rl")
 """Keys that make a cluster a pool."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pool:
+class SharedPool:
     path: str
     cluster: Cluster
     jobs: Jobs | None
     policy: str
-    times: Times
-    streams: list[Stream]
+    times: SharingTimes
+    streams: list[PoolStream]
     rl: dict[str, Any] | None
     """The unparsed key: fleet/rl reads it, and `borrow`."""
     borrow: dict[str, Any] | None
@@ -54,7 +54,7 @@ def is_pool(path: str | PathLike[str]) -> bool:
     return ("nodes" in given or "gpus" in given) and any(key in given for key in POOL_KEYS)
 
 
-def read_pool(path: str | PathLike[str]) -> Pool:
+def read_pool(path: str | PathLike[str]) -> SharedPool:
     given = read_mapping(path)
     cluster, where = cluster_of(given, path), str(path)
     if not any(given.get(key) for key in RUNS):
@@ -73,10 +73,10 @@ def read_pool(path: str | PathLike[str]) -> Pool:
     if not isinstance(policy, str):
         raise UsageError(f"policy: {policy!r}", where=where, hint="policy: fifo")
     jobs, times = _jobs(given.get("jobs"), Path(path)), times_of(given, where)
-    return Pool(where, cluster, jobs, policy, times, read_streams(streams, cluster, where), rl, borrow)
+    return SharedPool(where, cluster, jobs, policy, times, read_streams(streams, cluster, where), rl, borrow)
 
 
-def times_of(given: Mapping[str, Any], where: str) -> Times:
+def times_of(given: Mapping[str, Any], where: str) -> SharingTimes:
     found = {}
     for key in ("switch", "start", "keep", "migrate", "horizon"):
         if key in given:
@@ -84,7 +84,7 @@ def times_of(given: Mapping[str, Any], where: str) -> Times:
             if time_ns < 0 or (key == "horizon" and not time_ns):
                 raise UsageError(f"{key}: {given[key]} is out of range", where=where, hint=f"{key}: 30s")
             found[f"{key}_ns"] = time_ns
-    return Times(**found)
+    return SharingTimes(**found)
 
 
 def _jobs(given: Any, path: Path) -> Jobs | None:
@@ -99,8 +99,9 @@ def _jobs(given: Any, path: Path) -> Jobs | None:
         where = f"{path}: jobs[{number}]"
         row = predicted_job(one, where) if any(key in one for key in PREDICTED) else one
         if unknown := [key for key in row if key not in COLUMNS]:
-            raise UsageError(f"unknown key `{unknown[0]}`", where=where, hint=f"known: {', '.join(COLUMNS)}, "
-                             f"{', '.join(PREDICTED)}")  # fmt: skip
+            raise UsageError(
+                f"unknown key `{unknown[0]}`", where=where, hint=f"known: {', '.join(COLUMNS)}, {', '.join(PREDICTED)}"
+            )
         if missing := [key for key in ("gpus", "duration_s") if key not in row]:
             raise UsageError(f"key `{missing[0]}` is missing", where=where)
         plain = {key: str(int(value) if isinstance(value, bool) else value) for key, value in row.items()}

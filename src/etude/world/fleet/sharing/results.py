@@ -9,9 +9,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64
 from etude.world.fleet.sharing.gangs import UNKNOWN, Shared
-
-F64 = NDArray[np.float64]
 
 
 def _spread(seconds: F64) -> dict[str, float] | None:

@@ -10,18 +10,24 @@ from etude.base.errors import UsageError
 from etude.world.fleet.sharing.cluster import Cluster
 from etude.world.fleet.sharing.elastic import ELASTIC, rates_of, run_elastic
 from etude.world.fleet.sharing.fluid import run_fair
-from etude.world.fleet.sharing.gangs import Shared, Times, run_gangs
+from etude.world.fleet.sharing.gangs import Shared, SharingTimes, run_gangs
 from etude.world.fleet.sharing.jobs import Jobs
 from etude.world.fleet.sharing.place import impossible
 from etude.world.fleet.sharing.policies import FAIR, sharing_policy
 
 
 def share(
-    cluster: Cluster, jobs: Jobs, policy: str = "fifo", *, times: Times | None = None, seed: int = 0, **given: Any
+    cluster: Cluster,
+    jobs: Jobs,
+    policy: str = "fifo",
+    *,
+    times: SharingTimes | None = None,
+    seed: int = 0,
+    **given: Any,
 ) -> Shared:
     """Runs jobs on a cluster. `times` has the times of starts and moves, or `given` does (`switch_ns=...`). Jobs that
     fit nowhere are left out and listed. Raises UsageError if none fits."""
-    times = times or Times(**given)
+    times = times or SharingTimes(**given)
     plain = not jobs.elastic and not any(jobs.rates) and not any(group.spot for group in cluster.groups)
     plain = plain and cluster.free_ns is None
     dealt = policy in ELASTIC and not (policy == FAIR and plain)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, usage_errors
 from etude.base.units import parse_time
 from etude.world.fleet.sharing.cluster import Cluster
 
@@ -23,7 +23,7 @@ LIMITS: Final = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "latency_s"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
+class PoolStream:
     model: str = figure("text", "model that is served")
     system: str = figure("text", "system of its nodes")
     nodes: str = figure("text", "group of nodes of its replicas")
@@ -52,14 +52,12 @@ class Stream:
         return {"": {LIMITS[key]: parse_time(value) / 1e9 for key, value in self.slo.items()}}
 
 
-def read_streams(given: list[dict[str, Any]], cluster: Cluster, where: str) -> list[Stream]:
+def read_streams(given: list[dict[str, Any]], cluster: Cluster, where: str) -> list[PoolStream]:
     found = []
     for number, one in enumerate(given):
         at = f"{where}: streams[{number}]"
-        try:
-            stream = read(Stream, one, at)
-        except ClusterError as problem:
-            raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
+        with usage_errors():
+            stream = read(PoolStream, one, at)
         devices = int(cluster.gpus[cluster.nodes_of(stream.nodes)].sum())
         fit = devices // stream.tp
         if not fit or stream.replicas > fit:
@@ -80,10 +78,10 @@ def read_streams(given: list[dict[str, Any]], cluster: Cluster, where: str) -> l
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Placed:
+class PreparedStream:
     """A stream before it is served."""
 
-    stream: Stream
+    stream: PoolStream
     groups: list[Any]
     engine: Any
     options: dict[str, Any]
@@ -97,7 +95,7 @@ class Placed:
         return serve(self.drawn, self.engine, self.groups, **(self.options | more))
 
 
-def placed(stream: Stream, *, seed: int = 0) -> Placed:
+def placed(stream: PoolStream, *, seed: int = 0) -> PreparedStream:
     """Prepares a stream as `etude serve MODEL --system --tp --replicas --requests --slo` does."""
     from etude.make.generate.model import open_model
     from etude.world.serve import Engine, request_stream
@@ -116,4 +114,4 @@ def placed(stream: Stream, *, seed: int = 0) -> Placed:
         stream.requests or None, first=stream.first, rate_per_s=stream.rate, count=stream.count, prompt=stream.prompt,
         output=stream.output, cv=stream.burst, diurnal=stream.diurnal, seed=seed,
     )  # fmt: skip
-    return Placed(stream, groups, engine, options, drawn, one.token_bytes)
+    return PreparedStream(stream, groups, engine, options, drawn, one.token_bytes)

@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.base.files import csv_rows
+from etude.kernels.arrays import F64
 from etude.world.fleet.sharing.cluster import Cluster
 
-F64 = NDArray[np.float64]
 SEEDS: Final = 7919
 
 
-class Change(NamedTuple):
+class SupplyChange(NamedTuple):
     time_ns: int
     node: int
     there: bool
 
 
-class Prices(NamedTuple):
+class DevicePrices(NamedTuple):
     """Price of a device in dollars per hour, from each time on."""
 
     time_ns: NDArray[np.int64]
@@ -45,14 +45,14 @@ class Supply:
     def __init__(self, cluster: Cluster, seed: int = 0) -> None:
         self.heap: list[tuple[int, int, bool]] = []
         self.draws: dict[int, Iterator[int]] = {}
-        self.prices: list[Prices] = []
+        self.prices: list[DevicePrices] = []
         self.away: list[int] = []
         """Nodes that are absent at the start."""
         for k, group in enumerate(cluster.groups):
             nodes = np.flatnonzero(cluster.group == k).tolist()
             if group.capacity and group.mtbf_ns:
                 raise UsageError("capacity and mtbf cannot be combined", where=f"{cluster.name}: nodes[{k}]")
-            flat = Prices(np.zeros(1, np.int64), np.array([group.price]))
+            flat = DevicePrices(np.zeros(1, np.int64), np.array([group.price]))
             self.prices.append(self._from_file(group.capacity, nodes, group.gpus, flat) if group.capacity else flat)
             for node in nodes if group.mtbf_ns else ():
                 own = _times(np.random.default_rng((seed, SEEDS, node)), group.mtbf_ns, group.back_ns)
@@ -63,7 +63,7 @@ class Supply:
                 self.away.append(node)
                 heapq.heappush(self.heap, (int(cluster.free_ns[node]), node, True))
 
-    def _from_file(self, path: str, nodes: list[int], gpus: int, flat: Prices) -> Prices:
+    def _from_file(self, path: str, nodes: list[int], gpus: int, flat: DevicePrices) -> DevicePrices:
         time_ns, devices, price = read_capacity(path, len(nodes) * gpus)
         there = np.ones(len(nodes), bool)
         for at, count in zip(time_ns.tolist(), devices.tolist(), strict=True):
@@ -74,17 +74,17 @@ class Supply:
                 else:
                     heapq.heappush(self.heap, (at, nodes[k], bool(now[k])))
             there = now
-        return flat if price is None else Prices(time_ns, price)
+        return flat if price is None else DevicePrices(time_ns, price)
 
     @property
     def next_ns(self) -> int | None:
         return self.heap[0][0] if self.heap else None
 
-    def pop(self) -> Change:
+    def pop(self) -> SupplyChange:
         time_ns, node, there = heapq.heappop(self.heap)
         if node in self.draws:
             heapq.heappush(self.heap, (time_ns + next(self.draws[node]), node, not there))
-        return Change(time_ns, node, there)
+        return SupplyChange(time_ns, node, there)
 
     @property
     def endless(self) -> bool:

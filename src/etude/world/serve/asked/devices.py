@@ -40,7 +40,7 @@ class DevicesInput:
 
 @dataclass(frozen=True, kw_only=True)
 class ServeDevices(DevicesInput):
-    """Calls of workflows placed on devices of several kinds, one at a time on each; policies beside round robin
+    """Calls of workflows placed on devices of several kinds, one at a time on each; policies next to round robin
 
     etude serve devices "dags/*.yaml" --devices devices.yaml
     etude serve devices flow.yaml --devices devices.yaml --place heft,reuse,future:4
@@ -60,9 +60,9 @@ class Placing:
     stack: str
     seed: int
     shown: str
-    """The placement whose figures stand for all."""
+    """The placement whose figures represent all."""
 
-    def run(self) -> Placed:
+    def run(self) -> PlacementRows:
         """Every placement of every call."""
         flows = [open_workflow(path) for path in _files(self.workflows)]
         on = open_devices(self.devices)
@@ -72,11 +72,11 @@ class Placing:
         sessions = sessions_of(flows, on, costs_on(on, models, stack=self.stack), seed=self.seed)
         named = {one if isinstance(one, str) else one.__name__: one for one in self.places}
         ran = [placed_summary(run_placed(sessions, flows, hook(one)), name) for name, one in named.items()]
-        return Placed(list(beside(ran)), self.shown)
+        return PlacementRows(list(beside(ran)), self.shown)
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacementRows:
     rows: list[dict[str, Any]]
     """Figures of each placement, round robin first."""
     shown: str
@@ -88,7 +88,7 @@ class Placed:
         return by_name[self.shown] | {"places": by_name}
 
 
-def readable(found: Placed) -> list[dict[str, Any]]:
+def readable(found: PlacementRows) -> list[dict[str, Any]]:
     """A row for each placement."""
     return [{name: row[name] for name in SHOWN} for row in found.rows]
 

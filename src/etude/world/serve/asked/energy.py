@@ -1,12 +1,62 @@
-"""What is asked of rows of measured power."""
+"""What is asked of the energy of a model that serves, and of rows of measured power."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from etude.base.figures import argument, figure, part
 from etude.base.outputs import Printed
+from etude.run.simulate.settings import SimulationSettings
+from etude.steps.asked.power import KERNELS, KernelChoice, PowerInput, PowerInputs, power_system
+from etude.steps.asked.simulation import PANEL, Checked, OnSystem
+from etude.world.serve.asked.job import ServingInput, ServingSource
+
+if TYPE_CHECKING:
+    from etude.machine.system import System
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnergyServe(ServingInput, OnSystem, Checked, PowerInput):
+    """Power over time and energy of a model that serves
+
+    etude energy serve qwen3-8b --prefill 2048 --decode 256 --batch 16 --system dgx-h200 --clock 1200MHz
+    etude energy serve llama3.2-3b --prefill 2048 --decode 64 --system xdna2 --kernel product:w4a16:g128
+    etude energy serve llama3-70b --tp 8 --requests requests.csv --system dgx-h100 --chunked --token-budget 2048 \\
+        --kv-memory 20GB --region sweden
+    etude energy serve qwen3-8b --tp 2 --draft llama3.2-1b --speculate 4 --accept 0.7 --decode 255 --system dgx-h100
+    etude energy serve qwen3-30b-a3b --gpus 4 --tp 2 --ep 2 --system dgx-h100
+    etude energy serve --hf config.json --tp 2 --system dgx-h100
+
+    `--clock` and `--cap` were compared with measurements of an H200; other devices were not measured, and the output
+    says so."""
+
+    settings: SimulationSettings = part(SimulationSettings, PANEL, only=KERNELS)
+
+
+@dataclass(frozen=True, slots=True)
+class EnergyServeInputs:
+    source: ServingSource
+    system: "System"
+    choice: KernelChoice
+    check: bool
+    power: PowerInputs
+
+
+def energy_serve_inputs(asked: EnergyServe) -> EnergyServeInputs:
+    power = PowerInputs.of(asked)
+    return EnergyServeInputs(
+        ServingSource.of(asked), power_system(asked, power), KernelChoice.of(asked), asked.memory_check, power
+    )
+
+
+def served_energy(given: EnergyServeInputs) -> dict[str, Any]:
+    from etude.cost.choice import Menu
+    from etude.steps.energy import Clocked
+
+    kernels, units = given.choice.kernels, given.choice.units
+    job = given.source.generate(given.system, check=given.check, weights=Menu.of(kernels, units).weights)
+    return given.power.found(Clocked.of_serving(job, given.system, kernels, units))
 
 
 @dataclass(frozen=True, kw_only=True)

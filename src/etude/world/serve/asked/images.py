@@ -11,7 +11,7 @@ from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part
 from etude.base.outputs import Printed
 from etude.base.parameters import request_of
-from etude.world.serve.asked.kept import Kept, ServedFolder, ServingKept, told
+from etude.world.serve.asked.kept import KeptStream, ServedPlace, ServingKept, told
 from etude.world.serve.asked.stream import rates_of
 from etude.world.serve.images.costs import ImageCosts, image_costs
 from etude.world.serve.images.requests import MIX, ImageRequests, image_stream
@@ -25,7 +25,7 @@ REQUESTS: Final = "Requests"
 DEVICES: Final = "Devices"
 
 
-class Order(StrEnum):
+class ImageOrder(StrEnum):
     """Which image goes first."""
 
     FCFS = "fcfs"
@@ -34,7 +34,7 @@ class Order(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeImages(Kept):
+class ServeImages(KeptStream):
     """Images and videos, denoised on groups of devices whose number may change from step to step
 
     etude serve images wan2.1-14b --gpus 16 --system dgx-h100 --requests dit.csv
@@ -55,8 +55,12 @@ class ServeImages(Kept):
         panel=DEVICES,
     )  # fmt: skip
     images_at_once: int = figure("count", "most images of one size in one step", 1, most=16, panel=DEVICES)
-    scheduling_policy: Order = figure(
-        "choice", "order of requests: by arrival, deadline, or shortest first", Order.FCFS, of=Order, panel=DEVICES
+    scheduling_policy: ImageOrder = figure(
+        "choice",
+        "order of requests: by arrival, deadline, or shortest first",
+        ImageOrder.FCFS,
+        of=ImageOrder,
+        panel=DEVICES,
     )
     set_up_ns: int = figure(
         "time", "time to set up a group of devices, of a degree that changes", 1_000_000_000, zero=True, panel=DEVICES
@@ -197,7 +201,7 @@ def said_of(asked: Any) -> dict[str, Any]:
 
 
 def images_inputs(asked: ServeImages) -> ServingKept:
-    serving, folder = image_serving(asked), ServedFolder.of(asked, lambda: said_of(asked))
+    serving, folder = image_serving(asked), ServedPlace.of(asked, lambda: said_of(asked))
     if folder is not None and len(serving.rates) > 1:
         raise UsageError("--out needs a single rate", hint="one --rate with -o")
     return ServingKept(serving=serving, folder=folder)

@@ -16,7 +16,7 @@ from etude.make.generate import Plan
 from etude.make.generate.serving import Serving
 from etude.run.simulate.settings import SimulationSettings
 from etude.steps.asked import plans
-from etude.steps.asked.job_out import Files, JobMade, MemoryOut, memory_place, written
+from etude.steps.asked.job_out import JobFiles, JobMade, MemoryOut, memory_place, written
 from etude.steps.asked.plans import ModelOrConfig, memory_limit, model_asked, model_of, plan_asked
 from etude.steps.asked.simulation import PANEL as SIMULATION
 from etude.steps.asked.simulation import Checked, OnSystem, OpsInput, SimulationOptions, options_of
@@ -135,7 +135,7 @@ class GenerateServeInputs:
     source: ServingSource
     system: System | None
     limit: str
-    files: Files
+    files: JobFiles
     memory: Place | None
 
 
@@ -144,7 +144,7 @@ def generate_inputs(asked: GenerateServe) -> GenerateServeInputs:
 
     system = open_system(asked.system) if asked.system else None
     source = ServingSource.of(asked, asked.name)
-    return GenerateServeInputs(source, system, asked.memory, Files.of(asked), memory_place(asked))
+    return GenerateServeInputs(source, system, asked.memory, JobFiles.of(asked), memory_place(asked))
 
 
 def run_generate(given: GenerateServeInputs) -> tuple[ServedJob, dict[str, Any]]:

@@ -15,21 +15,21 @@ OUTPUT = "Output"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept(Written):
+class KeptStream(Written):
     """Parameters of a stream that is kept."""
 
     out: str | None = figure("out", "folder for `etude query` and `etude report`", None, names=("-o",), panel=OUTPUT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServedFolder:
+class ServedPlace:
     """Where a result is kept, and what was asked, for its record."""
 
     place: Place
     said: dict[str, Any]
 
     @classmethod
-    def of(cls, asked: Kept, said: Callable[[], dict[str, Any]]) -> ServedFolder | None:
+    def of(cls, asked: KeptStream, said: Callable[[], dict[str, Any]]) -> ServedPlace | None:
         place = Place.of(asked)
         return None if place is None else cls(place=place, said=said())
 
@@ -43,7 +43,7 @@ class ServingKept:
     """What is served, and where its result is kept."""
 
     serving: Any
-    folder: ServedFolder | None
+    folder: ServedPlace | None
 
 
 def told(serving: Any) -> Any:

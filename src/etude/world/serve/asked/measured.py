@@ -12,7 +12,7 @@ from etude.base.outputs import Printed
 from etude.base.parameters import is_given
 from etude.base.talk import progress
 from etude.world.serve.asked.service import Replicas, ReplicasInput, RulesInput, replicas_of
-from etude.world.serve.asked.stream import Stream
+from etude.world.serve.asked.stream import RequestStream
 from etude.world.serve.measured.again import replayed
 from etude.world.serve.measured.bench import bench_result, beside_bench
 
@@ -66,7 +66,7 @@ class FileRun:
     """Measured requests, on replicas that are asked for."""
 
     replicas: Replicas
-    stream: Stream
+    stream: RequestStream
 
     def run(self) -> Beside:
         measured = bench_result(Path(self.stream.path))
@@ -112,7 +112,7 @@ def measured_run(asked: ServeRun) -> FolderRun | FileRun:
         raise UsageError("measured requests do not say what they ran on", where=f"RUN: {path}", hint=hint)
     replicas = replicas_of(asked)
     replicas = replace(replicas, seed=asked.seed) if replicas.draws else replicas
-    return FileRun(replicas=replicas, stream=Stream(path=path, options={"sort": asked.sort}))
+    return FileRun(replicas=replicas, stream=RequestStream(path=path, options={"sort": asked.sort}))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,14 +12,14 @@ from etude.base.parameters import replaces
 from etude.base.units import format_bytes
 from etude.machine import open_system
 from etude.world.serve.asked.service import CostInput, Replicas, plain_replicas
-from etude.world.serve.asked.stream import Stream, taken_of
+from etude.world.serve.asked.stream import RequestStream, taken_of
 from etude.world.serve.offload.paths import offloaded
 
 PANEL: Final = "Memory below the device"
 REQUESTS: Final = "Requests"
 
 
-class Path(StrEnum):
+class KvPath(StrEnum):
     """The way of keys and values to the device."""
 
     CACHE = "cache"
@@ -39,9 +39,9 @@ class ServeOffload(CostInput):
     --offload "experts path=auto host=xeon-8480"`.
     """
 
-    path: Path = figure(
-        "choice", "through the page cache, from the disk itself, or the cheaper of both for each block", Path.DUAL,
-        of=Path, panel=PANEL,
+    path: KvPath = figure(
+        "choice", "through the page cache, from the disk itself, or the cheaper of both for each block", KvPath.DUAL,
+        of=KvPath, panel=PANEL,
     )  # fmt: skip
     host_memory_bytes: int = figure("bytes", "host memory for keys and values", 8_000_000_000, panel=PANEL)
     requests: str = figure("path", "file of requests; without one, one request", "", like="r.csv", panel=REQUESTS)
@@ -60,7 +60,7 @@ class ServeOffload(CostInput):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffloadServing:
     replicas: Replicas
-    stream: Stream
+    stream: RequestStream
     path: str
     memory_bytes: int
 
@@ -101,8 +101,8 @@ def offload_serving(asked: ServeOffload) -> OffloadServing:
     replicas, file = plain_replicas(asked), asked.requests
     if file:
         replaces(asked, "requests", "prompt", "output")
-        stream = Stream(path=file, options=taken_of(asked, file))  # type: ignore[arg-type]
+        stream = RequestStream(path=file, options=taken_of(asked, file))  # type: ignore[arg-type]
     else:
         one = {"count": 1, "prompt": asked.prompt, "output": asked.output_tokens}
-        stream = Stream(rates=(1.0,), options=one)
+        stream = RequestStream(rates=(1.0,), options=one)
     return OffloadServing(replicas=replicas, stream=stream, path=str(asked.path), memory_bytes=asked.host_memory_bytes)

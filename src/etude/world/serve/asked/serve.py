@@ -10,13 +10,13 @@ from etude.base.errors import UsageError
 from etude.base.figures import figure, part
 from etude.base.outputs import Place, Printed
 from etude.base.talk import say
-from etude.world.serve.asked.kept import OUTPUT, Kept, ServedFolder, told
+from etude.world.serve.asked.kept import OUTPUT, KeptStream, ServedPlace, told
 from etude.world.serve.asked.text import HOLDS, TextInput, TextServed, TextServing, holds_rps, said_of, text_serving
 from etude.world.serve.asked.window import write_window
 
 
 @dataclass(frozen=True, kw_only=True)
-class Serve(TextInput, Kept):
+class Serve(TextInput, KeptStream):
     """A stream of requests on replicas of a model: TTFT, tail latencies and goodput, from simulated passes
 
     etude serve llama3-8b --replicas 4 --system dgx-h100 --requests r.csv
@@ -54,14 +54,14 @@ class Serve(TextInput, Kept):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeInputs:
     serving: TextServing
-    folder: ServedFolder | None
+    folder: ServedPlace | None
     requests_out: Place | None
     window: str
     job: Place | None
 
 
 def serve_inputs(asked: Serve) -> ServeInputs:
-    serving, folder = text_serving(asked), ServedFolder.of(asked, lambda: said_of(asked))
+    serving, folder = text_serving(asked), ServedPlace.of(asked, lambda: said_of(asked))
     window, job, table = asked.window, _place(asked.job_out, asked), _place(asked.requests_out, asked)
     one = len(serving.stream.rates) < 2
     if window:

@@ -18,7 +18,7 @@ from etude.world.serve.engine import Engine
 from etude.world.serve.limits import least, parse_limits
 from etude.world.serve.offload import ExpertRules, expert_rules
 from etude.world.serve.pools import Between, Pool, between_options, deployed_pools, function_of, pools_of, read_pools
-from etude.world.serve.pools.groups import Role
+from etude.world.serve.pools.groups import ReplicaRole
 from etude.world.serve.serving import Served
 from etude.world.serve.serving import serve as served
 
@@ -97,7 +97,7 @@ class Replicas:
         picks = isinstance(self.router, str) and self.router.startswith("two")
         return picks or bool(self.engine.num_speculative_tokens)
 
-    def open(self) -> Service:
+    def open(self) -> ModelService:
         """Opens the models and the systems, and works out the costs of passes."""
         network, how = model_named(self.model), {"system": self.system, **self.costs}
         pools, rules, given = list(self.pools), self.engine, self.between
@@ -113,7 +113,7 @@ class Replicas:
         if given.draft_model:
             models.append(model_named(given.draft_model))
             options["draft"] = deployed_pools(models[1], pools[:1], rules, **how)[0][0].cost
-        return Service(
+        return ModelService(
             network=network, system=self.system, pools=pools, rules=rules, between=given, groups=groups, placed=placed,
             control=control, options=options, limits=limits,
             notes=tuple(f"assumed {one.assumed}" for one in models if one.assumed),
@@ -137,9 +137,11 @@ def costs_of(asked: CostInput) -> dict[str, Any]:
     """Options of `deployed` that every service has."""
     ops = asked.ops
     return {
-        "precision": asked.precision, "stack": asked.stack, "ops": None if ops is None else Path(ops),
+        "precision": asked.precision,
+        "stack": asked.stack,
+        "ops": None if ops is None else Path(ops),
         "kv_dtype": asked.kv_dtype,
-    }  # fmt: skip
+    }
 
 
 def asked_model(asked: CostInput) -> Any:
@@ -202,7 +204,7 @@ def _between(asked: Any, pools: tuple[Pool, ...], engine: Engine, *, file: bool)
     changes = asked.between.reconfigure
     timed = changes.startswith("at=")
     plans = changes if timed or not changes else asked.between.plans
-    apart = any(pool.role is not Role.BOTH for pool in pools) or "split=" in plans
+    apart = any(pool.role is not ReplicaRole.BOTH for pool in pools) or "split=" in plans
     but = {"disaggregate"} if file else set[str]()
     if timed:
         but.add("plans")
@@ -223,7 +225,7 @@ def _between(asked: Any, pools: tuple[Pool, ...], engine: Engine, *, file: bool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
+class ModelService:
     """A model on its replicas, ready for streams of requests."""
 
     network: Model

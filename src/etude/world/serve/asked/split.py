@@ -10,8 +10,8 @@ from etude.base.errors import UsageError
 from etude.base.figures import figure, part
 from etude.base.outputs import Printed
 from etude.machine import open_system
-from etude.world.serve.asked.service import CostInput, Replicas, Service, plain_replicas
-from etude.world.serve.asked.stream import FileInput, Stream, file_stream_of
+from etude.world.serve.asked.service import CostInput, ModelService, Replicas, plain_replicas
+from etude.world.serve.asked.stream import FileInput, RequestStream, file_stream_of
 from etude.world.serve.limits import parse_limits
 from etude.world.serve.split.serving import ROUTERS, best_sequence, served_split
 from etude.world.serve.split.words import SplitRules, split_rules
@@ -43,7 +43,7 @@ class ServeSplit(FileInput, CostInput):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitServing:
     replicas: Replicas
-    stream: Stream
+    stream: RequestStream
     rules: SplitRules
     router: Mapping[str, Any]
     """Of `served_split`: the router and the number of replicas."""
@@ -58,7 +58,7 @@ class SplitServing:
         how |= {"judged": len(each) == 1, **self.router}
         return SplitServed([served_split(requests, cost, one, **how) for one in each], made.notes)
 
-    def _on_device(self, made: Service) -> SplitRules:
+    def _on_device(self, made: ModelService) -> SplitRules:
         """With the room that weights leave, and the device's own link, where the words name none."""
         device = open_system(self.replicas.system).device
         link = self.rules.link_bytes_per_s or (device.host_link.read_bytes_per_s if device.host_link else 0.0)

@@ -59,7 +59,7 @@ class StreamInput(FileInput):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
+class RequestStream:
     """Requests of a file or a generator, or drawn, at one rate or at several."""
 
     path: str = ""
@@ -87,23 +87,23 @@ def is_generated(path: str) -> bool:
     return path.partition(":")[0] in GENERATORS
 
 
-def stream_of(asked: StreamInput) -> Stream:
+def stream_of(asked: StreamInput) -> RequestStream:
     """Reads what this kind of stream has, but for the seed: other draws may need it too."""
     path, rates = asked.requests, rates_of(asked.rate)
     if not path and not rates:
         raise UsageError("no requests are given", hint="--requests FILE, or --rate 4")
     if path:
         replaces(asked, "requests", "count", "prompt", "output", "burst", "diurnal", "lengths")
-        return Stream(path=path, rates=rates, options=taken_of(asked, path))
+        return RequestStream(path=path, rates=rates, options=taken_of(asked, path))
     options = {"count": asked.count, "cv": asked.burst, "diurnal": asked.diurnal}
     like = asked.lengths
     if like is not None:
         replaces(asked, "lengths", "prompt", "output")
     lengths = {"like": like} if like is not None else {"prompt": asked.prompt, "output": asked.output_tokens}
-    return Stream(rates=rates, options=options | lengths)
+    return RequestStream(rates=rates, options=options | lengths)
 
 
-def file_stream_of(asked: FileInput) -> Stream:
+def file_stream_of(asked: FileInput) -> RequestStream:
     """A stream at one rate that is not drawn from lengths."""
     path, rates = asked.requests, rates_of(asked.rate)
     if len(rates) > 1:
@@ -111,7 +111,7 @@ def file_stream_of(asked: FileInput) -> Stream:
     if not path:
         raise UsageError("no requests are given", hint="--requests FILE, or --requests recommend:")
     seed = asked.seed if is_generated(path) else 0
-    return Stream(path=path, rates=rates, options=taken_of(asked, path), seed=seed)
+    return RequestStream(path=path, rates=rates, options=taken_of(asked, path), seed=seed)
 
 
 def taken_of(asked: FileInput, path: str) -> dict[str, Any]:

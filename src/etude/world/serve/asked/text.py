@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from etude.base.figures import figure
 from etude.base.parameters import parameters_of, request_of
-from etude.world.serve.asked.service import Replicas, ReplicasInput, RulesInput, Service, replicas_of
-from etude.world.serve.asked.stream import PANEL, Stream, StreamInput, stream_of
+from etude.world.serve.asked.service import ModelService, Replicas, ReplicasInput, RulesInput, replicas_of
+from etude.world.serve.asked.stream import PANEL, RequestStream, StreamInput, stream_of
 from etude.world.serve.results import summary
 from etude.world.serve.serving import Served
 
@@ -35,7 +35,7 @@ class TextServing:
     """A stream, and the replicas that it is served on."""
 
     replicas: Replicas
-    stream: Stream
+    stream: RequestStream
     keep_passes: bool = False
 
     def run(self) -> TextServed:
@@ -72,7 +72,7 @@ def parts_given(request: Any) -> list[Any]:
 class TextServed:
     """What happened at each rate."""
 
-    service: Service
+    service: ModelService
     points: list[tuple[float, Served]]
     more: dict[str, Any] = field(default_factory=dict)
     """Of the record: what else was worked out."""

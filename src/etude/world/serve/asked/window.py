@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from etude.base.errors import UsageError
 from etude.base.outputs import Place
 from etude.base.talk import say
-from etude.steps.asked.job_out import Files, To, write_job
+from etude.steps.asked.job_out import JobFiles, To, write_job
 
 if TYPE_CHECKING:
     from etude.world.serve.asked.text import TextServed
@@ -33,7 +33,7 @@ def write_window(found: TextServed, window: str, place: Place, *, costs: Mapping
     named, tp, ep = next(iter(kinds))
     plan = replica_plan(made.network, tp, ep=ep, precision=costs["precision"])
     job = job_of_window(made.network, plan, moment, kv_dtype=costs["kv_dtype"])
-    write_job(job, Files(out=place.path, to=To.PARQUET, force=place.force))
+    write_job(job, JobFiles(out=place.path, to=To.PARQUET, force=place.force))
     simulated = np.concatenate(node_level_ns(job, plan, moment, open_system(named)))
     looped = np.concatenate(moment.time_ns)
     off = np.abs(simulated / looped - 1.0)

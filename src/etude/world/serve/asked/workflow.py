@@ -13,7 +13,7 @@ from etude.base.outputs import Printed
 from etude.base.parameters import replaces, request_of, spelled, whole
 from etude.machine import open_system
 from etude.make.generate.model import open_model
-from etude.world.serve.asked.kept import Kept, ServedFolder, ServingKept, told
+from etude.world.serve.asked.kept import KeptStream, ServedPlace, ServingKept, told
 from etude.world.serve.deployment import deployed, replica_plan
 from etude.world.serve.engine import Engine, Policy
 from etude.world.serve.pools import function_of
@@ -54,10 +54,12 @@ class WorkflowInput:
         "noun", "turn, least, tokens, two, session, prefix, affinity, br0, br:STEPS, NAME+steal", "least", like="turn",
         panel=PANEL,
     )  # fmt: skip
-    place: Any = figure("noun", "FILE.py:name, which places each call instead of a router", "", like="mine.py:place",
-                       panel=PANEL)  # fmt: skip
-    order: TaskOrder = figure("choice", "order of tasks: by data, or as the program has it", TaskOrder.DATA,
-                              of=TaskOrder, panel=PANEL)  # fmt: skip
+    place: Any = figure(
+        "noun", "FILE.py:name, which places each call instead of a router", "", like="mine.py:place", panel=PANEL
+    )
+    order: TaskOrder = figure(
+        "choice", "order of tasks: by data, or as the program has it", TaskOrder.DATA, of=TaskOrder, panel=PANEL
+    )
     choose: Any = figure(
         "noun", "choice among alternatives: first, fixed:best, fixed:cheap, within, pixie, FILE.py:name", "first",
         like="pixie", panel=PANEL,
@@ -73,7 +75,7 @@ class WorkflowInput:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeWorkflow(WorkflowInput, Kept):
+class ServeWorkflow(WorkflowInput, KeptStream):
     """Sessions of agents and other compound programs: model calls, tools and environments
 
     etude serve workflow swe_agent --models llama3-70b,llama3-8b --system dgx-h100
@@ -154,7 +156,7 @@ def readable(served: FlowServed) -> dict[str, str]:
 
 def workflow_inputs(asked: ServeWorkflow) -> ServingKept:
     serving = flow_serving(asked)
-    return ServingKept(serving=serving, folder=ServedFolder.of(asked, lambda: said_of(asked, serving)))
+    return ServingKept(serving=serving, folder=ServedPlace.of(asked, lambda: said_of(asked, serving)))
 
 
 def run_flow(given: ServingKept) -> FlowServed:

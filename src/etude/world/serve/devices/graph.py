@@ -8,15 +8,14 @@ from math import ceil
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.world.serve.devices.costs import Costs
 from etude.world.serve.devices.spec import Devices
 from etude.world.serve.workflow import Workflow
-from etude.world.serve.workflow.sessions import Call, keep_effects, unrolled
+from etude.world.serve.workflow.sessions import TaskCall, keep_effects, unrolled
 
-I64 = NDArray[np.int64]
 NEVER: Final = 2**62
 
 
@@ -62,11 +61,11 @@ class Graph(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Sessions:
+class NumberedCalls:
     """Calls of all workflows, numbered consecutively, with their arrays."""
 
     graph: Graph
-    calls: list[Call]
+    calls: list[TaskCall]
     flow_of: list[int]
     """Workflow of each call."""
     session_of: list[int]
@@ -78,8 +77,8 @@ class Sessions:
     models: list[str]
 
 
-def sessions_of(flows: Sequence[Workflow], devices: Devices, costs: Costs, *, seed: int = 0) -> Sessions:
-    calls: list[Call] = []
+def sessions_of(flows: Sequence[Workflow], devices: Devices, costs: Costs, *, seed: int = 0) -> NumberedCalls:
+    calls: list[TaskCall] = []
     flow_of: list[int] = []
     session_of: list[int] = []
     waits: list[set[int]] = []
@@ -96,7 +95,7 @@ def sessions_of(flows: Sequence[Workflow], devices: Devices, costs: Costs, *, se
         calls += mine
     models = sorted({model for model, _ in costs})
     graph = _arrays(flows, calls, flow_of, waits, devices, costs, models)
-    return Sessions(graph, calls, flow_of, session_of, begin, devices.names, models)
+    return NumberedCalls(graph, calls, flow_of, session_of, begin, devices.names, models)
 
 
 def _refuse(flow: Workflow) -> None:
@@ -107,7 +106,7 @@ def _refuse(flow: Workflow) -> None:
 
 
 def _arrays(
-    flows: Sequence[Workflow], calls: list[Call], flow_of: list[int], waits: list[set[int]], devices: Devices,
+    flows: Sequence[Workflow], calls: list[TaskCall], flow_of: list[int], waits: list[set[int]], devices: Devices,
     costs: Costs, models: list[str],
 ) -> Graph:  # fmt: skip
     kinds = len(devices.kinds)
@@ -143,7 +142,7 @@ def _arrays(
 
 
 def _prefixes(
-    calls: list[Call], flow_of: list[int], named: list[str], costs: Costs, kinds: int
+    calls: list[TaskCall], flow_of: list[int], named: list[str], costs: Costs, kinds: int
 ) -> tuple[list[list[int]], list[list[int]], list[list[list[int]]], list[list[int]], list[list[int]]]:
     """For each call: nodes of its options, tokens found, times by kind; the nodes that it leaves; their bytes."""
     tree: dict[tuple[Any, ...], int] = {}
@@ -169,12 +168,12 @@ def _prefixes(
     return options, found, times, paths, kept
 
 
-def _times(costs: Costs, name: str, kinds: int, call: Call, found: int) -> list[int]:
+def _times(costs: Costs, name: str, kinds: int, call: TaskCall, found: int) -> list[int]:
     known = [costs.get((name, k)) for k in range(kinds)]
     return [NEVER if one is None else one.call_ns(call.prompt, found, call.output) for one in known]
 
 
-def _model(flow: Workflow, call: Call) -> str:
+def _model(flow: Workflow, call: TaskCall) -> str:
     way = call.task.ways[0]
     return flow.models[way.model].model if way.model else ""
 

@@ -20,20 +20,20 @@ from etude.world.serve.devices.plan import begins
 from etude.world.serve.devices.state import terms_of
 
 if TYPE_CHECKING:
-    from etude.world.serve.devices.run import Run
+    from etude.world.serve.devices.run import PlacementRun
 
-Policy = Callable[["Run"], None]
+Policy = Callable[["PlacementRun"], None]
 NAMES: Final = ("roundrobin", "heft", "reuse", "future:H")
 
 
-def roundrobin(run: Run) -> None:
+def roundrobin(run: PlacementRun) -> None:
     for c in list(run.waiting):
         fits = [d for d in range(run.devices) if run.fits(c, d)]
         run.put(c, [next(d % run.devices for d in range(run.turn, run.turn + run.devices) if d % run.devices in fits)])
         run.turn += 1
 
 
-def heft(run: Run) -> None:
+def heft(run: PlacementRun) -> None:
     g, s = run.graph, run.state
     rank = g.mean_ns + g.tail_ns
     for c in sorted(run.waiting, key=lambda c: (-int(rank[c]), c)):
@@ -47,7 +47,7 @@ def heft(run: Run) -> None:
         run.put(c, [min((d for d in range(run.devices) if run.fits(c, d)), key=lambda d: (end(d), d))])
 
 
-def reuse(run: Run) -> None:
+def reuse(run: PlacementRun) -> None:
     g = run.graph
     for c in list(run.waiting):
 
@@ -60,7 +60,7 @@ def reuse(run: Run) -> None:
 
 
 def future(horizon: int) -> Policy:
-    def place(run: Run) -> None:
+    def place(run: PlacementRun) -> None:
         chosen = np.zeros(run.devices, np.int64)
         while run.waiting:
             waiting, coming = np.array(run.waiting, np.int64), np.array(run.coming(), np.int64)
@@ -75,7 +75,7 @@ def future(horizon: int) -> Policy:
 def asked(hook: Callable[..., Any]) -> Policy:
     """Your function is called for each waiting call, repeatedly until it places none of them."""
 
-    def place(run: Run) -> None:
+    def place(run: PlacementRun) -> None:
         placed = True
         while placed and run.waiting:
             placed = False
@@ -88,7 +88,7 @@ def asked(hook: Callable[..., Any]) -> Policy:
     return place
 
 
-def _answer(hook: Callable[..., Any], run: Run, c: int) -> list[int]:
+def _answer(hook: Callable[..., Any], run: PlacementRun, c: int) -> list[int]:
     name, where = getattr(hook, "__name__", "hook"), run.where(c)
     try:
         found = hook(run.shown(c), run.seen())

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from etude.world.serve.devices.run import Run
+from etude.world.serve.devices.run import PlacementRun
 from etude.world.serve.results import spread
 
 
-def placed_summary(run: Run, place: str) -> dict[str, Any]:
+def placed_summary(run: PlacementRun, place: str) -> dict[str, Any]:
     """The makespan is from the first start of a session to the last end; `fetch_s`, `load_s` and `run_s` are sums over
     devices."""
     sessions = run.sessions

@@ -11,17 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
-from etude.world.serve.devices.graph import NEVER, Sessions
+from etude.world.serve.devices.graph import NEVER, NumberedCalls
 from etude.world.serve.devices.policies import policy_of
 from etude.world.serve.devices.state import put, start_of, terms_of
 from etude.world.serve.workflow import Workflow
 
 
-class Run:
+class PlacementRun:
     """What a policy works on. `waiting` has the calls that are ready and not placed, in the order in which they became
     ready."""
 
-    def __init__(self, sessions: Sessions, flows: Sequence[Workflow]) -> None:
+    def __init__(self, sessions: NumberedCalls, flows: Sequence[Workflow]) -> None:
         self.sessions, self.flows, self.graph = sessions, flows, sessions.graph
         self.state = start_of(self.graph)
         self.devices = len(self.graph.kind)
@@ -85,16 +85,17 @@ class Run:
         names, s = self.sessions.models, self.state
         devices = [
             {
-                "name": self.sessions.names[d], "free_s": max(int(s.free[d]), self.now) / 1e9,
+                "name": self.sessions.names[d],
+                "free_s": max(int(s.free[d]), self.now) / 1e9,
                 "holds": [names[m] for m in range(len(names)) if s.used[d, m]],
             }
             for d in range(self.devices)
-        ]  # fmt: skip
+        ]
         return {"now_s": self.now / 1e9, "devices": devices, "waiting": list(self.waiting), "show": self.shown}
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
-    def done(self, place: Callable[[Run], None]) -> Run:
+    def done(self, place: Callable[[PlacementRun], None]) -> PlacementRun:
         for c in np.flatnonzero(self.state.missing == 0).tolist():
             self._ready_at(c, self.sessions.begin_ns[self.sessions.session_of[c]])
         while self.events:
@@ -155,5 +156,5 @@ class Run:
                 self._ready_at(child, int(s.finish[parents].max()))
 
 
-def run_placed(sessions: Sessions, flows: Sequence[Workflow], place: str | Callable[..., Any]) -> Run:
-    return Run(sessions, flows).done(policy_of(place))
+def run_placed(sessions: NumberedCalls, flows: Sequence[Workflow], place: str | Callable[..., Any]) -> PlacementRun:
+    return PlacementRun(sessions, flows).done(policy_of(place))

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import Any
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read, read_mapping
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, read_mapping, usage_errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class DeviceKind:
     """Devices of one kind."""
 
     name: str = figure("text", "name of the devices")
@@ -34,7 +34,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
-    kinds: tuple[Kind, ...]
+    kinds: tuple[DeviceKind, ...]
     link_bytes_per_s: float = 0.0
     """Rate of task outputs between devices; 0: they take no time."""
 
@@ -49,23 +49,21 @@ class Devices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Head:
+class _DevicesHead:
     link_bytes_per_s: float = figure("bandwidth", "bandwidth for outputs of tasks between devices", 0.0, zero=True)
 
 
 def open_devices(path: str | PathLike[str]) -> Devices:
-    try:
+    with usage_errors():
         return devices_of(read_mapping(path), fspath(path))
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
 
 
 def devices_of(given: Mapping[str, Any], where: str) -> Devices:
-    head = read(_Head, {k: v for k, v in given.items() if k != "devices"}, where)
+    head = read(_DevicesHead, {k: v for k, v in given.items() if k != "devices"}, where)
     listed = given.get("devices")
     if not isinstance(listed, list) or not listed:
         raise UsageError("no `devices`", where=where, hint="devices: [{name: big, system: dgx-h100, count: 2}]")
-    kinds = tuple(read(Kind, one, f"{where}: devices[{k}]") for k, one in enumerate(listed))
+    kinds = tuple(read(DeviceKind, one, f"{where}: devices[{k}]") for k, one in enumerate(listed))
     if sum(kind.count for kind in kinds) > 256:
         raise UsageError("more than 256 devices", where=where)
     return Devices(kinds=kinds, link_bytes_per_s=head.link_bytes_per_s)

@@ -11,15 +11,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.kernels.compile import kernel
 from etude.world.serve.devices.graph import NEVER, Graph
 
-I64 = NDArray[np.int64]
 
-
-class State(NamedTuple):
+class DevicesState(NamedTuple):
     """Times in ns."""
 
     free: I64
@@ -58,10 +56,10 @@ class Terms(NamedTuple):
     """NEVER, if the model does not fit."""
 
 
-def start_of(graph: Graph) -> State:
+def start_of(graph: Graph) -> DevicesState:
     n, devices, models = len(graph.model), len(graph.kind), max(len(graph.weights), 1)
     nodes = int(max(graph.path.max(initial=-1) + 1, 1))
-    return State(
+    return DevicesState(
         free=np.zeros(devices, np.int64), used=np.zeros((devices, models), np.int64),
         gone=np.zeros((devices, models), np.int64), written=np.zeros(devices, np.int64),
         stamp=np.full((devices, nodes), -1, np.int64), uses=np.zeros(devices, np.int64),
@@ -72,7 +70,7 @@ def start_of(graph: Graph) -> State:
 
 @kernel
 def copied(s):
-    return State(
+    return DevicesState(
         s.free.copy(), s.used.copy(), s.gone.copy(), s.written.copy(), s.stamp.copy(), s.uses.copy(), s.ready.copy(),
         s.finish.copy(), s.missing.copy(), s.place.copy(),
     )  # fmt: skip

@@ -11,7 +11,7 @@ from etude.base.grammar import line
 from etude.make.generate.model import Model
 from etude.world.serve.deployment import Deployment
 from etude.world.serve.elastic.moves import change_ns, moved_bytes
-from etude.world.serve.elastic.reconfigure import Shape, read_timetable, reconfigured
+from etude.world.serve.elastic.reconfigure import PlanShape, read_timetable, reconfigured
 from etude.world.serve.elastic.rehearse import rehearsal
 from etude.world.serve.elastic.scale import EXAMPLE, scale_rule, scaled
 from etude.world.serve.engine import Engine
@@ -45,7 +45,7 @@ def elastic_pools(
         cold = change_ns(between.set_up_ns, moved, between.load_bytes_per_s)
         return groups, placed, lambda *given: scaled(rules, [pool.count for pool in pools], cold)
     ranks = sum(pool.count for pool in pools) * tp
-    first = Shape(tp, ":".join(str(pool.count) for pool in pools) if between.disaggregate else "")
+    first = PlanShape(tp, ":".join(str(pool.count) for pool in pools) if between.disaggregate else "")
     table = read_timetable(between.reconfigure, between.plans, first, ranks, function_of)
     found = []
     for shape in table.plans:

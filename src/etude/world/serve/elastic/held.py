@@ -6,17 +6,16 @@ from collections.abc import Collection
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from etude.base.grammar import Piece, pairs
+from etude.base.grammar import LinePiece, pairs
+from etude.kernels.arrays import I64
 from etude.world.serve import state as of
 from etude.world.serve.prefix import evict
 
-I64 = NDArray[np.int64]
 EVERY_NS: Final = 10_000_000_000
 
 
-class Held:
+class HeldTime:
     """Time that each replica is held, and the changes."""
 
     def __init__(self, replicas: int) -> None:
@@ -56,7 +55,7 @@ def arrived(state: of.State, since_ns: int, until_ns: int) -> I64:
     return np.flatnonzero((arrival >= since_ns) & (arrival < until_ns) & ~waits)
 
 
-def read_rule(text: Piece, known: Collection[str]) -> tuple[Piece, dict[str, Piece]]:
+def read_rule(text: LinePiece, known: Collection[str]) -> tuple[LinePiece, dict[str, LinePiece]]:
     """`HEAD,name=value,...`."""
     head, *parts = text.split(",")
     return head, pairs(parts, known)

@@ -23,7 +23,7 @@ from etude.world.serve.transfers import through_ns
 QUEUES = (of.WAITING, of.INBOX, of.COMING)
 
 
-class Plan(NamedTuple):
+class LivePlan(NamedTuple):
     """Rows of the loop, and how many neighbouring ranks each has."""
 
     rows: range
@@ -59,7 +59,7 @@ def pending(row: np.ndarray) -> int:
     return int(row[of.PROMPT] + row[of.OUTPUT] - past - row[of.COMPUTED])
 
 
-def carry(state: of.State, rules: of.Rules, old: Plan, new: Plan, now: int, *, move: bool) -> Carried:
+def carry(state: of.State, rules: of.Rules, old: LivePlan, new: LivePlan, now: int, *, move: bool) -> Carried:
     """Moves all requests of the old replicas to the new ones."""
     begun, fresh = _taken(state, old)
     load = dict.fromkeys(new.rows, 0)
@@ -96,7 +96,7 @@ def carry(state: of.State, rules: of.Rules, old: Plan, new: Plan, now: int, *, m
     return Carried(ready, round(total), moved, again)
 
 
-def _taken(state: of.State, old: Plan) -> tuple[list[tuple[int, int]], list[int]]:
+def _taken(state: of.State, old: LivePlan) -> tuple[list[tuple[int, int]], list[int]]:
     """Started requests with the row that holds their state, in the order in which they started; and the others, in
     order of arrival."""
     begun, fresh = [], []
@@ -115,7 +115,7 @@ def _taken(state: of.State, old: Plan) -> tuple[list[tuple[int, int]], list[int]
     return sorted(begun, key=lambda one: (int(state.request[one[0], of.SCHEDULED]), one[0])), sorted(fresh)
 
 
-def _destination(state: of.State, load: dict[int, int], new: Plan, ranks: range, *, answers: bool) -> int:
+def _destination(state: of.State, load: dict[int, int], new: LivePlan, ranks: range, *, answers: bool) -> int:
     """The new replica for a request: among those of the right kind, those on its own ranks, and of these the one with
     fewest tokens."""
     wrong = of.PREFILL if answers else of.DECODE

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.grammar import Piece, line, pairs
+from etude.base.grammar import LinePiece, line, pairs
 from etude.world.serve import state as of
-from etude.world.serve.elastic.held import EVERY_NS, Held, arrived, empty, forget, read_rule
-from etude.world.serve.elastic.live import Plan, carry, listed
+from etude.world.serve.elastic.held import EVERY_NS, HeldTime, arrived, empty, forget, read_rule
+from etude.world.serve.elastic.live import LivePlan, carry, listed
 from etude.world.serve.elastic.moves import change_ns, moved_bytes
 from etude.world.serve.engine import FOREVER
 from etude.world.serve.hooks import called, number_of, seen_replica
@@ -34,7 +34,7 @@ EXAMPLE: Final = "at=60s,tp=4;at=120s,tp=1,split=2:6, or FILE.py:name"
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class PlanShape:
     """What a plan looks like."""
 
     tp: int
@@ -53,43 +53,43 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class How:
+class SwitchMethod:
     live: bool = False
     move: bool = True
     """Whether keys and values are moved; otherwise they are read again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PlanChange:
     """A time, and the number of a plan."""
 
     at_ns: int
     plan: int
-    how: How = How()
+    how: SwitchMethod = SwitchMethod()
 
 
 @dataclass(frozen=True, slots=True)
 class Timetable:
     """Available plans, and when to change or which function to ask."""
 
-    plans: tuple[Shape, ...]
-    changes: tuple[Change, ...] = ()
+    plans: tuple[PlanShape, ...]
+    changes: tuple[PlanChange, ...] = ()
     hook: Callable[..., Any] | None = None
     every_ns: int = EVERY_NS
-    how: How = How()
+    how: SwitchMethod = SwitchMethod()
     """How changes that the hook requests are made."""
     ahead: int = 0
     """Intervals of lookahead of `goodput`; 0: not used."""
 
 
 def read_timetable(
-    text: str, plans: str, first: Shape, ranks: int, hook_of: Callable[[str], Callable[..., Any]]
+    text: str, plans: str, first: PlanShape, ranks: int, hook_of: Callable[[str], Callable[..., Any]]
 ) -> Timetable:
     """`at=60s,tp=4;at=120s,tp=1,how=live`, or `goodput` or `FILE.py:name,every=10s` which choose among `plans`:
     `tp=1;tp=4,split=1:3`."""
     known = [first]
 
-    def number(shape: Shape) -> int:
+    def number(shape: PlanShape) -> int:
         if shape not in known:
             known.append(shape)
         return known.index(shape)
@@ -105,7 +105,7 @@ def read_timetable(
             raise UsageError("there is no second plan", hint='--plans "tp=1;tp=4,split=1:3"')
         every = its["every"].time_ns() if "every" in its else EVERY_NS
         return Timetable(tuple(known), hook=hook, every_ns=every, how=_how(its), ahead=ahead)
-    changes: list[Change] = []
+    changes: list[PlanChange] = []
     for one in whole.split(";"):
         its = pairs(one.split(","), ("at", *PLAN, *HOW))
         if "at" not in its:
@@ -113,7 +113,7 @@ def read_timetable(
         at_ns = its["at"].time_ns(zero=True)
         if changes and at_ns <= changes[-1].at_ns:
             raise its["at"].wrong(f"`{its['at'].text}` is not later than the previous change")
-        changes.append(Change(at_ns, number(_shape(one, its, ranks)), _how(its)))
+        changes.append(PlanChange(at_ns, number(_shape(one, its, ranks)), _how(its)))
     return Timetable(tuple(known), tuple(changes))
 
 
@@ -121,48 +121,48 @@ def _unbound(*seen: Any) -> int:
     raise UsageError("--reconfigure goodput needs a stream with limits", hint="--slo ttft=1s,tpot=50ms")
 
 
-def _how(its: dict[str, Piece]) -> How:
+def _how(its: dict[str, LinePiece]) -> SwitchMethod:
     live = "how" in its and its["how"].choice(("drained", "live")) == "live"
     if "kv" in its and not live:
         raise its["kv"].wrong("keys and values are moved only by live changes", "how=live,kv=recompute")
-    return How(live, "kv" not in its or its["kv"].choice(("move", "recompute")) == "move")
+    return SwitchMethod(live, "kv" not in its or its["kv"].choice(("move", "recompute")) == "move")
 
 
-def _shape(text: Piece, its: dict[str, Piece], ranks: int) -> Shape:
+def _shape(text: LinePiece, its: dict[str, LinePiece], ranks: int) -> PlanShape:
     if "tp" not in its or ranks % its["tp"].count():
         raise its.get("tp", text).wrong(f"`{text.text}` has no tp that divides the {ranks} devices")
     tp, split = its["tp"].count(), its.get("split")
     if split is None:
-        return Shape(tp)
+        return PlanShape(tp)
     prefill, decode = split.cut(":")
     if decode is None:
         raise split.wrong(f"`{split.text}` is not two numbers", "split=1:3, replicas for prefill and for decode")
     if (prefill.count() + decode.count()) * tp != ranks:
         raise split.wrong(f"`{text.text}` does not use all of the {ranks} devices")
-    return Shape(tp, f"{prefill.count()}:{decode.count()}")
+    return PlanShape(tp, f"{prefill.count()}:{decode.count()}")
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlanRows:
     """A plan on its rows of the loop."""
 
-    shape: Shape
+    shape: PlanShape
     rows: range
     rank_bytes: float
     """Weights of a rank."""
 
 
-class Reconfigure(Held):
+class Reconfigure(HeldTime):
     """Changes plans between two calls of the loop."""
 
     def __init__(
-        self, table: Timetable, placed: Sequence[Placed], ranks: int, *, set_up_ns: int, load_bytes_per_s: float
+        self, table: Timetable, placed: Sequence[PlanRows], ranks: int, *, set_up_ns: int, load_bytes_per_s: float
     ) -> None:
         super().__init__(placed[-1].rows.stop)
         self.table, self.placed, self.ranks = table, placed, ranks
         self.set_up_ns, self.load = set_up_ns, load_bytes_per_s
         self.plan, self.to = 0, of.NOBODY
-        self.how, self.copied_ns, self.less = How(), 0, 0
+        self.how, self.copied_ns, self.less = SwitchMethod(), 0, 0
         self.number, self.next_ns, self.asked_ns = 0, int(of.NEVER), 0
 
     def start(self, state: of.State, rules: of.Rules) -> None:
@@ -262,7 +262,7 @@ class Reconfigure(Held):
         old, new = self.placed[self.plan], self.placed[self.to]
         state.clock[of.HALT] = 0
         state.replica[old.rows, of.ROOM] += self.less
-        before, after = Plan(old.rows, old.shape.tp), Plan(new.rows, new.shape.tp)
+        before, after = LivePlan(old.rows, old.shape.tp), LivePlan(new.rows, new.shape.tp)
         found = carry(state, self.rules, before, after, now, move=self.how.move)
         forget(state, self.rules, old.rows)
         state.replica[old.rows, of.SHUT] = 1
@@ -321,7 +321,7 @@ def reconfigured(
     """For the loop, whose rows are those of each plan in sequence: `counts` rows each."""
     placed, first = [], 0
     for shape, count, weights in zip(table.plans, counts, rank_bytes, strict=True):
-        placed.append(Placed(shape, range(first, first + count), weights))
+        placed.append(PlanRows(shape, range(first, first + count), weights))
         first += count
     return Reconfigure(table, placed, ranks, **options)
 

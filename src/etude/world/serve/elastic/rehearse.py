@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.world.serve.engine import Engine
 from etude.world.serve.requests import Requests, requests_of
 from etude.world.serve.results import Limits, kept_limits
@@ -22,7 +23,6 @@ from etude.world.serve.serving import Group, serve
 
 MARGIN: Final = 0.02
 AHEAD: Final = 4
-I64 = NDArray[np.int64]
 COLUMNS: Final = ("prompt", "output", "session", "tier", "tenant", "deadline_ns", "branches")
 OPTIONS: Final = ("router", "wire", "admit", "tpot_ns", "decide_ns", "seed")
 

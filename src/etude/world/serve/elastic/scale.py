@@ -14,15 +14,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
-from etude.base.grammar import Piece, line
+from etude.base.grammar import LinePiece, line
+from etude.kernels.arrays import I64
 from etude.world.serve import state as of
-from etude.world.serve.elastic.held import EVERY_NS, Held, arrived, empty, forget, read_rule
+from etude.world.serve.elastic.held import EVERY_NS, HeldTime, arrived, empty, forget, read_rule
 from etude.world.serve.hooks import called, number_of, seen_replica
 
-I64 = NDArray[np.int64]
 KNOWN: Final = ("most", "least", "every", "lag", "seen", "noise", "seed", "down", "tolerance")
 EXAMPLE: Final = "queue:2..16,most=8,least=1"
 TARGET: Final = ("down", "tolerance")
@@ -69,7 +68,7 @@ def read_scale(text: str, replicas: int, hook_of: Callable[[str], Callable[..., 
     return scale_rule(line(text, "--scale", EXAMPLE), replicas, hook_of)
 
 
-def scale_rule(text: Piece, replicas: int, hook_of: Callable[[str], Callable[..., Any]]) -> ScaleRule:
+def scale_rule(text: LinePiece, replicas: int, hook_of: Callable[[str], Callable[..., Any]]) -> ScaleRule:
     """The same of a part of a line."""
     head, its = read_rule(text, KNOWN)
     if "most" not in its:
@@ -98,7 +97,7 @@ def scale_rule(text: Piece, replicas: int, hook_of: Callable[[str], Callable[...
     return ScaleRule(**given, low=low.number(), high=most)
 
 
-def _target(load: Piece, its: dict[str, Piece]) -> dict[str, Any]:
+def _target(load: LinePiece, its: dict[str, LinePiece]) -> dict[str, Any]:
     found: dict[str, Any] = {"target": load.number(0.001, 1e9)}
     if "down" in its:
         found["down_ns"] = its["down"].time_ns(zero=True)
@@ -107,7 +106,7 @@ def _target(load: Piece, its: dict[str, Piece]) -> dict[str, Any]:
     return found
 
 
-class Scale(Held):
+class Scale(HeldTime):
     """Opens and closes replicas between two calls of the loop: as many rows as the rule allows, of `total`, from
     `begin_row` on."""
 

@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import EtudeError, UsageError
+from etude.kernels.arrays import I64
 from etude.machine import open_system
 from etude.world.serve.deployment import device_name
 from etude.world.serve.measured import asked_images
 from etude.world.serve.stacks import serving_stack
-
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from etude.world.serve.hooks import called, number_of
 from etude.world.serve.images.costs import ImageCosts
-from etude.world.serve.images.groups import DONE, STEPS, Group, Tasks
+from etude.world.serve.images.groups import DONE, STEPS, DeviceGroup, Tasks
 from etude.world.serve.images.requests import ImageRequests
 from etude.world.serve.images.words import DegreeRule
 
@@ -22,7 +22,7 @@ class _Share:
     """Requests that take their steps together, or one that waits for another task."""
 
     members: list[int]
-    group: Group | None = None
+    group: DeviceGroup | None = None
     """Current group."""
     degree: int = 0
     joined: bool = False
@@ -32,11 +32,11 @@ class Elastic(Tasks):
     def __init__(self, requests: ImageRequests, costs: ImageCosts, gpus: int, rule: DegreeRule) -> None:
         super().__init__(requests, costs, rule)
         self.gpus, self.free = gpus, set(range(gpus))
-        self.groups: list[Group] = []
+        self.groups: list[DeviceGroup] = []
         self.before: dict[int, tuple[int, ...]] = {}
         """Devices that a request had last."""
 
-    def ended(self, group: Group) -> None:
+    def ended(self, group: DeviceGroup) -> None:
         self.groups.remove(group)
         self.free |= set(group.devices)
         for r in group.has:
@@ -61,7 +61,7 @@ class Elastic(Tasks):
             return
         kept = [d for d in self.before.get(r, ()) if d in self.free][: fitting[-1]]
         more = sorted(self.free - set(kept))[: fitting[-1] - len(kept)]
-        group = Group(tuple(sorted(kept + more)), list(share.members))
+        group = DeviceGroup(tuple(sorted(kept + more)), list(share.members))
         self.free -= set(group.devices)
         self.groups.append(group)
         for one in share.members:

@@ -13,7 +13,7 @@ ENCODE, STEPS, DECODE, DONE = 0, 1, 2, 3
 TASKS: Final = ("encode", "steps", "decode")
 
 
-class Group:
+class DeviceGroup:
     """Devices that do a task of some requests."""
 
     __slots__ = ("begin", "count", "devices", "each", "end", "has", "members", "set_up", "task", "turn")
@@ -36,7 +36,7 @@ class Tasks:
         """Requests without a group, in order of priority."""
         self.last: dict[int, tuple[int, ...]] = {}
         """The group that a device was in before."""
-        self.ends: list[tuple[int, int, int, Group]] = []
+        self.ends: list[tuple[int, int, int, DeviceGroup]] = []
         self.pushed = 0
         self.rows: list[tuple[Any, ...]] = []
         self._step = {degree: costs.step_ns[:, j].tolist() for j, degree in enumerate(costs.degrees)}
@@ -70,7 +70,7 @@ class Tasks:
         if self.stage[r] == DECODE and not self._once[DECODE][self.size[r]]:
             self.stage[r] = DONE
 
-    def begin(self, group: Group, task: int, members: list[int], now: int) -> None:
+    def begin(self, group: DeviceGroup, task: int, members: list[int], now: int) -> None:
         """The group starts this task of these requests now. Groups that stay were set up before."""
         devices = group.devices
         new = self.rule.elastic and len(devices) > 1 and any(self.last.get(d) != devices for d in devices)
@@ -85,20 +85,20 @@ class Tasks:
             group.each = sum(self._once[task][self.size[r]] for r in members)
             self._until(group, 1)
 
-    def _until(self, group: Group, count: int) -> None:
+    def _until(self, group: DeviceGroup, count: int) -> None:
         group.count, group.turn = count, group.turn + 1
         group.end = group.begin + group.set_up + group.each * count
         self.pushed += 1
         heapq.heappush(self.ends, (group.end, self.pushed, group.turn, group))
 
-    def cut(self, group: Group, now: int) -> None:
+    def cut(self, group: DeviceGroup, now: int) -> None:
         """The group ends after its current step."""
         past = max(now - group.begin - group.set_up, 0)
         count = max(-(-past // group.each), 1)
         if group.task == STEPS and count < group.count:
             self._until(group, count)
 
-    def over(self, group: Group) -> list[int]:
+    def over(self, group: DeviceGroup) -> list[int]:
         """Completes the group's task; returns its requests that have their pixels."""
         steps = group.count if group.task == STEPS else 0
         self.rows.append((
@@ -121,7 +121,7 @@ class Tasks:
             heapq.heappop(self.ends)
         return self.ends[0][0] if self.ends else None
 
-    def pop(self) -> Group:
+    def pop(self) -> DeviceGroup:
         group = heapq.heappop(self.ends)[3]
         group.turn += 1
         return group

@@ -12,15 +12,14 @@ from os import PathLike, fspath
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import FormatError, UsageError
 from etude.base.grammar import line
+from etude.kernels.arrays import I64
 from etude.world.serve.request_files import column_of, rows_of, time_ns_of
 from etude.world.serve.requests import NO_DEADLINE
 from etude.world.serve.workloads import arrivals
 
-I64 = NDArray[np.int64]
 MIX: Final = "mix:"
 HINT: Final = "mix:1024x1024@28=0.7,480x832x81@50=0.3: height x width x frames @ steps = part"
 LEAST: Final = {"height": 16, "width": 16, "frames": 1, "steps": 1}

@@ -40,10 +40,12 @@ def image_summary(served: ServedImages, *, latency_limit_s: float = 0.0) -> dict
         "mean_degree": float((taken * degree).sum() / max(taken.sum(), 1)),
         "set_ups": int((set_up > 0).sum()),
         "device_s": {
-            "busy": busy, "set_up": setting, "idle": served.gpus * duration - busy - setting,
+            "busy": busy,
+            "set_up": setting,
+            "idle": served.gpus * duration - busy - setting,
             "all": served.gpus * duration,
         },
-    }  # fmt: skip
+    }
 
 
 def image_tables(served: ServedImages) -> dict[str, pa.Table]:

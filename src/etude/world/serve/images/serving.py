@@ -11,16 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.world.serve.images.costs import ImageCosts
 from etude.world.serve.images.elastic import Elastic
-from etude.world.serve.images.groups import DECODE, DONE, ENCODE, STEPS, Group, Tasks
+from etude.world.serve.images.groups import DECODE, DONE, ENCODE, STEPS, DeviceGroup, Tasks
 from etude.world.serve.images.requests import ImageRequests
 from etude.world.serve.images.words import DegreeRule
 
-I64 = NDArray[np.int64]
 COLUMNS = ("requests", "task", "start_ns", "end_ns", "set_up_ns", "steps", "degree", "devices")
 
 
@@ -41,10 +40,10 @@ class Staying(Tasks):
     def __init__(self, requests: ImageRequests, costs: ImageCosts, gpus: int, rule: DegreeRule) -> None:
         super().__init__(requests, costs, rule)
         degree = rule.degrees[0]
-        self.groups = [Group(tuple(range(k, k + degree)), []) for k in range(0, gpus, degree)]
+        self.groups = [DeviceGroup(tuple(range(k, k + degree)), []) for k in range(0, gpus, degree)]
         self.idle = list(self.groups)
 
-    def ended(self, group: Group) -> None:
+    def ended(self, group: DeviceGroup) -> None:
         self.idle.append(group)
 
     def decide(self, now: int) -> None:
@@ -63,7 +62,7 @@ class Staying(Tasks):
                     if group.has and len(group.has) < self.rule.batch and self.size[group.has[0]] == self.size[r]:
                         self.cut(group, now)
 
-    def _join(self, group: Group) -> None:
+    def _join(self, group: DeviceGroup) -> None:
         """Requests of the group's size, or any if it has none."""
         for r in list(self.ready):
             if len(group.has) < self.rule.batch and (not group.has or self.size[group.has[0]] == self.size[r]):

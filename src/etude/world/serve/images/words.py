@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.grammar import Piece, line
+from etude.base.grammar import LinePiece, line
 
 EXAMPLE: Final = "fixed:4, elastic, elastic:1..8, or FILE.py:name"
 
@@ -58,7 +58,7 @@ def degree_rule(text: str, gpus: int, hook_of: Callable[[str], Callable[..., Any
     return DegreeRule(degrees=powers, elastic=True, hook=hook_of(text), **more)
 
 
-def _range(text: Piece) -> tuple[int, int]:
+def _range(text: LinePiece) -> tuple[int, int]:
     low, high = text.cut("..")
     if high is None:
         raise text.wrong(f"`{text.text}` is not a range")

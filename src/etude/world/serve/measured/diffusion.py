@@ -46,13 +46,13 @@ ROTARY: Final = 2 * 48
 """Bytes that PyTorch moves for the rotary embedding of one element of queries and one of keys, operator by operator: to
 fp32 (2 + 4), pairs swapped (4 + 4), times cosines (4 + 4), times sines (4 + 4), their sum (8 + 4), and back (4 + 2)."""
 LIKE: Final = {"image": ("flux.1-dev", 11.9), "video": ("wan2.1-14b", 14.3)}
-"""Model, and its billions of parameters, whose shape stands for an unknown model, with a scaled number of layers."""
+"""Model, and its billions of parameters, whose shape represents an unknown model, with a scaled number of layers."""
 FLAT: Final = 1 / 3
 """Work per pixel of an image decoder over that of one whose kernels cover three frames."""
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class DenoisingTimes:
     """Times of a pass on each GPU, in ns; operations that its host issues."""
 
     products: float
@@ -76,7 +76,7 @@ class Work:
 class Images:
     """A row as the costs of passes see it."""
 
-    layouts: tuple[Work, ...]
+    layouts: tuple[DenoisingTimes, ...]
     samples: float
     """Relative to the samples that passes were generated for; times layers, relative to the model of that shape."""
     passes: float
@@ -173,7 +173,7 @@ def _tokens(name: str, frames: int, height: int, width: int) -> int:
 
 
 @cache
-def _layouts(model: str, tokens: int, on: str, gpus: int, batch: int) -> tuple[Work, ...]:
+def _layouts(model: str, tokens: int, on: str, gpus: int, batch: int) -> tuple[DenoisingTimes, ...]:
     """One for each possible split of tokens: heads or tokens may not divide."""
     network = open_model(model)
     if gpus == 1:
@@ -197,7 +197,7 @@ def _even(tokens: int, gpus: int) -> int:
     return -(-tokens // gpus) * gpus
 
 
-def _work(model: Model, on: str, plan: Plan) -> Work:
+def _work(model: Model, on: str, plan: Plan) -> DenoisingTimes:
     system = open_system(on)
     part = predict(model, plan, system, check=False).simulated.part(0)
     time_ns = np.where(part.timed, part.end_ns - part.start_ns, 0).astype(np.float64)
@@ -209,7 +209,7 @@ def _work(model: Model, on: str, plan: Plan) -> Work:
     if any(one.rotary for block in model.blocks for one in block.parts):
         turned = attention & (ops.m == ops.n)  # not cross-attention to the text
         moved = ROTARY * float((ops.m * ops.k * ops.batch)[turned].sum()) / (plan.cp if ring else 1)
-    return Work(
+    return DenoisingTimes(
         products=float(time_ns[product].sum()),
         attention=float(ops.flops[attention].sum()) / system.device.peak_flop_per_s["bf16"] * 1e9,
         rest=float(time_ns[computes & ~product & ~attention].sum())

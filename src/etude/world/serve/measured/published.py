@@ -153,9 +153,10 @@ def _load(row: Row, copies: int, said: list[str]) -> Load:
         batch = whole(row, "max_batch", users or 1)
         said.append("prompts whole and before tokens out, as in a static batch")
         engine = Engine(
-            chunked=False, max_num_batched_tokens=max(own.max_num_batched_tokens, prompt),
+            chunked=False,
+            max_num_batched_tokens=max(own.max_num_batched_tokens, prompt),
             max_num_seqs=max(own.max_num_seqs, batch),
-        )  # fmt: skip
+        )
         return Load(requests=_equal(batch, prompt, output), engine=engine, static=True)
     if kind == "closed loop":
         if not users:

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as csv
-from numpy.typing import NDArray
 
 from etude.base.errors import FormatError, UsageError
+from etude.kernels.arrays import F64
 from etude.machine import open_system
 from etude.make.generate import Plan
 from etude.make.generate.model import Model, open_model
@@ -26,10 +26,8 @@ from etude.world.serve.measured.run import MeasuredRun, means
 from etude.world.serve.pass_time import attention_at, times_ns
 from etude.world.serve.requests import requests_of
 from etude.world.serve.stacks import ServingStack, serving_stack
-from etude.world.serve.steps import Shape, StepCost, step_cost
+from etude.world.serve.steps import PassContent, StepCost, step_cost
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 STEPS: Final = ("recorded", "grid", "catalogue")
 MODELS: Final = {"llama1b": "meta-llama/Llama-3.2-1B", "llama8b": "meta-llama/Llama-3.1-8B"}
 SYSTEM: Final = "dgx-h200"
@@ -124,7 +122,7 @@ def _cost(folder: Path, name: str, config: str, steps: str) -> StepCost:
     return met(cost, *_grid(folder, name))._replace(engine_ns=engine_ns)
 
 
-def met(cost: StepCost, shapes: list[Shape], measured_ns: F64) -> StepCost:
+def met(cost: StepCost, shapes: list[PassContent], measured_ns: F64) -> StepCost:
     """With attention of decodes as in the steps of a grid: the measured time without the other parts of the pass, over
     the table's value. Between steps of the grid nearer ones weigh more; far from all of them nothing changes."""
     plain = cost._replace(attention_ns=np.zeros_like(cost.attention_ns), chain_ns=np.zeros(2))
@@ -168,7 +166,7 @@ def fitted(folder: Path, name: str) -> ServingStack:
     return fit_stack(tables, shapes, measured_ns, START, decode_graphs=_graphs(folder, name))
 
 
-def _grid(folder: Path, name: str) -> tuple[list[Shape], F64]:
+def _grid(folder: Path, name: str) -> tuple[list[PassContent], F64]:
     """Shapes of the steps of a grid as the engine runs them, and what they took."""
     table = _rows(folder, f"step_grid_{name}").to_pydict()
     shapes, measured = [], []
@@ -178,7 +176,7 @@ def _grid(folder: Path, name: str) -> tuple[list[Shape], F64]:
         decode = int(table["decode_batch"][i])
         outputs = decode + int(table["prefill_requests"][i])
         shapes.append(
-            Shape(int(table["prefill_tokens"][i]), float(table["prefill_attn_pairs"][i]), decode,
+            PassContent(int(table["prefill_tokens"][i]), float(table["prefill_attn_pairs"][i]), decode,
                   int(table["decode_context_tokens"][i]), outputs, int(table["context_tokens"][i]))
         )  # fmt: skip
         measured.append(float(table["wall_ns_median"][i]))

@@ -26,7 +26,7 @@ from etude.world.serve.measured.systems import SYSTEMS, number, row_model, text,
 from etude.world.serve.pass_time import passes_ns
 from etude.world.serve.profiles import graphs_of
 from etude.world.serve.stacks import ServingStack, serving_stack
-from etude.world.serve.steps import Shape
+from etude.world.serve.steps import PassContent
 
 STACK: Final = "vllm-0.11"
 PRECISIONS: Final = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8", "mxfp4": "bf16"}
@@ -74,7 +74,7 @@ class Steady:
         starts = np.cumsum(counts) - counts
         tokens, pairs = np.add.reduceat(chosen, starts), np.add.reduceat(chosen * (chosen + 1) / 2, starts)
         keys = self.mean + self.output / 2
-        plain = Shape(0, 0.0, self.batch, round(self.batch * keys), self.batch, round(keys))
+        plain = PassContent(0, 0.0, self.batch, round(self.batch * keys), self.batch, round(keys))
         shapes = np.tile(np.array(plain, np.float64), (1 + MIXED, 1))
         shapes[1:, 0], shapes[1:, 1] = tokens, pairs
         shapes[1:, 4] += counts

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64
 from etude.world.serve.engine import Engine
 from etude.world.serve.requests import Requests
 from etude.world.serve.steps import StepCost
-
-F64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

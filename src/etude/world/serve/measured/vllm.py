@@ -153,8 +153,9 @@ def _system(device: Device, ranks: int, config: dict[str, Any]) -> System:
     """Devices behind one switch, with the links of config.json (GB/s and ns)."""
     bandwidth = float(config.get("link_bw") or LINK_GBYTE_PER_S) * 1e9
     latency = int(config.get("link_latency") or LINK_NS)
-    level = Level(name="node", kind=LevelKind.SWITCH, size=max(ranks, 1), bandwidth_bytes_per_s=bandwidth,
-                  latency_ns=latency)  # fmt: skip
+    level = Level(
+        name="node", kind=LevelKind.SWITCH, size=max(ranks, 1), bandwidth_bytes_per_s=bandwidth, latency_ns=latency
+    )
     return System(name="run", device=device, levels=(level,))
 
 

@@ -16,18 +16,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.base.grammar import line, pairs
 from etude.base.units import format_bytes
+from etude.kernels.arrays import F64
 from etude.machine import System, open_system
 from etude.make.generate import Plan
 from etude.make.generate.model import Model
 from etude.world.serve.catalogue import PARTS, TOKENS, PassTables, experts_ns, factors_of, pass_tables
 from etude.world.serve.stacks import ServingStack
 
-F64 = NDArray[np.float64]
 PATHS: Final = ("host", "stream", "auto")
 EXAMPLE: Final = '"experts path=auto host=xeon-8480", and bits=4, batches=2'
 WHOLE: Final = np.array([name.endswith("experts") for name in PARTS])

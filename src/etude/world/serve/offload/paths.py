@@ -20,19 +20,19 @@ from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.cost.tiers import reside
+from etude.kernels.arrays import I64
 from etude.machine import System
 from etude.machine.tier import Tier
 from etude.world.serve.pass_time import passes_ns
 from etude.world.serve.requests import BLOCK_TOKENS, Requests
-from etude.world.serve.steps import Shape, StepCost
+from etude.world.serve.steps import PassContent, StepCost
 
-I64 = NDArray[np.int64]
 CHUNK: Final = 2048
 PATHS: Final = ("cache", "direct", "dual")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prices:
+class BlockPrices:
     """Prices of a block of keys and values of one layer, ns."""
 
     hit: float
@@ -46,12 +46,12 @@ class Prices:
     """Read from the disk for a miss."""
 
 
-def prices(block_bytes: int, memory: Tier, disk: Tier) -> Prices:
+def prices(block_bytes: int, memory: Tier, disk: Tier) -> BlockPrices:
     ahead = memory.read_ahead_bytes or block_bytes
     fetched = -(-block_bytes // ahead) * ahead
     hit = block_bytes / memory.read_bytes_per_s * 1e9
     request = min(fetched, max(ahead, 1))
-    return Prices(
+    return BlockPrices(
         hit=hit,
         miss=fetched / disk.rate(request, requests=1) * 1e9 + hit,
         direct=block_bytes / disk.rate(request) * 1e9,
@@ -90,7 +90,7 @@ def offloaded(
 
 
 def _one(
-    prompt: int, output: int, cost: StepCost, price: Prices, path: str, room: int, layers: int
+    prompt: int, output: int, cost: StepCost, price: BlockPrices, path: str, room: int, layers: int
 ) -> dict[str, float]:
     blocks = -(-prompt // BLOCK_TOKENS)
     reads, writes, past = [], [], 0
@@ -145,8 +145,8 @@ def _compute_ns(prompt: int, output: int, cost: StepCost) -> NDArray[np.float64]
     """Compute time of the prompt's passes, and of the decode passes."""
     begin = np.arange(0, prompt, CHUNK)
     tokens = np.minimum(prompt - begin, CHUNK).astype(np.float64)
-    shapes = np.zeros((len(begin) + output - 1, len(Shape._fields)))
-    shapes[:, Shape._fields.index("depth")] = 1.0
+    shapes = np.zeros((len(begin) + output - 1, len(PassContent._fields)))
+    shapes[:, PassContent._fields.index("depth")] = 1.0
     shapes[: len(begin), 0], shapes[: len(begin), 1] = tokens, tokens * begin + tokens * (tokens + 1) / 2
     shapes[len(begin) - 1, 4] = 1
     keys = prompt + 1.0 + np.arange(output - 1)

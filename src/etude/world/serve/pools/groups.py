@@ -15,8 +15,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read, read_mapping
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, read_mapping, usage_errors
 from etude.base.grammar import line, pairs
 from etude.base.trust import check_code
 from etude.machine import open_system
@@ -29,20 +29,20 @@ from etude.world.serve.serving import Group
 from etude.world.serve.wire import open_codecs, read_later, wire_of
 
 
-class Role(StrEnum):
+class ReplicaRole(StrEnum):
     BOTH = "both"
     PREFILL = "prefill"
     DECODE = "decode"
 
 
-ROLES: Final = {Role.BOTH: of.BOTH, Role.PREFILL: of.PREFILL, Role.DECODE: of.DECODE}
+ROLES: Final = {ReplicaRole.BOTH: of.BOTH, ReplicaRole.PREFILL: of.PREFILL, ReplicaRole.DECODE: of.DECODE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
     """Equal replicas."""
 
-    role: Role = figure("choice", "role of the replicas", Role.BOTH, of=Role)
+    role: ReplicaRole = figure("choice", "role of the replicas", ReplicaRole.BOTH, of=ReplicaRole)
     count: int = figure("count", "replicas", 1)
     system: str = figure("text", "name in the catalogue, or a file", "")
     tp: int = figure("count", "tensor-parallel ranks of each", 1)
@@ -72,16 +72,20 @@ class Between:
         "text", "changes of this bandwidth over time: `30s:10Gb/s;60s:100Gb/s`", "", like="30s:10Gb/s", rare=True
     )
     reconfigure: str = figure(
-        "text", "changes of the plan: `at=60s,tp=4,how=live`; `goodput` or FILE.py:name,every=10s with --plans", "",
+        "text",
+        "changes of the plan: `at=60s,tp=4,how=live`; `goodput` or FILE.py:name,every=10s with --plans",
+        "",
         like=["goodput,every=10s,how=live", "at=60s,tp=1"],
-    )  # fmt: skip
+    )
     plans: str = figure(
         "text", "plans to choose from: `tp=1;tp=4,split=1:3`", "", needs="reconfigure", like="tp=1;tp=2", rare=True
     )
     scale: str = figure(
-        "text", "scaling of the number of replicas: `queue:2..16,most=8`, or FILE.py:name,most=8", "",
+        "text",
+        "scaling of the number of replicas: `queue:2..16,most=8`, or FILE.py:name,most=8",
+        "",
         like="queue:2..16,most=8",
-    )  # fmt: skip
+    )
     set_up_ns: int = figure(
         "time", "time to set up groups, when a plan changes or a replica starts", 1_000_000_000, zero=True,
         needs="reconfigure|scale", rare=True,
@@ -111,10 +115,8 @@ class Between:
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any], where: str = "pools") -> Between:
-        try:
+        with usage_errors(where):
             return read(cls, given, where)
-        except ClusterError as problem:
-            raise UsageError(problem.problem, where=problem.where or where, hint=problem.hint) from None
 
     @property
     def hooked(self) -> set[str]:
@@ -157,10 +159,8 @@ def read_pools(path: str) -> tuple[str, list[Pool]] | None:
         raise UsageError(
             "does not name a model, or has no pools", where=path, hint="model: llama3-8b, pools: [{role: prefill}]"
         )
-    try:
+    with usage_errors():
         return given["model"], [read(Pool, one, f"{path}: pools[{i}]") for i, one in enumerate(given["pools"])]
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
 
 
 def split_of(text: str) -> tuple[int, int]:
@@ -181,7 +181,7 @@ def pools_of(between: Between, *, replicas: int, tp: int, ep: int) -> list[Pool]
             f"--replicas {replicas} cannot be combined with --disaggregate {between.disaggregate}",
             hint="leave one of them out",
         )
-    roles = (Role.PREFILL, Role.DECODE)
+    roles = (ReplicaRole.PREFILL, ReplicaRole.DECODE)
     return [Pool(role=role, count=count, tp=tp, ep=ep) for role, count in zip(roles, parts, strict=True)]
 
 
@@ -201,8 +201,8 @@ def deployed_pools(
             raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
         shared = bool(model.experts) and pool.ep > pool.tp and pool.ep == pool.tp * pool.count
         streams = 0
-        if options.get("experts") is not None and pool.role is Role.DECODE:
-            streams = sum(other.tp for other in pools if other.role is Role.PREFILL)
+        if options.get("experts") is not None and pool.role is ReplicaRole.DECODE:
+            streams = sum(other.tp for other in pools if other.role is ReplicaRole.PREFILL)
         key = (named, pool.tp, pool.ep, pool.count if shared else 1, streams)
         if key not in made:
             plan = replica_plan(model, pool.tp, ep=pool.tp if shared else pool.ep, precision=precision)

@@ -13,11 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64, I64
 from etude.kernels.compile import kernel
 from etude.world.serve.rings import Ring, put_newest, unlink
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 TURN, LEAST, SESSION, RESIDENCY = 0, 1, 2, 3
 EMBEDDINGS, KEYS = 0, 1
 LOADED = 0
@@ -26,7 +25,7 @@ HITS, MISSES, ANSWERED, DECIDED = 1, 3, 5, 6
 decisions."""
 
 
-class Stream(NamedTuple):
+class SplitStream(NamedTuple):
     arrival: I64
     session: I64
     start: I64
@@ -42,7 +41,7 @@ class Stream(NamedTuple):
     """Further tokens."""
 
 
-class Lists(NamedTuple):
+class CacheLists(NamedTuple):
     """What is there, in order of use: a row for each list, a ring for each kind."""
 
     ring: Ring
@@ -52,12 +51,12 @@ class Lists(NamedTuple):
 
 
 class Ghosts(NamedTuple):
-    lists: Lists
+    lists: CacheLists
     curve: F64
     """Bytes that each ratio would have loaded in this window: (replica, ratio)."""
 
 
-class Split(NamedTuple):
+class CacheSplit(NamedTuple):
     room: int
     ratios: F64
     every: int

@@ -9,15 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.world.serve.pass_time import passes_ns
 from etude.world.serve.requests import Requests
 from etude.world.serve.results import spread
 from etude.world.serve.rings import LRU, ring_of
 from etude.world.serve.split import loop as of
 from etude.world.serve.split.words import RATIOS, SplitRules
-from etude.world.serve.steps import Shape, StepCost
+from etude.world.serve.steps import PassContent, StepCost
 
-I64 = npt.NDArray[np.int64]
 ROUTERS: Final = {"turn": of.TURN, "least": of.LEAST, "session": of.SESSION, "residency": of.RESIDENCY}
 TRIED: Final = 9**5
 """Most sequences of ratios."""
@@ -60,7 +60,7 @@ def served_split(
             raise UsageError(
                 f"a plan for {replicas} replicas and {windows} windows needs an index into RATIOS for each"
             )
-    split = of.Split(
+    split = of.CacheSplit(
         rules.room_bytes, ratios, rules.every, rules.decide_ns, 1e9 / rules.link_bytes_per_s, ROUTERS[router]
     )
     count = len(stream.size)
@@ -93,7 +93,7 @@ def best_sequence(
             hint=f"use at most 5 windows: --first {5 * rules.every}",
         )
     stream, best, least = _stream(requests, cost, rules, token_bytes), np.zeros((1, windows), np.int64), np.inf
-    split = of.Split(rules.room_bytes, RATIOS, rules.every, 0, 1e9 / rules.link_bytes_per_s, of.TURN)
+    split = of.CacheSplit(rules.room_bytes, RATIOS, rules.every, 0, 1e9 / rules.link_bytes_per_s, of.TURN)
     count = len(stream.size)
     ghosts = of.Ghosts(_lists(len(RATIOS), count), np.zeros((1, len(RATIOS))))
     for steps in product(range(len(RATIOS)), repeat=used):
@@ -111,12 +111,12 @@ def best_sequence(
     return served_split(requests, cost, rules, token_bytes=token_bytes, router="turn", limits=limits, plan=best)
 
 
-def _lists(rows: int, count: int) -> of.Lists:
+def _lists(rows: int, count: int) -> of.CacheLists:
     ring = ring_of(rows, count, 2, np.zeros(count, np.uint8), LRU, 0)
-    return of.Lists(ring, np.zeros((rows, count), np.uint8), np.zeros((rows, 2), np.int64))
+    return of.CacheLists(ring, np.zeros((rows, count), np.uint8), np.zeros((rows, 2), np.int64))
 
 
-def _stream(requests: Requests, cost: StepCost, rules: SplitRules, token_bytes: float) -> of.Stream:
+def _stream(requests: Requests, cost: StepCost, rules: SplitRules, token_bytes: float) -> of.SplitStream:
     """Segments with a group are items, the first without one is the user's; others are read with each prompt."""
     items = requests.block_home >= 0
     if requests.chained or not items.any():
@@ -141,7 +141,7 @@ def _stream(requests: Requests, cost: StepCost, rules: SplitRules, token_bytes: 
     about = np.bincount(owner[users], requests.block_tokens[users], len(requests)).astype(np.int64)
     start = np.concatenate([[0], np.cumsum(np.bincount(owner[kept], minlength=len(requests)))]).astype(np.int64)
     first = np.stack([_prompts(cost, requests.prompt, np.minimum(past, requests.prompt - 1)) for past in (about, 0)], 1)
-    return of.Stream(
+    return of.SplitStream(
         requests.arrival_ns, requests.session, start, requests.block[kept], kind, size, first, _further(cost, requests)
     )
 
@@ -149,7 +149,7 @@ def _stream(requests: Requests, cost: StepCost, rules: SplitRules, token_bytes: 
 def _prompts(cost: StepCost, prompt: I64, past: Any) -> I64:
     """Passes that read what is left of prompts, up to their first token."""
     new = (prompt - past).astype(np.float64)
-    shapes = np.zeros((len(prompt), len(Shape._fields)))
+    shapes = np.zeros((len(prompt), len(PassContent._fields)))
     shapes[:, 0], shapes[:, 1], shapes[:, 4], shapes[:, -1] = new, new * past + new * (new + 1) / 2, 1, 1.0
     return np.asarray(passes_ns(cost, shapes), np.int64)
 
@@ -160,7 +160,7 @@ def _further(cost: StepCost, requests: Requests) -> I64:
     owner = np.repeat(np.arange(len(requests)), more)
     place = np.arange(len(owner)) - np.repeat(np.cumsum(more) - more, more)
     keys = requests.prompt[owner] + 1.0 + place
-    shapes = np.zeros((len(owner), len(Shape._fields)))
+    shapes = np.zeros((len(owner), len(PassContent._fields)))
     shapes[:, 2], shapes[:, 3], shapes[:, 4], shapes[:, 5], shapes[:, -1] = 1, keys, 1, keys, 1.0
     return np.bincount(owner, passes_ns(cost, shapes), len(requests)).astype(np.int64)
 

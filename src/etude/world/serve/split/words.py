@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 
 from etude.base.figures import figure
-from etude.base.grammar import Piece, fill, items, line
+from etude.base.grammar import LinePiece, fill, items, line
 
 RATIOS: Final = np.arange(1, 10) / 10.0
 """Ratios among which a controller chooses."""
@@ -55,7 +55,7 @@ def split_rules(text: str) -> SplitRules:
     return replace(made, ratios=_ratios(ratio), sequences=ratio.text == "sequences")
 
 
-def _ratios(word: Piece) -> tuple[float, ...]:
+def _ratios(word: LinePiece) -> tuple[float, ...]:
     if word.text in ("adaptive", "sequences"):
         return ()
     return tuple(RATIOS.tolist()) if word.text == "0.1..0.9" else (word.fraction(zero=True),)

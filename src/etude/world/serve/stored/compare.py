@@ -16,13 +16,15 @@ def compared(a: dict[str, Any], b: dict[str, Any]) -> tuple[pa.Table, pa.Table]:
     one, two = (dict(_numbers({k: v for k, v in of.items() if k not in LEFT_OUT})) for of in (a, b))
     names = list(dict.fromkeys([*one, *two]))
     pairs = [(one.get(name), two.get(name)) for name in names]
-    measures = pa.table({
-        "measure": names,
-        "a": pa.array([x for x, _ in pairs], pa.float64()),
-        "b": pa.array([y for _, y in pairs], pa.float64()),
-        "change": pa.array([y - x if x is not None and y is not None else None for x, y in pairs], pa.float64()),
-        "ratio": pa.array([y / x if x and y is not None else None for x, y in pairs], pa.float64()),
-    })  # fmt: skip
+    measures = pa.table(
+        {
+            "measure": names,
+            "a": pa.array([x for x, _ in pairs], pa.float64()),
+            "b": pa.array([y for _, y in pairs], pa.float64()),
+            "change": pa.array([y - x if x is not None and y is not None else None for x, y in pairs], pa.float64()),
+            "ratio": pa.array([y / x if x and y is not None else None for x, y in pairs], pa.float64()),
+        }
+    )
     said = [of.get("asked", {}) for of in (a, b)]
     keys = [k for k in dict.fromkeys([*said[0], *said[1]]) if said[0].get(k) != said[1].get(k)]
     texts = [[None if k not in of else str(of[k]) for k in keys] for of in said]

@@ -33,15 +33,17 @@ from etude.world.serve.images.serving import ServedImages
 from etude.world.serve.results import request_table
 from etude.world.serve.serving import Served
 from etude.world.serve.workflow.results import session_table, task_table
-from etude.world.serve.workflow.run import Ran
+from etude.world.serve.workflow.run import WorkflowRun
 
 RECORD: Final = "served.json"
 FORMAT: Final = "etude served 1"
 WORKFLOW: Final = "etude workflow 1"
 IMAGES: Final = "etude images 1"
 TABLES: Final = {
-    FORMAT: ("requests", "passes", "replicas"), WORKFLOW: ("sessions", "tasks"), IMAGES: ("requests", "tasks"),
-}  # fmt: skip
+    FORMAT: ("requests", "passes", "replicas"),
+    WORKFLOW: ("sessions", "tasks"),
+    IMAGES: ("requests", "tasks"),
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,7 +71,7 @@ def replica_table(served: Served) -> pa.Table:
 
 def write_served(
     served: Served | ServedImages, record: dict[str, Any], path: str | PathLike[str], *, force: bool = False
-) -> None:  # fmt: skip
+) -> None:
     """`record` is the summary, with the settings."""
     if isinstance(served, ServedImages):
         _write(image_tables(served), {"format": IMAGES, **record}, path, force=force)
@@ -80,7 +82,7 @@ def write_served(
     _write(tables, {"format": FORMAT, **record}, path, force=force)
 
 
-def write_workflow(ran: Ran, record: dict[str, Any], path: str | PathLike[str], *, force: bool = False) -> None:
+def write_workflow(ran: WorkflowRun, record: dict[str, Any], path: str | PathLike[str], *, force: bool = False) -> None:
     """`record` is the summary, with the settings."""
     tables = {"sessions": session_table(ran), "tasks": task_table(ran)}
     _write(tables, {"format": WORKFLOW, **record}, path, force=force)

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.base.grammar import line
+from etude.kernels.arrays import F64, I64
 from etude.machine.system import System
 from etude.make.generate import Plan
 from etude.make.generate.model import Model
-from etude.make.generate.passes import Pass, Span, replicas_job
+from etude.make.generate.passes import ModelPass, Span, replicas_job
 from etude.model.job import Job
 from etude.run.simulate import simulate
 from etude.steps import grown
@@ -29,17 +29,15 @@ from etude.world.serve import batching, loop
 from etude.world.serve import state as of
 from etude.world.serve.batching import shape_of
 from etude.world.serve.hooks import loop_with
-from etude.world.serve.serving import Group, Options, Ready, Served, ready_for
+from etude.world.serve.serving import Group, Ready, Served, ServingOptions, ready_for
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 ALL: Final = -1
 MOST: Final = 20_000
 """Passes that are written as nodes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ServedWindow:
     begin_ns: int
     end_ns: int
     replica: int = ALL
@@ -51,7 +49,7 @@ class Moment:
 
     replicas: tuple[int, ...]
     """Those that have any."""
-    passes: tuple[tuple[Pass, ...], ...]
+    passes: tuple[tuple[ModelPass, ...], ...]
     requests: tuple[tuple[int, ...], ...]
     """Request of the stream for each number in the spans of a replica."""
     start_ns: tuple[I64, ...]
@@ -59,20 +57,20 @@ class Moment:
     """As in the loop."""
 
 
-def parse_window(text: str) -> Window:
+def parse_window(text: str) -> ServedWindow:
     """`60s:62s`, of all replicas; `60s:62s@3` of one."""
     span, replica = line(text, "--window", "60s:62s, or 60s:62s@3 for one replica").cut("@")
     begin, end = span.cut(":")
     if end is None:
         raise span.wrong(f"`{span.text}` is not two times")
     number = ALL if replica is None else replica.count(zero=True)
-    found = Window(begin.time_ns(zero=True), end.time_ns(zero=True), number)
+    found = ServedWindow(begin.time_ns(zero=True), end.time_ns(zero=True), number)
     if not found.begin_ns < found.end_ns:
         raise span.wrong(f"`{span.text}` is empty")
     return found
 
 
-def passes_in(served: Served, groups: Sequence[Group], window: Window, **given: Any) -> Moment:
+def passes_in(served: Served, groups: Sequence[Group], window: ServedWindow, **given: Any) -> Moment:
     """`groups` and `given` are those of the stream, which must have kept its passes."""
     if served.passes is None:
         raise UsageError("the passes of this stream were not kept")
@@ -89,9 +87,9 @@ def passes_in(served: Served, groups: Sequence[Group], window: Window, **given: 
         raise UsageError(f"{chosen.sum():,} passes start in the window", hint=f"a shorter one: at most {MOST:,}")
     # With asynchronous scheduling a pass is built when the one before it starts.
     under_way = start[(start < window.begin_ns) & (end >= window.begin_ns)]
-    ready = ready_for(served.requests, served.engine, groups, Options(**given))
+    ready = ready_for(served.requests, served.engine, groups, ServingOptions(**given))
     seen = _Seen(window)
-    hooks = Options(**given).hooks
+    hooks = ServingOptions(**given).hooks
     _run(ready, loop_with(hooks, ready.asked), int(under_way.min(initial=window.begin_ns)) - 1)
     _run(ready, loop_with(hooks, ready.asked, seen.around()), window.end_ns - 1)
     moment = seen.moment()
@@ -113,7 +111,7 @@ def _run(ready: Ready, advance: Callable[..., int], until_ns: int) -> None:
 class _Seen:
     """Observed content of passes."""
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: ServedWindow) -> None:
         self.window = window
         self.next: dict[int, list[tuple[int, int, int, bool, bool]]] = {}
         self.begun: dict[int, list[tuple[int, int, list[tuple[int, int, int, bool, bool]]]]] = {}
@@ -160,7 +158,7 @@ class _Seen:
                     Span(number.setdefault(r, len(number)), tokens, keys, prompt=reads, last=last)
                     for r, tokens, keys, reads, last in spans
                 )
-                made.append(Pass(one, sum(not s.prompt or s.last for s in one)))
+                made.append(ModelPass(one, sum(not s.prompt or s.last for s in one)))
             passes.append(tuple(made))
             requests.append(tuple(number))
             starts.append(np.array([now for now, _, _ in self.begun[i]], np.int64))
@@ -175,8 +173,10 @@ def _check(spans: Sequence[tuple[int, int, int, bool, bool]], shape: F64, where:
     pairs = sum(n * (keys - n) + n * (n + 1) / 2 for n, keys in reads)
     found = shape_of.py_func(shape)
     same = (found.prompt_tokens, found.decode, found.decode_keys) == (
-        sum(n for n, _ in reads), len(answers), sum(answers),
-    )  # fmt: skip
+        sum(n for n, _ in reads),
+        len(answers),
+        sum(answers),
+    )
     if not same or abs(found.pairs - pairs) > 0.5 or found.more_tokens or found.depth < 1.0:
         raise UsageError(
             "has drafted tokens, branches, tokens that leave early or pieces of a cache from other places, and is not "

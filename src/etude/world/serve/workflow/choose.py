@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64
 
-F64 = NDArray[np.float64]
 Choose = Callable[[dict[str, Any], dict[str, Any]], Any]
 MOST_PLANS: Final = 4096
 """Plans for the rest of a session that are compared; with more, fewer alternatives per task are kept."""
@@ -40,10 +40,11 @@ def within(task: dict[str, Any], state: dict[str, Any]) -> int:
     """The best label of those whose cost and time, where known, fit the remaining budget; else the cheapest."""
     ways, budget, spent = task["alternatives"], state["budget"], state["spent"]
     fits = [
-        k for k, way in enumerate(ways)
+        k
+        for k, way in enumerate(ways)
         if spent["cost"] + way["cost"] <= budget.get("cost", np.inf)
         and spent["latency_s"] + way["time_s"] <= budget.get("latency_s", np.inf)
-    ]  # fmt: skip
+    ]
     return max(fits, key=lambda k: (ways[k]["label"], -ways[k]["cost"])) if fits else cheap(task, state)
 
 
@@ -65,11 +66,13 @@ def pixie(task: dict[str, Any], state: dict[str, Any]) -> int:
         label, every = np.minimum(label, labels), every + labels
     time = _longest(tasks, plans)
     budget, spent = state["budget"], state["spent"]
-    over = np.stack([
-        (spent["cost"] + cost) / budget.get("cost", np.inf) - 1,
-        (spent["latency_s"] + time) / budget.get("latency_s", np.inf) - 1,
-        (budget.get("label", -np.inf) - label) / max(budget.get("label", 1.0), 1e-12),
-    ])  # fmt: skip
+    over = np.stack(
+        [
+            (spent["cost"] + cost) / budget.get("cost", np.inf) - 1,
+            (spent["latency_s"] + time) / budget.get("latency_s", np.inf) - 1,
+            (budget.get("label", -np.inf) - label) / max(budget.get("label", 1.0), 1e-12),
+        ]
+    )
     over = np.where(over > 1e-9, over, 0.0)
     order = np.lexsort((time, cost, -every, -label, over.sum(axis=0), (over > 0).sum(axis=0)))
     return int(plans[order[0], 0])

@@ -11,15 +11,15 @@ from etude.base.errors import UsageError
 from etude.world.serve import state as of
 from etude.world.serve.cache import CacheRules
 from etude.world.serve.deployment import Deployment
-from etude.world.serve.energy import Energy
+from etude.world.serve.energy import ReplicaPower
 from etude.world.serve.engine import Engine
 from etude.world.serve.hooks import Replica, seen_replica
 from etude.world.serve.loop import advance
 from etude.world.serve.machines import machines_of
-from etude.world.serve.pieces import Pieces
+from etude.world.serve.pieces import CachePieces
 from etude.world.serve.requests import Requests
 from etude.world.serve.routing import there_on
-from etude.world.serve.serving import Group, Options, rules_of, start_of
+from etude.world.serve.serving import Group, ServingOptions, rules_of, start_of
 from etude.world.serve.steps import StepCost
 
 NO_LOG = np.zeros((0, len(of.Logged)), np.int64)
@@ -33,25 +33,25 @@ class Deployed:
     engine: Engine
     replicas: int = 1
     blocks: int = 0
-    energy: Energy
+    energy: ReplicaPower
     caching: CacheRules
     token_bytes: float = 0.0
 
 
-class Pool:
+class ModelPool:
     """Rows of its state are assigned in the order in which calls come. `requests` has all calls that may come, `kinds`
     the number of the task of each; without a router the caller chooses the replica of each."""
 
     def __init__(self, name: str, on: Deployed, requests: Requests, kinds: list[int], router: str, seed: int) -> None:
         self.name, self.on, self.requests, self.kinds = name, on, requests, kinds
-        options = Options(router=router or _nobody, caching=on.caching, token_bytes=on.token_bytes, seed=seed)
+        options = ServingOptions(router=router or _nobody, caching=on.caching, token_bytes=on.token_bytes, seed=seed)
         groups = [Group(on.cost, on.replicas, of.BOTH, on.blocks, on.energy)]
         self.rules = rules_of(on.engine, groups, options)
         self.machines = machines_of([(on.cost, on.energy)])
         state = start_of(requests, on.engine, groups, self.rules, options, max(kinds) + 1)
         state.request[:, [of.ARRIVAL, of.AT]] = of.NEVER
         state.clock[of.STOPS] = 1
-        self.parts: list[tuple[Pieces, Pieces]] = []
+        self.parts: list[tuple[CachePieces, CachePieces]] = []
         """Pieces of all calls, and of those added, in the order of rows."""
         if self.rules.prefix:
             self.parts.append((state.prefix.pieces, _empty(state.prefix.pieces)))
@@ -118,7 +118,7 @@ def _nobody(*_: Any) -> int:
     return of.NOBODY
 
 
-def _empty(whole: Pieces) -> Pieces:
+def _empty(whole: CachePieces) -> CachePieces:
     zero = np.zeros_like(whole.start)
     return whole._replace(
         start=zero, ids=np.zeros_like(whole.ids), ends=np.zeros_like(whole.ends), next_use=np.zeros_like(whole.next_use)

@@ -6,16 +6,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import F64
 from etude.world.serve import state as of
 from etude.world.serve.results import spread
-from etude.world.serve.workflow.run import Ran
-
-F64 = NDArray[np.float64]
+from etude.world.serve.workflow.run import WorkflowRun
 
 
-def task_table(ran: Ran) -> pa.Table:
+def task_table(ran: WorkflowRun) -> pa.Table:
     """A row for each call."""
     ways = [call.task.ways[int(k)] for call, k in zip(ran.calls, ran.way, strict=True)]
     found = np.zeros(len(ran.calls), np.int64)
@@ -41,12 +39,12 @@ def task_table(ran: Ran) -> pa.Table:
     )
 
 
-def _tenant(ran: Ran, session: int) -> str:
+def _tenant(ran: WorkflowRun, session: int) -> str:
     names = list(ran.flow.tenants)
     return names[session % len(names)] if names else ""
 
 
-def session_table(ran: Ran) -> pa.Table:
+def session_table(ran: WorkflowRun) -> pa.Table:
     """A row for each session. `sum_s` is that of the times of its calls, without waits for a place at an endpoint;
     `critical_path_s` the longest chain of them in the order of the data; `label` the lowest of its calls."""
     n = ran.flow.sessions
@@ -78,7 +76,7 @@ def _over(name: str, values: F64, limit: float) -> F64:
     return limit / np.maximum(values, 1e-12) if name == "label" else values / limit
 
 
-def workflow_summary(ran: Ran) -> dict[str, Any]:
+def workflow_summary(ran: WorkflowRun) -> dict[str, Any]:
     """The record of `etude serve workflow --json`."""
     table, calls = session_table(ran), task_table(ran)
     column = {name: table[name].to_numpy() for name in table.column_names}

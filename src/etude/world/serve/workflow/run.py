@@ -14,37 +14,36 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.world.serve import state as of
 from etude.world.serve.pieces import next_uses
 from etude.world.serve.requests import Requests, requests_of
 from etude.world.serve.workflow.choose import Choose, chooser
-from etude.world.serve.workflow.pools import Deployed, Pool
+from etude.world.serve.workflow.pools import Deployed, ModelPool
 from etude.world.serve.workflow.seen import Seen
-from etude.world.serve.workflow.sessions import Call, keep_effects, unrolled
+from etude.world.serve.workflow.sessions import TaskCall, keep_effects, unrolled
 from etude.world.serve.workflow.spec import Alternative, Workflow
 
-I64 = NDArray[np.int64]
 ORDERS: Final = ("data", "program")
 """choose(task, state) -> the number of an alternative; place(task, state) -> the number of a replica."""
 
 
 @dataclass(slots=True)
-class Ran:
+class WorkflowRun:
     """What happened: a row for each call."""
 
     flow: Workflow
     order: str
-    calls: list[Call]
+    calls: list[TaskCall]
     begin_ns: list[int]
     way: I64
     ready_ns: I64
     begin_at_ns: I64
     """When a tool call got its slot; for a model call, when it was ready."""
     end_ns: I64
-    pools: Mapping[str, Pool]
+    pools: Mapping[str, ModelPool]
     needs: list[set[int]] = field(default_factory=list)
     """Data dependencies of each call."""
     came: list[int] = field(default_factory=list)
@@ -60,7 +59,7 @@ def run_workflow(
     choose: str | Choose = "first",
     place: Choose | None = None,
     seed: int = 0,
-) -> Ran:
+) -> WorkflowRun:
     """`on` has the deployment of each role. With `belady` caches know the order of calls of a run with `lru`."""
     if order not in ORDERS:
         raise UsageError(f"unknown order `{order}`", hint="data, program")
@@ -70,11 +69,11 @@ def run_workflow(
     came = None
     if any(one.caching.policy == "belady" for one in on.values()):
         plain = {k: replace(one, caching=replace(one.caching, policy="lru")) for k, one in on.items()}
-        came = _Run(flow, calls, begin, plain, requests, order, router, chosen, place, seed).done().came
-    return _Run(flow, calls, begin, on, requests, order, router, chosen, place, seed, came).done()
+        came = _WorkflowLoop(flow, calls, begin, plain, requests, order, router, chosen, place, seed).done().came
+    return _WorkflowLoop(flow, calls, begin, on, requests, order, router, chosen, place, seed, came).done()
 
 
-def _requests(flow: Workflow, calls: list[Call]) -> Requests:
+def _requests(flow: Workflow, calls: list[TaskCall]) -> Requests:
     """Requests of all calls, including tools, which no pool gets."""
     segments = [call.segments or [("none", 1)] for call in calls]
     prompt = [max(call.prompt, 1) for call in calls]
@@ -87,14 +86,16 @@ def _requests(flow: Workflow, calls: list[Call]) -> Requests:
     return replace(found, weights=tuple(round(weight * 1000) for weight in flow.tenants.values()))
 
 
-class _Run:
+class _WorkflowLoop:
     def __init__(
-        self, flow: Workflow, calls: list[Call], begin: list[int], on: Mapping[str, Deployed], requests: Requests,
+        self, flow: Workflow, calls: list[TaskCall], begin: list[int], on: Mapping[str, Deployed], requests: Requests,
         order: str, router: str, choose: Choose, place: Choose | None, seed: int, came: list[int] | None = None,
     ) -> None:  # fmt: skip
         asks = "" if place is not None else router
         kinds = [list(flow.tasks).index(call.task.name) for call in calls]
-        self.pools = {name: Pool(name, on[name], requests, kinds, asks, seed) for name in flow.models if name in on}
+        self.pools = {
+            name: ModelPool(name, on[name], requests, kinds, asks, seed) for name in flow.models if name in on
+        }
         for pool in self.pools.values():
             for whole, _ in pool.parts if came is not None else ():
                 rank = np.full(len(calls), len(calls))
@@ -103,7 +104,7 @@ class _Run:
                 whole.next_use[:] = next_uses(whole.ids, owner)
         n = len(calls)
         never = np.full((3, n), of.NEVER, np.int64)
-        self.ran = Ran(flow, order, calls, begin, np.full(n, -1), never[0], never[1], never[2], self.pools)
+        self.ran = WorkflowRun(flow, order, calls, begin, np.full(n, -1), never[0], never[1], never[2], self.pools)
         self.flow, self.choose, self.place = flow, choose, place
         self.waits = [set(call.after) for call in calls]
         keep_effects(calls, self.waits)
@@ -123,7 +124,7 @@ class _Run:
         self.spent = [0.0] * flow.sessions
         self.seen = Seen(flow, calls)
 
-    def done(self) -> Ran:
+    def done(self) -> WorkflowRun:
         for call in self.ran.calls:
             if not self.missing[call.number]:
                 heapq.heappush(self.events, (self.ran.begin_ns[call.session], call.number, False))
@@ -181,34 +182,35 @@ class _Run:
             if not self.missing[child]:
                 heapq.heappush(self.events, (at, child, False))
 
-    def state(self, call: Call, at: int, pool: Pool | None = None) -> dict[str, Any]:
+    def state(self, call: TaskCall, at: int, pool: ModelPool | None = None) -> dict[str, Any]:
         """What hooks see; also what a call finds in the pool where it is placed."""
         return {
             "now_s": at / 1e9,
             "models": {name: one.seen(asked=one is pool) for name, one in self.pools.items()},
             "free": dict(self.free),
             "spent": {
-                "latency_s": (at - self.ran.begin_ns[call.session]) / 1e9, "cost": self.spent[call.session],
+                "latency_s": (at - self.ran.begin_ns[call.session]) / 1e9,
+                "cost": self.spent[call.session],
                 "label": self.seen.label[call.session],
             },
             "budget": dict(self.flow.budget),
             "rest": self.seen.rest(call),
-        }  # fmt: skip
+        }
 
-    def task(self, call: Call) -> dict[str, Any]:
+    def task(self, call: TaskCall) -> dict[str, Any]:
         return {
             "session": call.session, "turn": call.turn, "prompt": call.prompt, "output": call.output,
             **self.seen.shown(call.task),
         }  # fmt: skip
 
-    def chosen(self, call: Call, at: int) -> int:
+    def chosen(self, call: TaskCall, at: int) -> int:
         return self._asked(self.choose, call, at, len(call.task.ways)) if len(call.task.ways) > 1 else 0
 
-    def placed(self, pool: Pool, number: int) -> int:
+    def placed(self, pool: ModelPool, number: int) -> int:
         call = self.ran.calls[number]
         return self._asked(self.place, call, int(self.ran.ready_ns[number]), pool.on.replicas, pool)
 
-    def _asked(self, hook: Any, call: Call, at: int, below: int, pool: Pool | None = None) -> int:
+    def _asked(self, hook: Any, call: TaskCall, at: int, below: int, pool: ModelPool | None = None) -> int:
         name, where = getattr(hook, "__name__", "hook"), f"{self.flow.name}: tasks: {call.task.name}"
         try:
             found = hook(self.task(call), self.state(call, at, pool))

@@ -7,7 +7,7 @@ from collections import defaultdict
 from math import inf
 from typing import Any, Final
 
-from etude.world.serve.workflow.sessions import Call
+from etude.world.serve.workflow.sessions import TaskCall
 from etude.world.serve.workflow.spec import Task, Workflow
 
 LATE: Final = 0.95
@@ -17,7 +17,7 @@ LATE: Final = 0.95
 class Seen:
     """Updated by the run: `chose` when a call is ready, `ended` when it has ended."""
 
-    def __init__(self, flow: Workflow, calls: list[Call]) -> None:
+    def __init__(self, flow: Workflow, calls: list[TaskCall]) -> None:
         self.order = in_order(flow)
         self.took: dict[tuple[str, int], list[int]] = defaultdict(list)
         """ns from ready to end of each (task, alternative), in order of size."""
@@ -32,11 +32,11 @@ class Seen:
             self.runs[call.session].add(call.task.name)
             self.last[call.session][call.task.name] = call.number
 
-    def chose(self, call: Call, way: int) -> None:
+    def chose(self, call: TaskCall, way: int) -> None:
         self.begun[call.session].add(call.task.name)
         self.label[call.session] = min(self.label[call.session], call.task.ways[way].label)
 
-    def ended(self, call: Call, way: int, took_ns: int) -> None:
+    def ended(self, call: TaskCall, way: int, took_ns: int) -> None:
         insort(self.took[call.task.name, way], took_ns)
         if self.last[call.session][call.task.name] == call.number:
             self.over[call.session].add(call.task.name)
@@ -58,7 +58,7 @@ class Seen:
         ]  # fmt: skip
         return {"task": task.name, "after": list(task.after), "alternatives": ways}
 
-    def rest(self, call: Call) -> list[dict[str, Any]]:
+    def rest(self, call: TaskCall) -> list[dict[str, Any]]:
         """Tasks of the session that may still come, in topological order. Undecided branches count as taken, and
         further turns of loops are not counted."""
         s = call.session

@@ -12,7 +12,7 @@ from etude.world.serve.workflow.spec import Loop, Task, Workflow
 
 
 @dataclass(slots=True)
-class Call:
+class TaskCall:
     """One run of a task."""
 
     number: int
@@ -83,8 +83,8 @@ class _Session:
 
     def __init__(self, flow: Workflow, number: int, first: int, random: np.random.Generator) -> None:
         self.flow, self.number, self.first, self.random = flow, number, first, random
-        self.calls: list[Call] = []
-        self.latest: dict[str, Call] = {}
+        self.calls: list[TaskCall] = []
+        self.latest: dict[str, TaskCall] = {}
         self.chosen: dict[str, str] = {}
 
     def tokens(self, mean: float) -> int:
@@ -100,14 +100,14 @@ class _Session:
             return False
         return self.latest[other].turn == turn or not any({other, name} <= set(loop.of) for loop in self.flow.loops)
 
-    def run(self, task: Task, turn: int, more: list[Call]) -> None:
+    def run(self, task: Task, turn: int, more: list[TaskCall]) -> None:
         """One call of a task, unless it is on a branch that was not taken; `more` are additional dependencies."""
         live = [self.latest[other] for other in task.after if self.leads(other, task.name, turn)]
         live += [call for call in more if call not in live]
         drawn = self.tokens(task.message), self.tokens(task.output), self.factor(), float(self.random.random())
         if task.after and not live:
             return
-        call = Call(self.first + len(self.calls), self.number, task, turn, [c.number for c in live])
+        call = TaskCall(self.first + len(self.calls), self.number, task, turn, [c.number for c in live])
         call.output, call.slow = drawn[1], drawn[2]
         call.before = self.calls[-1].number if self.calls else -1
         if any(way.model for way in task.ways):
@@ -118,7 +118,7 @@ class _Session:
         self.calls.append(call)
         self.latest[task.name] = call
 
-    def prompt(self, task: Task, live: list[Call], message: int, name: str) -> list[tuple[str, int]]:
+    def prompt(self, task: Task, live: list[TaskCall], message: int, name: str) -> list[tuple[str, int]]:
         known = [self.latest[other] for other in task.follows if other in self.latest]
         base = max(known, key=lambda call: call.number, default=None)
         said: list[tuple[str, int]] = []
@@ -128,25 +128,26 @@ class _Session:
             said = [(f"system/{task.name}", task.system)]
         there = {segment for segment, _ in said}
         said += [
-            (f"{call.name} out", call.output) for call in live
+            (f"{call.name} out", call.output)
+            for call in live
             if f"{call.name} out" not in there and (call.task.name in task.reads or call.task.name not in task.after)
-        ]  # fmt: skip
+        ]
         return [*said, (name, message)] if message else said
 
 
-def unrolled(flow: Workflow, *, seed: int = 0) -> tuple[list[Call], list[int]]:
+def unrolled(flow: Workflow, *, seed: int = 0) -> tuple[list[TaskCall], list[int]]:
     """The calls of all sessions, session by session, each in the order of the program; and when sessions begin, ns."""
     random = np.random.default_rng(seed)
     begin = np.round(np.cumsum(random.exponential(1 / flow.rate_per_s, flow.sessions)) * 1e9).astype(np.int64)
     order = program(flow)
-    calls: list[Call] = []
+    calls: list[TaskCall] = []
     for number in range(flow.sessions):
         session = _Session(flow, number, len(calls), np.random.default_rng([seed, number]))
         for loop, tasks in order:
             if loop is None:
                 session.run(tasks[0], 0, [])
                 continue
-            ends: list[Call] = []
+            ends: list[TaskCall] = []
             for turn in range(loop.times or loop.most):
                 roots = [t for t in tasks if not set(t.after) & set(loop.of)]
                 for task in tasks:
@@ -162,7 +163,7 @@ def unrolled(flow: Workflow, *, seed: int = 0) -> tuple[list[Call], list[int]]:
     return calls, begin.tolist()
 
 
-def keep_effects(calls: list[Call], waits: list[set[int]]) -> None:
+def keep_effects(calls: list[TaskCall], waits: list[set[int]]) -> None:
     """Calls of a session that write one object wait for the previous writer."""
     last: dict[tuple[int, str], int] = {}
     for call in calls:

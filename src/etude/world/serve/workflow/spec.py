@@ -19,14 +19,14 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
-from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read, read_mapping
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, read_mapping, usage_errors
 
 LIBRARY: Final = Path(__file__).parent / "library"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Role:
+class WorkflowRole:
     """A model that tasks call, on its own replicas."""
 
     model: str = figure("text", "name of the catalogue, or a file")
@@ -80,7 +80,7 @@ class Workflow:
     name: str
     tasks: Mapping[str, Task]
     """In the order of the program."""
-    models: Mapping[str, Role]
+    models: Mapping[str, WorkflowRole]
     endpoints: Mapping[str, int]
     """Concurrent calls of a tool; endpoints that are not named have no limit."""
     loops: tuple[Loop, ...] = ()
@@ -96,7 +96,7 @@ class Workflow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Head:
+class _WorkflowHead:
     name: str = figure("text", "name", "")
     title: str = figure("text", "description", "")
     system: str = figure("text", "system that its models run on", "")
@@ -136,18 +136,16 @@ def open_workflow(path: str | PathLike[str]) -> Workflow:
             known = ", ".join(sorted(file.stem for file in LIBRARY.glob("*.yaml")))
             raise UsageError("there is no such workflow", where=str(path), hint=f"a YAML file, or one of: {known}")
         place = own
-    try:
+    with usage_errors():
         return workflow_of(read_mapping(place), str(place))
-    except ClusterError as problem:
-        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
 
 
 def workflow_of(given: Mapping[str, Any], where: str) -> Workflow:
-    head = read(_Head, {k: v for k, v in given.items() if k not in PARTS}, where)
+    head = read(_WorkflowHead, {k: v for k, v in given.items() if k not in PARTS}, where)
     if not isinstance(given.get("tasks"), Mapping) or not given["tasks"]:
         raise UsageError("no `tasks`", where=where, hint="tasks: {answer: {model: chat, message: 500, output: 100}}")
     models = {
-        str(k): read(Role, {"model": v} if isinstance(v, str) else v, f"{where}: models: {k}")
+        str(k): read(WorkflowRole, {"model": v} if isinstance(v, str) else v, f"{where}: models: {k}")
         for k, v in _mapping(given.get("models"), f"{where}: models").items()
     }
     ends = _mapping(given.get("endpoints"), f"{where}: endpoints")
