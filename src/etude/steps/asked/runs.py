@@ -11,7 +11,7 @@ from etude.base.outputs import Tabled
 from etude.base.parameters import spelled
 from etude.base.talk import progress, say
 from etude.steps.asked.jobs import GROUPS_HELP, JOB_HELP, open_job
-from etude.steps.asked.times import TimesInput, times_wanted
+from etude.steps.asked.times import TimesInput, tell_times, times_wanted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,6 +111,10 @@ class RunSource:
     def open(self) -> "Run":
         return open_run(self.path, self.groups, self.workers, self.system, self.timing, ray=self.ray, wanted=self.times)
 
+    def job(self) -> "Job":
+        """The job alone."""
+        return open_job(self.path, self.groups, self.workers, times=self.times)
+
     def find(self) -> "tuple[Job, Run | None]":
         """As `open`, for what is also known of a job that has no times."""
         return find_run(self.path, self.groups, self.workers, self.system, self.timing, ray=self.ray, wanted=self.times)
@@ -150,9 +154,8 @@ class Analysed:
 
 
 def told_of(job: "Job", found: "dict[str, Any]") -> list[str]:
-    """What is to be said of the times of a run."""
+    """What is to be said of times that are not those of the program; `find_run` says so of those that are."""
     from etude.analyse.program_figures import is_under_profiler
-    from etude.base.units import format_time
 
     if not found:
         return []
@@ -160,9 +163,6 @@ def told_of(job: "Job", found: "dict[str, Any]") -> list[str]:
         return ["times are those under the profiler; the program itself may be several times as fast"]
     if found["timing"] == "recorded" and found["step_ns"]:
         return ["the file does not say whose times it has: under a profiler, the program itself may be faster"]
-    if found["timing"] == "estimated":
-        low, high = format_time(found["low"]["step_ns"]), format_time(found["high"]["step_ns"])
-        return [f"times of the program are estimated: a step takes {low} to {high}"]
     return []
 
 
@@ -235,6 +235,7 @@ def find_run(
     job, card = open_job(path, groups, workers, ray=ray, times=wanted), cards.find(path)
     if times is not None:
         return job, Run(job, read_timing(job, times), card=card)
+    tell_times(job)
     if system:
         return job, simulated(job, system, card)
     if job.timing is None:
