@@ -52,6 +52,8 @@ ATTRIBUTES = """
 
 Times are int64 ns. In `.et` the exact ns travel as attributes `start_ns` and `duration_ns` beside the µs fields, which are rounded (halves up). Read back, ns win if they round to the µs field; else the µs field wins and a note says so. 0 µs without ns is unknown. A `Timing` holds `start_ns` and `end_ns` in blocks: one a rank if measured, one a class of ranks if folded.
 
+A job with the [times of its program](link.md#times-of-the-program), or an estimate of them, has the times under the profiler as well, on the same nodes: the columns `recorded_start_ns`, `recorded_end_ns` and `recorded_duration_ns`, and in `time_source` where the node's own times come from. A job of any other times has none of the four. `etude.open("job/", as_recorded=True)`, and `--as-recorded` of commands, give the job with the other timing; an edit leaves one. In Parquet and SQL `time_source` is a word: `light`, `corrected`, `recorded`.
+
 ## Job
 
 | field | meaning |
@@ -69,7 +71,7 @@ Times are int64 ns. In `.et` the exact ns travel as attributes `start_ns` and `d
 | `provenance` | what wrote it and from what: tool, model, device, ... |
 | `notes` | what a reader noticed and did not refuse |
 
-Parquet keeps all of this. `.et` and JSON keep what nodes and ranks say, the groups and the measured times. They have no place for `provenance` and `notes`, for how ranks share traces (`fold` finds that again), for the origin of times and the offsets of clocks, and for an end that is not start + duration (or start + `recorded_ns`, an attribute of linked traces); `etude convert` lists what it leaves out.
+Parquet keeps all of this. `.et` and JSON keep what nodes and ranks say, the groups and the measured times. They have no place for `provenance` and `notes`, for how ranks share traces (`fold` finds that again), for the origin of times and the offsets of clocks, and for an end that is not start + duration (or start + `recorded_ns`, an attribute of linked traces); `etude convert` lists what it leaves out. Whose times a job has is in the metadata of each rank (`timing`, `anchored`, ...: attributes of GlobalMetadata), where they are those of the program; the times under the profiler are in Parquet alone.
 
 """
 
@@ -106,6 +108,7 @@ def page() -> str:
     parts += ["\n### Kind\n\n", members(schema.Kind, dict(schema.KIND_TO_WIRE))]
     parts += ["\n### Collective\n\n", members(schema.Collective, dict(schema.COLLECTIVE_TO_WIRE))]
     parts += ["\n### LaneKind\n\n", members(schema.LaneKind)]
+    parts += ["\n### TimeSource\n\n", members(schema.TimeSource)]
     parts += ["\n### ValueKind\n\nThe field number on the wire is the value plus 2.\n\n", members(schema.ValueKind)]
     return "".join(parts)
 

@@ -9,9 +9,12 @@ import pytest
 
 from etude.base.errors import TraceError, UsageError
 from etude.capture.ingest import program_time
+from etude.capture.ingest.causal import convert, to_job
 from etude.capture.ingest.light_window import CALL, LightWindow, as_window, fitted, in_program_time, without_cost
 from etude.capture.ingest.program_time import ESTIMATED, PROGRAM, RECORDED, Times
 from etude.capture.link.device import DeviceTrace, read_device
+from etude.model.as_recorded import as_recorded, is_twice_timed
+from etude.model.schema import TimeSource
 
 US = 1000
 MAIN, STREAM = 11, 7
@@ -211,3 +214,27 @@ def test_a_time_that_nothing_reads_is_refused():
         program_time.timed(traced([event("cpu_op", "aten::add", 0.0, 5.0)]), {}, {}, Times(unprofiled_ns=US))
     _, found = program_time.timed(full(), {}, {}, Times(unprofiled_ns=150 * US))
     assert found.kind == ESTIMATED
+
+
+def test_nodes_keep_when_they_ran_under_the_profiler_and_say_where_their_times_come_from():
+    recorded, (moved, _) = full(), in_program_time(full(), window(steps=3))
+    job = to_job("run", [convert(moved)])
+    trace = job.traces[0]
+    kernels = np.flatnonzero(trace.stream == STREAM)
+    assert trace.duration_ns[kernels].tolist() == trace.recorded_duration_ns[kernels].tolist() == [20 * US] * 6
+    assert (trace.time_source[kernels] == TimeSource.LIGHT).all()
+    assert trace.recorded_start_ns[kernels].tolist() == [US * at for at in (165, 465, 765, 1165, 1465, 1765)]
+    operators = [row for row in range(len(trace)) if trace.text("name", row) == "aten::add"]
+    assert (trace.time_source[operators] == TimeSource.CORRECTED).all()
+    assert (trace.recorded_end_ns - trace.recorded_start_ns)[operators].tolist() == [200 * US] * 6
+    before, after = to_job("run", [convert(recorded)]), as_recorded(job)
+    assert after.timing is not None and before.timing is not None
+    assert after.timing.span() == before.timing.span()
+    assert after.traces[0].duration_ns.sum() == before.traces[0].duration_ns.sum()
+    assert not is_twice_timed(before.traces[0])
+
+
+def test_an_estimate_has_nothing_measured_lightly():
+    moved, _ = program_time.timed(full(), {}, {}, Times(unprofiled_ns=150 * US))
+    source = convert(moved).part.trace.time_source
+    assert set(source.tolist()) == {TimeSource.CORRECTED, TimeSource.RECORDED}

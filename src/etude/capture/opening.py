@@ -41,6 +41,7 @@ def open(
     advance: Callable[[int], None] = lambda amount: None,
     spread: runs.Spread | None = None,
     times: runs.Times | None = None,
+    as_recorded: bool = False,
 ) -> Job:
     """The job at `path`: a folder of `name.{rank}.et`, one such file, the prefix `folder/name`, JSON, a Parquet folder
     written by Etude, what PyTorch's profiler wrote (`.json`, `.json.gz`), dumps of its Flight Recorder, or a trace of
@@ -49,7 +50,8 @@ def open(
     is called as ranks are read, `workers` at a time (0: of large recordings as many as there are cores, else one).
     `ranks` and `passes` are for an ASTRA-sim text workload, which does not say how many there are. `spread` links the
     ranks of a recorded run elsewhere: `etude.extend.spread("auto")` on a Ray cluster whose machines see the same
-    files. `times` says whose times a recording gets: those of the program, by default, or those under the profiler.
+    files. `as_recorded` takes the times under the profiler, of a recording or a Parquet job that has those of the
+    program; `times` says in detail whose times a recording gets.
 
     Recorded times, where there are any, are kept as `job.timing`; `open_run` opens a job together with them, as
     analyses take it. Of a profiler's trace they are those of every operator, call and device activity.
@@ -64,6 +66,7 @@ def open(
             "already has a number of ranks", where=str(path), hint="--ranks applies only to text workloads"
         )
     options: dict[str, Any] = {"groups": groups, "workers": workers, "max_bytes": max_bytes, "advance": advance}
+    times = _recorded_times() if as_recorded else times
     kind = sniff(place)
     if spread is not None:
         if kind.read is not _read_run:
@@ -73,9 +76,27 @@ def open(
         options["spread"] = spread
     if times is not None:
         if kind.read not in (_read_run, _read_profile):
-            raise UsageError("is no recording of PyTorch's profiler: it has one set of times", where=str(path))
+            return _stored(kind.read(place, options), times, str(path))
         options["times"] = times
     return kind.read(place, options)
+
+
+def _recorded_times() -> runs.Times:
+    from etude.capture.ingest import runs
+
+    return runs.Times(as_recorded=True)
+
+
+def _stored(job: Job, times: runs.Times, where: str) -> Job:
+    """A job that was stored, with the times that are wanted: it has those it was written with, one set or both."""
+    from etude.model.as_recorded import as_recorded
+
+    if times.as_recorded:
+        return as_recorded(job, where)
+    raise UsageError(
+        "is no recording of PyTorch's profiler: only a recording is timed anew", where=where,
+        hint="--as-recorded applies to stored jobs as well",
+    )  # fmt: skip
 
 
 def open_run(path: str | os.PathLike[str], **options: Any) -> Run:
@@ -98,7 +119,7 @@ def check(path: str | os.PathLike[str], *, complete: bool = False, **options: An
     from etude.store import streamed
 
     place = remote.local(path)
-    read = _rank_by_rank(place, options)
+    read = None if options.get("times") else _rank_by_rank(place, options)
     if read is not None:
         return streamed.check_ranks(read, place, complete=complete, **options)
     return check_job(open(place, **options), complete=complete)
@@ -110,7 +131,7 @@ def summary(path: str | os.PathLike[str], **options: Any) -> dict[str, Any]:
     from etude.store import chakra, streamed
 
     place = remote.local(path)
-    read = _rank_by_rank(place, options)
+    read = None if options.get("times") else _rank_by_rank(place, options)
     if read is not None:
         return streamed.summarise_ranks(read, place, **options)
     job = open(place, **options)

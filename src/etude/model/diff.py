@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from etude.model.as_recorded import is_twice_timed
 from etude.model.fold import fold
 from etude.model.job import VALUE_COLUMNS, Job, ranges
-from etude.model.schema import UNKNOWN
+from etude.model.schema import TWICE_TIMED, UNKNOWN
 from etude.model.trace import Difference, Trace, first_difference
 
 SLOT_COLUMNS = ("group", "src", "dst")
@@ -62,7 +63,10 @@ def _programs(a: Job, b: Job, x: int, y: int) -> tuple[Trace, Trace]:
     first, second = a.traces[x], b.traces[y]
     if len(first) != len(second):
         return first, second
-    return first, second.replace(**{c: getattr(first, c) for c in (*VALUE_COLUMNS, *SLOT_COLUMNS)})
+    same: tuple[str, ...] = (*VALUE_COLUMNS, *SLOT_COLUMNS)
+    if is_twice_timed(first) != is_twice_timed(second):  # `.et` and JSON keep one of the two
+        same = (*same, *TWICE_TIMED)
+    return first, second.replace(**{c: getattr(first, c) for c in same})
 
 
 def _values(a: Job, b: Job, rank: int) -> Difference | None:

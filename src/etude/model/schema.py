@@ -103,6 +103,18 @@ class Why(IntEnum):
         return "-lseytacp"[self]
 
 
+class TimeSource(IntEnum):
+    """Where the times of a node come from, in a job whose times are those of the program; NONE in any other."""
+
+    NONE = 0
+    LIGHT = 1
+    """As in the light window: measured with next to nothing."""
+    CORRECTED = 2
+    """As recorded in full, less what recording took."""
+    RECORDED = 3
+    """As long as recorded in full."""
+
+
 class LaneKind(IntEnum):
     """Units that execute in order."""
 
@@ -232,9 +244,15 @@ NODE: Final = (
     Column("in_strides", "int64", "text", "input strides as recorded", NO_TEXT, "in_strides", ValueKind.STRING),
     Column("out_strides", "int64", "text", "output strides as recorded", NO_TEXT, "out_strides", ValueKind.STRING),
     Column("parent", "int32", "row", "the operator that called this one; -1 none", -1, "parent", ValueKind.UINT64),
+    Column("time_source", "uint8", "TimeSource", "where its times come from; only with times of the program", 0),
+    Column("recorded_start_ns", "int64", "ns", "start under the profiler; only with times of the program", UNKNOWN),
+    Column("recorded_end_ns", "int64", "ns", "end under the profiler; only with times of the program", UNKNOWN),
+    Column("recorded_duration_ns", "int64", "ns", "own cost under the profiler, likewise", UNKNOWN),
     Column("layout", "int32", "Layout", "row of the layout list: which attributes the node has, in order", 0),
 )
 COLUMN: Final = {c.name: c for c in NODE}
+TWICE_TIMED: Final = ("time_source", "recorded_start_ns", "recorded_end_ns", "recorded_duration_ns")
+"""Columns of jobs with the times of the program: what the recording itself had. A job of any other times has none."""
 
 START_NS: Final = _int("start_ns", "ns", "recorded start", "start_ns")
 """Not a column of a Trace (recorded times are in Timing), but an attribute that Etude owns."""

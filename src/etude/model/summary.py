@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from etude.base.units import format_bytes, format_count, format_time
 from etude.kernels.arrays import distinct_values
+from etude.model.as_recorded import is_twice_timed
 from etude.model.job import Job
-from etude.model.schema import UNKNOWN, Collective, Kind
+from etude.model.schema import UNKNOWN, Collective, Kind, TimeSource
 from etude.model.trace import Trace
 
 
@@ -28,6 +29,7 @@ class Sums:
     bytes_sent: int = 0
     flops: int | None = None
     duration_ns: int | None = None
+    sources: list[int] = field(default_factory=lambda: [0] * len(TimeSource))
 
     def add(self, trace: Trace, ranks: int = 1) -> None:
         """Adds a trace that this many ranks run."""
@@ -45,6 +47,8 @@ class Sums:
         self.bytes_sent += ranks * (_known_sum(trace.in_bytes[trace.kind == Kind.SEND]) or 0)
         self.flops = _plus(self.flops, ranks, _known_sum(trace.flops[trace.kind == Kind.COMP]))
         self.duration_ns = _plus(self.duration_ns, ranks, _known_sum(trace.duration_ns))
+        for source, count in enumerate(_counts(trace.time_source, len(TimeSource)) if is_twice_timed(trace) else ()):
+            self.sources[source] += ranks * count
 
     def told(self) -> dict[str, Any]:
         return {
@@ -64,7 +68,12 @@ class Sums:
             },
             "flops": self.flops,
             "duration_ns": self.duration_ns,
+            **({"nodes_by_time_source": sources} if (sources := self._sources()) else {}),
         }
+
+    def _sources(self) -> dict[str, int]:
+        """Where the times of nodes come from; nothing of a job that does not say so."""
+        return {s.name.lower(): self.sources[s] for s in TimeSource if s and self.sources[s]}
 
 
 def summary(job: Job) -> dict[str, Any]:
@@ -131,6 +140,8 @@ def for_people(found: Mapping[str, Any]) -> dict[str, str]:
         "nodes": f"{found['nodes']:,}",
     }
     shown |= {f"  {kind}": f"{count:,}" for kind, count in found["nodes_by_kind"].items()}
+    if sources := found.get("nodes_by_time_source"):
+        shown["times of nodes"] = ", ".join(f"{count:,} {source}" for source, count in sources.items())
     shown["dependencies"] = f"{found['data_dependencies']:,} data, {found['ctrl_dependencies']:,} control"
     for row in found["collectives"]:
         shown[f"  {row['type']}"] = f"{row['count']:,} calls, {format_bytes(row['bytes'])} in"

@@ -102,6 +102,10 @@ class Trace:
     in_strides: I64
     out_strides: I64
     parent: I32
+    time_source: U8
+    recorded_start_ns: I64
+    recorded_end_ns: I64
+    recorded_duration_ns: I64
     layout: I32
 
     data_start: I64

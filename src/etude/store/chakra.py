@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 
 from etude.base.errors import FormatError, TraceError, UsageError
 from etude.model import timing as timings
+from etude.model.as_recorded import TIMES_TOLD, has_both_times
 from etude.model.job import MAX_WORLD, Job, Note, Part, assemble
 from etude.model.schema import RECORDED_NS, UNKNOWN, Kind, ValueKind
 from etude.model.trace import Trace
-from etude.store import compressed, worlds
+from etude.store import compressed, whose_times, worlds
 from etude.store.et_decode import Decoded, attribute, decode, decode_files
 from etude.store.et_encode import encode, encode_parts
 from etude.store.et_irregular import fields
@@ -214,6 +215,9 @@ def join(
     up."""
     own = [process_groups(d.trace) for d in decoded] if recorded is None else recorded
     decoded, said = _without_world(ranks, decoded, table, own)
+    times = whose_times.said(d.metadata for d in decoded)
+    if times:
+        decoded = [replace(d, metadata=whose_times.without_times(d.metadata, times)) for d in decoded]
     parts, world_size = _parts(ranks, decoded, table, own, said)
     return assemble(
         name,
@@ -221,7 +225,7 @@ def join(
         more_groups=list(table.items()),
         world_size=world_size,
         timing=timings.measured([d.start_ns for d in decoded], [recorded_durations(d.trace) for d in decoded]),
-        provenance={"source_format": source_format},
+        provenance={"source_format": source_format} | times,
     )
 
 
@@ -379,7 +383,7 @@ def for_rank(job: Job, rank: int, world: int = 0) -> tuple[Decoded, int, int]:
     start_ns: NDArray[np.int64] = np.broadcast_to(np.int64(UNKNOWN), (len(trace),))
     if job.timing is not None:
         start_ns = job.timing.block(i)[0]
-    metadata = job.metadata[int(job.metadata_of[i])]
+    metadata = whose_times.with_times(job.metadata[int(job.metadata_of[i])], job.provenance)
     if world:
         metadata = worlds.with_world(metadata, world)
     found = Decoded(trace, metadata, names, job.peer_slots(rank), start_ns, ())
@@ -425,7 +429,10 @@ def write_ranks(
 
 def left_behind(job: Job) -> list[str]:
     """Messages about what a job has that neither `.et` nor JSON can store."""
-    found = [f"its provenance ({', '.join(told)})"] if (told := sorted({*job.provenance} - {"source_format"})) else []
+    told = sorted({*job.provenance} - {"source_format", *TIMES_TOLD})
+    found = [f"its provenance ({', '.join(told)})"] if told else []
+    if has_both_times(job):
+        found.append("the times under the profiler")
     if noticed := sum(not note.in_file for note in job.notes):
         found.append(f"notes of its reader ({noticed})")
     timing = job.timing

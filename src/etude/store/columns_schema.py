@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from etude.model.job import VALUE_COLUMNS
-from etude.model.schema import NODE, Collective, Column, Kind, ValueKind, Why
+from etude.model.schema import NODE, Collective, Column, Kind, TimeSource, ValueKind, Why
 
 FORMAT: Final = "etude job"
 MANIFEST: Final = "manifest.json"
@@ -35,7 +35,8 @@ COLLECTIVES: Final = tuple(c.name for c in Collective)
 WHYS: Final = tuple(w.name.lower() for w in Why)
 EDGES: Final = ("data", "ctrl")
 VALUE_KINDS: Final = tuple(k.name.lower() for k in ValueKind)
-WORDS: Final = {"kind": KINDS, "collective": COLLECTIVES}
+SOURCES: Final = tuple(s.name.lower() for s in TimeSource)
+WORDS: Final = {"kind": KINDS, "collective": COLLECTIVES, "time_source": SOURCES}
 """Node columns that are enums here and words in the file."""
 
 NEVER_NULL: Final = {"source_id", "kind", "io", "layout"}
@@ -116,5 +117,8 @@ OPTIONAL: Final = {
 """Columns that a file may leave out."""
 OPTIONAL_FILES: Final = {"values", "timing"}
 
-DELTA: Final = {"trace", "node", "source_id", "on", "position", "rank", "block", "start_ns", "end_ns", "layout"}
+DELTA: Final = {
+    "trace", "node", "source_id", "on", "position", "rank", "block", "start_ns", "end_ns", "layout",
+    "recorded_start_ns", "recorded_end_ns",
+}  # fmt: skip
 """Columns whose values are mostly close to the previous one."""

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from etude.base.errors import UsageError
 from etude.model.job import VALUE_COLUMNS, Job
-from etude.model.schema import NODE, LaneKind
+from etude.model.schema import NODE, TWICE_TIMED, LaneKind
 from etude.store import columns
 from etude.store import columns_schema as schema
 from etude.store.columns_files import File, first_line
@@ -236,7 +236,7 @@ def _nodes(found: dict[str, set[str]], has_base: bool) -> str:
 
     parts = ["r.rank", "n.node", "n.trace", f"{_id('n.source_id', has_base)} AS source_id"]
     for c in NODE:
-        if c.name in _OWN_WAY:
+        if c.name in _OWN_WAY or (c.name in TWICE_TIMED and c.name not in present):
             continue
         kind = "VARCHAR" if c.is_text or c.name in schema.WORDS else _SQL_TYPE[c.dtype]
         plain = f"n.{c.name}" if c.name in present else f"NULL::{kind}"

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from etude.base.errors import TraceError
 from etude.capture.ingest import light_kernels as k
 from etude.capture.ingest.events import DEVICE, OPERATORS, is_call_category
-from etude.capture.link.device import DeviceTrace
+from etude.capture.link.device import DeviceTrace, RecordedTimes
 from etude.model.schema import UNKNOWN
 
 I64 = NDArray[np.int64]
@@ -411,6 +411,7 @@ class _Clock:
         self.full = full
         self.recorded: dict[int, list[I64]] = {}
         self.program: dict[int, list[I64]] = {}
+        self.paired: list[I64] = []
         self.rows: list[I64] = []
         self.begin: list[I64] = []
         self.until: list[I64] = []
@@ -418,6 +419,7 @@ class _Clock:
     def take(self, number: int, pairs: tuple[I64, I64], light: LightWindow, shift: int, which: int) -> None:
         """A step: its paired events are at those moments of the light step, moved by `shift`."""
         full, (rows, events) = self.full, pairs
+        self.paired.append(rows)
         step = light.steps_ns[which]
         begin, end = full.steps[number]
         for thread in np.unique(full.device.tid[rows]).tolist() if len(rows) else [full.thread]:
@@ -458,7 +460,10 @@ class _Clock:
         self._place(start, end)
         length = np.where(device.duration_ns >= 0, end - start, device.duration_ns)
         start = np.where(known, start, device.start_ns)
-        return replace(device, start_ns=start, duration_ns=length, base_ns=base_ns)
+        light = np.zeros(len(device), bool)
+        light[np.concatenate([*self.paired, *self.rows, np.zeros(0, np.int64)])] = True
+        recorded = RecordedTimes(device.start_ns, device.duration_ns, device.base_ns, light)
+        return replace(device, start_ns=start, duration_ns=length, base_ns=base_ns, recorded=recorded)
 
     def _place(self, start: I64, end: I64) -> None:
         """Activities at their times; those that are not paired by their neighbours on the stream."""

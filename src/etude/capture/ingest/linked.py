@@ -13,6 +13,7 @@ from etude.base.files import let_go
 from etude.capture.ingest.graph import SEGMENT_NAME
 from etude.capture.ingest.members import RankTimes, own_times
 from etude.capture.ingest.program_time import AS_RECORDED, RECORDED, Timed
+from etude.model.as_recorded import is_twice_timed
 from etude.model.cutting import kept
 from etude.model.job import Job, Note, Part, assemble
 from etude.model.match import match
@@ -56,7 +57,8 @@ def with_notes(one: Linked, said: Iterable[str]) -> Linked:
 
 def to_job(name: str, ranks: Sequence[Linked]) -> Job:
     """The ranks of one run as a job; `job.timing` holds all recorded starts and ends."""
-    ranks = _one_beginning(_without_waiting(_own_names(sorted(ranks, key=lambda one: one.part.rank))))
+    named = _own_names(sorted(ranks, key=lambda one: one.part.rank))
+    ranks = _with_recorded(_one_beginning(_without_waiting(named)), named)
     timing = Timing(
         origin=Origin.MEASURED,
         start_ns=tuple(one.start_ns for one in ranks),
@@ -126,6 +128,28 @@ def _one_beginning(ranks: list[Linked]) -> list[Linked]:
         start[first] = early
         shifted.append(replace(one, part=replace(one.part, trace=trace.replace(duration_ns=duration)), start_ns=start))
     return shifted
+
+
+def _with_recorded(ranks: list[Linked], before: Sequence[Linked]) -> list[Linked]:
+    """The times of the recording, together with those of the program, once the same is done to them."""
+    if len(ranks) < 2 or not all(is_twice_timed(one.part.trace) for one in before):
+        return ranks
+    as_it_was = []
+    for one in before:
+        trace = one.part.trace
+        part = replace(one.part, trace=trace.replace(duration_ns=trace.recorded_duration_ns))
+        as_it_was.append(
+            replace(one, part=part, start_ns=trace.recorded_start_ns, end_ns=trace.recorded_end_ns, timed=AS_RECORDED)
+        )
+    found = []
+    for one, other in zip(ranks, _one_beginning(_without_waiting(as_it_was)), strict=True):
+        trace = one.part.trace.replace(
+            recorded_start_ns=other.start_ns,
+            recorded_end_ns=other.end_ns,
+            recorded_duration_ns=other.part.trace.duration_ns,
+        )
+        found.append(replace(one, part=replace(one.part, trace=trace)))
+    return found
 
 
 def _provenance(ranks: Sequence[Linked]) -> dict[str, str]:

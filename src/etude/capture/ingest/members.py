@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from etude.capture.ingest.clocks import NOISE_NS, Clocks, GroupCalls, clocks
 from etude.kernels.arrays import distinct_values
+from etude.model.as_recorded import with_lengths
 from etude.model.match import Matching
-from etude.model.schema import RECORDED_NS, UNKNOWN, ValueKind, Why
+from etude.model.schema import UNKNOWN, Why
 from etude.model.trace import Trace
 
 I32 = NDArray[np.int32]
@@ -62,7 +63,7 @@ class RankTimes:
     def changed(self) -> Trace:
         """The trace with its new durations, and changed recorded lengths."""
         trace = self.trace.replace(duration_ns=self.duration_ns)
-        return _with_lengths(trace, self.end_ns - self.start_ns) if self.moved else trace
+        return with_lengths(trace, self.end_ns - self.start_ns) if self.moved else trace
 
 
 def own_times(ranks: Sequence[RankTimes], matching: Matching) -> Clocks:
@@ -157,18 +158,3 @@ def _end_sends(rank: RankTimes, rows: I32, end_ns: I64) -> None:
         if late > 0:
             rank.start_ns[after] -= late
             rank.duration_ns[after] += late
-
-
-def _with_lengths(trace: Trace, length_ns: I64) -> Trace:
-    """The attribute RECORDED_NS of the nodes that have it set to these lengths."""
-    place = np.full(len(trace.layouts), -1, np.int64)
-    for number, layout in enumerate(trace.layouts):
-        cell = 0
-        for attr in layout:
-            if attr.name == RECORDED_NS and attr.kind == ValueKind.INT64:
-                place[number] = cell
-            cell += attr.in_cell
-    rows = np.flatnonzero(place[trace.layout] >= 0)
-    cells = trace.cells.copy()
-    cells[trace.cell_start()[rows] + place[trace.layout[rows]]] = length_ns[rows]
-    return trace.replace(cells=cells)

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import numpy as np
+
 from etude.base.errors import UsageError
 from etude.capture.ingest.light_window import Joined, LightWindow, as_window, fitted, in_program_time, without_cost
 from etude.capture.link.device import DeviceTrace
@@ -91,6 +93,8 @@ def _timed(
     if not joined.done:
         return device, Timed(note=f"times are as recorded, because {joined.why_not}")
     low, high = (min(sides), max(sides)) if len(sides) > 1 else (step_ns * (1 - UNSURE), step_ns * (1 + UNSURE))
+    if moved.recorded is not None:  # nothing was measured lightly
+        moved = replace(moved, recorded=replace(moved.recorded, light=np.zeros(len(moved), bool)))
     return moved, Timed(ESTIMATED, True, round(full[0].step_ns), round(low), round(max(high, eased.step_ns)))
 
 

@@ -107,6 +107,17 @@ _RANGES = Scanner((JsonField("cat", WORD), JsonField("args", TEXT)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class RecordedTimes:
+    """Times under the profiler, of events that now have those of the program."""
+
+    start_ns: I64
+    duration_ns: I64
+    base_ns: int
+    light: NDArray[np.bool_]
+    """Events that the light window has as well."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class DeviceTrace:
     """One rank's events; row i is the i-th event of the file. UNKNOWN: not recorded."""
 
@@ -141,6 +152,8 @@ class DeviceTrace:
     """Other arguments, as listed in RARE_INT and RARE_TEXT: (rows ascending, numbers or positions of text)."""
     counters: tuple[tuple[int, dict[str, float]], ...] = ()
     """(row, counter -> value) of each range in which CUPTI counted, rows ascending."""
+    recorded: RecordedTimes | None = None
+    """What the times were, if they are now those of the program."""
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -211,6 +224,7 @@ def read_device(heap: U8, size: int, path: str = "") -> DeviceTrace:
         rare={key: rows.rare[key] for key in RARE_INT.values()}
         | {key: (rows.rare[key][0], places[key]) for key in RARE_TEXT.values()},
         counters=counters,
+        recorded=None,
     )
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.model import text
+from etude.model.as_recorded import TIMES_TOLD, has_both_times, without_recorded
 from etude.model.job import DEFAULT_METADATA, VALUE_COLUMNS, Groups, Job
 from etude.model.rounding import on_grid
 from etude.model.schema import NODE, UNKNOWN, Collective, Kind, ValueKind
@@ -133,7 +134,7 @@ def anonymise(job: Job, options: AnonymiseOptions | None = None) -> tuple[Job, H
     hidden.counts["threads"] = len(threads)
     first_step = _first_step(job)
     hidden.counts["steps"] = first_step
-    traces = tuple(_hide(trace, options, threads, first_step, hidden) for trace in job.traces)
+    traces = tuple(_hide(trace, options, threads, first_step, hidden) for trace in _other_times(job, options))
     # Each group gets a number of its own; "0" means all ranks to those who read a file without a group table.
     numbers = tuple(str(number + 1) for number in range(len(job.groups)))
     groups = Groups(numbers, job.groups.start, job.groups.members, job.groups.known)
@@ -149,7 +150,7 @@ def anonymise(job: Job, options: AnonymiseOptions | None = None) -> tuple[Job, H
             metadata_of=np.zeros(len(job), np.int32),
             values={rank: dict(own) | _rounded(own, options, hidden) for rank, own in job.values.items()},
             timing=_times(job, options, hidden),
-            provenance={"tool": "etude anonymise"},
+            provenance={"tool": "etude anonymise"} | {k: v for k, v in job.provenance.items() if k in TIMES_TOLD},
             notes=(),
         ),
         hidden,
@@ -302,6 +303,17 @@ def _times(job: Job, options: AnonymiseOptions, hidden: Hidden) -> Timing | None
         aligned=timing.aligned,
         partial=timing.partial,
     )
+
+
+def _other_times(job: Job, options: AnonymiseOptions) -> list[Trace]:
+    """The traces with their times under the profiler counted from the first, where start times stay; else without."""
+    if not has_both_times(job) or not options.times_stay:
+        return [without_recorded(trace) for trace in job.traces]
+    first = min(int(trace.recorded_start_ns.min()) for trace in job.traces)
+    return [
+        trace.replace(recorded_start_ns=trace.recorded_start_ns - first, recorded_end_ns=trace.recorded_end_ns - first)
+        for trace in job.traces
+    ]
 
 
 def _work(trace: Trace, hidden: Hidden) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from etude.base.errors import MismatchError
 from etude.kernels.arrays import F64, I64, Bool
+from etude.model.as_recorded import without_recorded
 from etude.model.frames import DISPATCH, frames
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind, Why
@@ -107,7 +108,7 @@ class _Pair:
         # one operator here may be two there: the total is the time of as many steps
         total = self.other_ns * _steps(self.trace) / _steps(self.other)
         duration[nodes] = np.rint(took * (total / took.sum() if took.sum() else 1.0)).astype(np.int64)
-        return self.trace.replace(duration_ns=duration)
+        return without_recorded(self.trace).replace(duration_ns=duration)
 
     def _other_times(self, own: F64) -> F64:
         """Device time of each node's operator in the other recording: the occurrence with the same number, else the

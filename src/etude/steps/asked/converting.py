@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from etude.base.errors import UsageError
 from etude.base.figures import figure
@@ -169,7 +170,7 @@ def write_as(
     with writing(place, force=force) as folder, progress(f"writing {place}", len(job)) as advance:
         folder.mkdir()
         packed = "" if how.compress == Compression.NONE else f".{how.compress}"
-        _write(folded(job) if how.fold and how.to == TargetFormat.PARQUET else job, folder, how.to, packed, advance)
+        write_files(job, folder, how.to, packed, advance, fold=how.fold)
         if card is not None:
             cards.write(card, folder / cards.NAME)
     notes = tuple(_cannot_run(problems, how.dialect))
@@ -180,13 +181,17 @@ def _size(job: Job) -> str:
     return f"{counted(len(job), 'rank')}, {counted(job.nodes, 'node')}"
 
 
-def _write(job: Job, folder: Path, to: str, packed: str, advance: Any) -> None:
+def write_files(
+    job: Job, folder: Path, to: str, packed: str = "", advance: Callable[[int], None] = lambda amount: None,
+    *, fold: bool = True,
+) -> None:  # fmt: skip
+    """The files of a job, in an existing folder; `packed`: the ending of how they are compressed."""
     if to == "et":
         chakra.write_job(job, folder, suffix=f".et{packed}", advance=advance)
     elif to == "json":
         json_store.write_job(job, folder, suffix=f".json{packed}", advance=advance)
     else:
-        columns.write_job(job, folder)
+        columns.write_job(folded(job) if fold else job, folder)
 
 
 def in_dialect(job: Job, to: str, dialect: str) -> tuple[Job, list[str]]:

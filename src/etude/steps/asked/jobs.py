@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.figures import argument, figure
 from etude.base.talk import progress
+from etude.steps.asked.times import TimesInput, TimesWanted, tell_times, times_wanted
 
 if TYPE_CHECKING:
-    from etude.capture.ingest import runs
     from etude.model.job import Job
 
 JOB_HELP = (
@@ -22,7 +22,7 @@ GROUPS_HELP = "communicator-group file; by default `name.json` next to the files
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobInput:
+class JobInput(TimesInput):
     """Parameters of what reads a job."""
 
     path: str = argument("path", JOB_HELP, like="job/")
@@ -43,19 +43,24 @@ class JobSource:
     groups: Path | None = None
     workers: int = 0
     max_bytes: int | None = None
+    times: TimesWanted = None
 
     @classmethod
     def of(cls, asked: JobInput, path: str = "") -> "JobSource":
         """The job that is asked for, or one of several, at `path`."""
         groups = None if asked.groups is None else Path(asked.groups)
-        return cls(Path(path or asked.path), groups, asked.workers, asked.max_bytes)
+        return cls(Path(path or asked.path), groups, asked.workers, asked.max_bytes, times_wanted(asked))
 
     def open(self, **options: Any) -> "Job":
-        return open_job(self.path, self.groups, self.workers, self._limit(), **options)
+        job = open_job(self.path, self.groups, self.workers, self._limit(), times=self.times, **options)
+        tell_times(job)
+        return job
 
-    def options(self) -> Any:
+    @contextmanager
+    def options(self) -> "Iterator[dict[str, Any]]":
         """What readers take, with a bar while they read."""
-        return read_options(self.path, self.groups, self.workers, self._limit())
+        with read_options(self.path, self.groups, self.workers, self._limit()) as options:
+            yield options | ({} if self.times is None else {"times": self.times})
 
     def _limit(self) -> str | None:
         return None if self.max_bytes is None else str(self.max_bytes)
@@ -70,7 +75,7 @@ def open_job(
     ranks: int | None = None,
     passes: int | None = None,
     ray: str = "",
-    times: "runs.Times | None" = None,
+    times: TimesWanted = None,
 ) -> "Job":
     """The job at `path`, with a bar while it is read."""
     from etude.capture import opening

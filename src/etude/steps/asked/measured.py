@@ -9,6 +9,7 @@ from etude.base.figures import argument, figure, part
 from etude.base.outputs import Place, Printed
 from etude.base.parameters import spelled
 from etude.base.talk import progress, say
+from etude.steps.asked.times import TimesInput, TimesWanted, times_wanted
 
 if TYPE_CHECKING:
     from etude.cost.stacks import Stack
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calibrate:
+class Calibrate(TimesInput):
     """Your own software stack, from measured steps or a recorded run
 
     etude calibrate measured.csv --from nemo -o my-stack.yaml
@@ -45,6 +46,7 @@ class CalibrateInputs:
     ran_on: "System | None"
     """None: the steps of a CSV, which name their systems."""
     place: Place
+    times: TimesWanted = None
 
 
 def calibrate_inputs(asked: Calibrate) -> CalibrateInputs:
@@ -62,7 +64,7 @@ def calibrate_inputs(asked: Calibrate) -> CalibrateInputs:
         raise UsageError(
             "a recorded run needs the system that it ran on", where=f"PATH {asked.path}", hint=f"{said} dgx-h100"
         )
-    return CalibrateInputs(path, start, open_system(asked.ran_on), place)
+    return CalibrateInputs(path, start, open_system(asked.ran_on), place, times_wanted(asked))
 
 
 def calibrated(given: CalibrateInputs) -> "Calibrated":
@@ -86,7 +88,8 @@ def _calibrated(given: CalibrateInputs) -> "Calibrated":
 
     name = given.place.path.stem
     if given.ran_on is not None:
-        return calibrate_run(RunSource(given.path, workers=1).open(), given.ran_on, given.start, name)
+        run = RunSource(given.path, workers=1, times=given.times).open()
+        return calibrate_run(run, given.ran_on, given.start, name)
     rows = read_rows(given.path)
     with progress("simulating rows", len(rows)) as advance:
         return calibrate(rows, given.start, name, advance=advance)

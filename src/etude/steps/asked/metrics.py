@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.figures import figure
 from etude.base.talk import say
-from etude.steps.asked.jobs import open_job
 from etude.steps.asked.runs import Analysis, RanOnInput, RunSource, grown, record_of, told_of
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def metrics_of(given: MetricsInputs) -> "tuple[pa.Table, bool, dict[str, Any]]":
     if given.traffic:
         from etude.analyse.traffic import traffic
 
-        return traffic(open_job(given.source.path, given.source.groups, given.source.workers)), True, {}
+        return traffic(given.source.job()), True, {}
     table, about = _metrics(given)
     return table, given.exact, about
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from etude.base.errors import UsageError
 from etude.steps.asked.runs import RunSource
+from etude.steps.asked.times import TimesWanted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,14 +60,16 @@ def _by_number(place: Path) -> list[tuple[int, str]]:
     return _number(place.name)
 
 
-def opened_runs(path: Path, workers: int, system: str = "", times: Path | None = None) -> "list[tuple[Path, Run]]":
+def opened_runs(
+    path: Path, workers: int, system: str = "", times: Path | None = None, *, wanted: TimesWanted = None
+) -> "list[tuple[Path, Run]]":
     """The runs at a place, each with its own."""
     places = runs_at(path)
     if len(places) > 1 and times is not None:
         raise UsageError(
             "a file of times belongs to one run", where=str(path), hint=f"give one of the {len(places)} runs"
         )
-    found = [(place, RunSource(place, system, times, workers=workers).open()) for place in places]
+    found = [(place, RunSource(place, system, times, workers=workers, times=wanted).open()) for place in places]
     _refuse_ranks(path, [run for _, run in found])
     return found
 

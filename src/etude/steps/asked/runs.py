@@ -11,7 +11,7 @@ from etude.base.outputs import Tabled
 from etude.base.parameters import spelled
 from etude.base.talk import progress, say
 from etude.steps.asked.jobs import GROUPS_HELP, JOB_HELP, open_job
-from etude.steps.asked.times import TimesInput, times_wanted
+from etude.steps.asked.times import TimesInput, tell_times, times_wanted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -120,6 +120,10 @@ class RunSource:
             raise no_times(self.path)
         return run
 
+    def job(self) -> "Job":
+        """The job alone."""
+        return open_job(self.path, self.groups, self.workers, times=self.times)
+
     def find(self) -> "tuple[Job, Run | None]":
         """As `open`, for what is also known of a job that has no times."""
         from etude.model.run import Run
@@ -132,6 +136,7 @@ class RunSource:
         card = cards.find(self.path)
         if self.timing is not None:
             return job, Run(job, read_timing(job, self.timing), card=card)
+        tell_times(job)
         if self.system:
             return job, simulated(job, self.system, card)
         if job.timing is None:
@@ -175,9 +180,8 @@ class Analysed:
 
 
 def told_of(job: "Job", found: "dict[str, Any]") -> list[str]:
-    """What is to be said of the times of a run."""
+    """What is to be said of times that are not those of the program; `RunSource.find` says so of those that are."""
     from etude.analyse.program_figures import is_under_profiler
-    from etude.base.units import format_time
 
     if not found:
         return []
@@ -185,9 +189,6 @@ def told_of(job: "Job", found: "dict[str, Any]") -> list[str]:
         return ["times are those under the profiler; the program itself may be several times as fast"]
     if found["timing"] == "recorded" and found["step_ns"]:
         return ["the file does not say whose times it has: under a profiler, the program itself may be faster"]
-    if found["timing"] == "estimated":
-        low, high = format_time(found["low"]["step_ns"]), format_time(found["high"]["step_ns"])
-        return [f"times of the program are estimated: a step takes {low} to {high}"]
     return []
 
 

@@ -9,6 +9,7 @@ from etude.base.outputs import Tabled
 from etude.base.talk import say
 from etude.steps.asked.jobs import JOB_HELP, open_job
 from etude.steps.asked.runs import RunSource, simulated
+from etude.steps.asked.times import TimesInput, TimesWanted, times_wanted
 
 if TYPE_CHECKING:
     from etude.model.run import Run
@@ -18,7 +19,7 @@ DEFAULT = "dgx-h100"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Similarity:
+class Similarity(TimesInput):
     """How similar two jobs are: distances of distributions, sums, simulated times; or kernel by kernel
 
     Figures are those of a mean rank in a mean step, so jobs of other size compare. A distance is 0 where both are the
@@ -56,10 +57,12 @@ class SimilarityInputs:
     system: str
     kernels: bool
     ran_on: str
+    times: TimesWanted = None
 
 
 def similarity_inputs(asked: Similarity) -> SimilarityInputs:
-    return SimilarityInputs(Path(asked.a), Path(asked.b), asked.system, asked.kernels, asked.ran_on)
+    paths, wanted = (Path(asked.a), Path(asked.b)), times_wanted(asked)
+    return SimilarityInputs(*paths, asked.system, asked.kernels, asked.ran_on, wanted)
 
 
 def similarity_of(given: SimilarityInputs) -> Any:
@@ -68,7 +71,8 @@ def similarity_of(given: SimilarityInputs) -> Any:
 
     if given.kernels:
         return _kernels(given)
-    return likeness(open_job(given.a), open_job(given.b), open_system(given.system) if given.system else None)
+    a, b = (open_job(path, times=given.times) for path in (given.a, given.b))
+    return likeness(a, b, open_system(given.system) if given.system else None)
 
 
 def _kernels(given: SimilarityInputs) -> Any:
@@ -89,7 +93,7 @@ def _kernels(given: SimilarityInputs) -> Any:
 
 def _runs(given: SimilarityInputs) -> "list[Run]":
     """Both runs as recorded; if one has no times, both simulated on the default system."""
-    found = [RunSource(path, given.system).find() for path in (given.a, given.b)]
+    found = [RunSource(path, given.system, times=given.times).find() for path in (given.a, given.b)]
     if any(run is None for _, run in found):
         say(f"note: no times were recorded; both are simulated on {DEFAULT}")
         return [simulated(job, DEFAULT) for job, _ in found]

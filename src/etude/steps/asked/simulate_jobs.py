@@ -9,6 +9,7 @@ from etude.base.talk import progress, say
 from etude.base.units import format_time
 from etude.steps.asked.jobs import GROUPS_HELP, JOB_HELP, JobSource
 from etude.steps.asked.simulate import Fabric, SimulationRun, say_notes, write_times
+from etude.steps.asked.times import TimesInput, times_wanted
 
 if TYPE_CHECKING:
     from etude.run.simulate.together import Together
@@ -19,7 +20,7 @@ BUSIEST = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulateJobs(SimulationRun):
+class SimulateJobs(TimesInput, SimulationRun):
     """Several jobs on one fabric: how much they slow each other down, and over which links
 
     etude simulate jobs a/ b/ --at 0,5ms --system dgx-h100 --network flow
@@ -55,7 +56,8 @@ def jobs_inputs(asked: SimulateJobs) -> JobsInputs:
 
     workers, limit, paths = asked.workers, asked.max_bytes, asked.paths
     groups = Path(asked.groups) if len(paths) == 1 and asked.groups is not None else None
-    sources = tuple(JobSource(Path(path), groups, workers, limit) for path in paths)
+    times = times_wanted(asked)
+    sources = tuple(JobSource(Path(path), groups, workers, limit, times) for path in paths)
     at_ns, places = starts_of(asked.at, len(paths)), ranks_of(asked.place, len(paths))
     return JobsInputs(sources, at_ns, places, Fabric.of(asked, len(paths)))
 

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.figures import figure
 from etude.base.talk import say
-from etude.steps.asked.jobs import open_job
 from etude.steps.asked.runs import Analysed, Analysis, RunSource
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ class StragglerInputs:
             job, run = source.find()
         except DeadlockError as problem:
             say(f"note: its simulation does not complete: {problem.problem}")
-            job, run = open_job(source.path, source.groups, source.workers), None
+            job, run = source.job(), None
         if run is None:
             say("note: without times only missing participants can be found; --system dgx-h100 simulates")
             found = missing_only(job)

@@ -1,15 +1,20 @@
 """Whose times a recording gets: the parameters of everything that reads one."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from etude.base.figures import figure
 from etude.base.parameters import is_given
+from etude.base.talk import say
+from etude.base.units import format_time
 
 if TYPE_CHECKING:
     from etude.capture.ingest import runs
+    from etude.model.job import Job
 
 PANEL = "Times of a recording"
+TimesWanted: TypeAlias = "runs.Times | None"
+"""Whose times are wanted; None: those of the program, as far as they are known, or as the job has them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,14 +33,26 @@ class TimesInput:
     )  # fmt: skip
 
 
-def times_wanted(asked: Any) -> "runs.Times | None":
-    """Whose times were asked for; None: those of the program, as far as they are known."""
+def times_wanted(asked: Any) -> TimesWanted:
+    """Whose times were asked for."""
     if not any(is_given(asked, name) for name in ("as_recorded", "anchor", "unprofiled")):
         return None
     from etude.capture.ingest import runs
 
     if asked.as_recorded:
         return runs.Times(as_recorded=True)
-    if asked.unprofiled:
-        return runs.Times(unprofiled_ns=asked.unprofiled)
+    if is_given(asked, "unprofiled"):
+        return runs.Times(unprofiled_ns=asked.unprofiled or 0)
     return runs.Times(anchor=asked.anchor)
+
+
+def tell_times(job: "Job") -> None:
+    """Says whose times a job has, if they are those of the program or an estimate of them."""
+    told = job.provenance
+    if told.get("timing") == "estimated":
+        low, high = (format_time(int(told[f"timing_{side}_ns"])) for side in ("low", "high"))
+        say(f"note: times of the program are estimated: a step takes {low} to {high}")
+    elif told.get("timing") == "program":
+        took = told.get("timing_recorded_step_ns")
+        under = f"; a step took {format_time(int(took))} under the profiler" if took else ""
+        say(f"note: times are those of the program{under}")

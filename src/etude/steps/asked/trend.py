@@ -10,6 +10,7 @@ from etude.base.figures import argument, figure, part
 from etude.base.outputs import Place, Printed, Written
 from etude.base.talk import progress, say
 from etude.steps.asked.runs import RunInput, RunSource, times_of
+from etude.steps.asked.times import times_wanted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,7 +65,7 @@ class TrendOf(Written):
     least: float = figure("number", "smallest change of level that is reported", 0.03, zero=True)
     detect: bool = figure("switch", "print the findings alone", False)
     out: str | None = figure("out", "write the whole result as JSON, for `--jitter @FILE`", None, names=("-o",))
-    reading: RunInput = part(RunInput, only=("system", "timing", "workers"))
+    reading: RunInput = part(RunInput, but=("path", "groups"))
     output: Printed = part(Printed)
 
 
@@ -108,7 +109,8 @@ def _sources(asked: TrendOf) -> tuple[RunSource, ...]:
     system, timing = times_of(reading)
     if timing is not None and len(paths) > 1:
         raise UsageError(f"one file of times for {len(paths)} recordings", hint="--timing needs exactly one run")
-    return tuple(RunSource(path, system, timing, workers=reading.workers) for path in paths)
+    workers, wanted = reading.workers, times_wanted(reading)
+    return tuple(RunSource(path, system, timing, workers=workers, times=wanted) for path in paths)
 
 
 def _period(text: str) -> int | None:

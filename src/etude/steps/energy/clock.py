@@ -22,6 +22,7 @@ from etude.cost.stacks.stack import tuned
 from etude.cost.traces import ops_of
 from etude.kernels.arrays import F64, I64
 from etude.machine.system import Device
+from etude.model.as_recorded import without_recorded
 from etude.model.frames import frames
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind
@@ -99,7 +100,9 @@ def slowed(job: Job, device: Device, ratio: float) -> Job:
         return job
     found = [_at_clock(trace, device, ratio) for trace in job.traces]
     pairs = zip(job.traces, found, strict=True)
-    traces = [trace.replace(duration_ns=_times(trace.duration_ns, own, by)) for trace, (own, by) in pairs]
+    traces = [
+        without_recorded(trace).replace(duration_ns=_times(trace.duration_ns, own, by)) for trace, (own, by) in pairs
+    ]
     values = {
         rank: {
             name: _times(column, *found[int(job.trace_of[job.index(rank)])]) if name == "duration_ns" else column

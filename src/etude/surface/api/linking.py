@@ -13,6 +13,7 @@ from etude.base.figures import argument, figure
 from etude.base.parameters import PYTHON, ask, refuse_unread
 from etude.capture.ingest import card as cards_of_runs
 from etude.capture.ingest import causal, official, profiles, reading, runs
+from etude.steps.asked.times import TimesInput, times_wanted
 from etude.store import cards
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class LinkedJob:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinkInput:
+class LinkInput(TimesInput):
     """Parameters of what links: the files, and how those of a run are put together."""
 
     path: str = argument(
@@ -62,20 +63,21 @@ class LinkSource:
     is_run: bool
     workers: int = 0
     any_window: bool = False
+    times: runs.Times | None = None
 
     @classmethod
     def of(cls, asked: LinkInput, one_rank: bool = False) -> LinkSource:
-        """`workers` and `any_window` are read for a run alone."""
+        """`workers`, `any_window` and whose times it gets are read for a run alone."""
         path, device = Path(asked.path), None if asked.device is None else Path(asked.device)
         _refuse_other_profilers(path)
         if one_rank or device is not None or path.is_file():
             return cls(path, device, asked.max_bytes, False)
-        return cls(path, None, asked.max_bytes, True, asked.workers, asked.any_window)
+        return cls(path, None, asked.max_bytes, True, asked.workers, asked.any_window, times_wanted(asked))
 
     def linked(self, name: str = "", advance: Callable[..., None] = lambda amount, note="": None) -> LinkedJob:
         """The causal graph, called `name` or as its files are."""
         if self.is_run:
-            called, ranks = runs.find_run(self.path)
+            called, ranks = runs.find_run(self.path, self.times)
             workers = self.workers or os.cpu_count() or 1
             done = runs.link_run(
                 ranks, workers=workers, any_window=self.any_window, max_bytes=self.max_bytes, advance=advance
@@ -108,15 +110,19 @@ def _refuse_other_profilers(path: Path) -> None:
 
 def link(
     path: str | os.PathLike[str], device: str | os.PathLike[str] | None = None, *, workers: int = 1,
-    any_window: bool = False, max_bytes: str | int | None = None,
+    any_window: bool = False, max_bytes: str | int | None = None, as_recorded: bool = False,
 ) -> Job:  # fmt: skip
     """The causal graph of what PyTorch recorded: a folder of all ranks, a profiler's trace, or host and device traces.
-    `any_window` joins ranks that recorded different parts of the run as they are.
+    `any_window` joins ranks that recorded different parts of the run as they are; `as_recorded` takes the times under
+    the profiler.
 
     job = etude.link("run/")
     """
-    given = {"path": path, "device": device, "workers": workers, "any_window": any_window, "max_bytes": max_bytes}
-    usual = {"device": None, "workers": 1, "any_window": False, "max_bytes": None}
+    given = {
+        "path": path, "device": device, "workers": workers, "any_window": any_window, "max_bytes": max_bytes,
+        "as_recorded": as_recorded,
+    }  # fmt: skip
+    usual = {"device": None, "workers": 1, "any_window": False, "max_bytes": None, "as_recorded": False}
     asked = ask(LinkInput, {k: v for k, v in given.items() if k not in usual or v != usual[k]}, PYTHON, verb="link")
     source = LinkSource.of(asked)
     refuse_unread(asked)

@@ -2,11 +2,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from etude.base.errors import UsageError
 from etude.base.figures import figure, part
 from etude.base.outputs import Place, Printed, Written
+from etude.base.parameters import is_given, spelled
 from etude.base.talk import progress, say
 from etude.base.units import counted
+from etude.steps.asked.job_out import To
 from etude.steps.asked.runs import tell_absent
+from etude.steps.asked.times import tell_times
 from etude.surface.api.linking import LinkInput, LinkSource
 from etude.surface.cli.output import emit
 from etude.surface.verb import Verb
@@ -22,12 +26,16 @@ class Link(LinkInput, Written):
     etude link host.json.gz kineto.json.gz -o rank0.et
     etude link kineto.json.gz -o rank0.et
     etude link run/ -o job/
+    etude link run/ -o columns/ --to parquet
     """
 
     out: str = figure(
         "out",
         "the `.et` file to write (`.et.gz`: compressed), or the folder for a run of several ranks",
         names=("-o",),
+    )
+    to: To = figure(
+        "choice", "the format of a run: a file per rank, or a Parquet folder, which keeps both timings", To.ET, of=To
     )
     as_official: bool = figure("switch", "write what Chakra's own linker and converter produce, byte for byte", False)
     output: Printed = part(Printed)
@@ -38,6 +46,7 @@ class LinkInputs:
     source: LinkSource
     place: Place
     as_official: bool
+    to: To = To.ET
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +57,26 @@ class LinkResult:
     """The job of a run of several ranks."""
     rank: int | None = None
     """The rank that a trace of one rank names, if any."""
+    left_behind: bool = False
+    """The job has both timings, and its files one of them."""
 
 
 def inputs(asked: Link) -> LinkInputs:
     place = Place.of(asked)
     assert place is not None
-    return LinkInputs(LinkSource.of(asked, one_rank=asked.as_official), place, asked.as_official)
+    source = LinkSource.of(asked, one_rank=asked.as_official)
+    if not source.is_run and is_given(asked, "to"):
+        raise UsageError(f"{spelled(asked, 'to')} is read only where PATH is a folder, without DEVICE and "
+                         f"{spelled(asked, 'as_official')}")  # fmt: skip
+    return LinkInputs(source, place, asked.as_official, asked.to if source.is_run else To.ET)
 
 
 def run(given: LinkInputs) -> LinkResult:
     """Links one rank, or the folder of a run, and writes the result."""
     from etude.base.files import writing
     from etude.capture.ingest import reading, runs
+    from etude.model.as_recorded import has_both_times
+    from etude.steps.asked.converting import write_files
     from etude.store import cards, chakra
 
     source, out = given.source, given.place.path
@@ -78,10 +95,10 @@ def run(given: LinkInputs) -> LinkResult:
             _write(decoded, path)
             return LinkResult(found.report, out, rank=found.rank)
         path.mkdir()
-        chakra.write_job(found.job, path)
+        write_files(found.job, path, given.to)
         if found.card is not None:
             cards.write(found.card, path / cards.NAME)
-    return LinkResult(found.report, out, found.job)
+    return LinkResult(found.report, out, found.job, left_behind=given.to != To.PARQUET and has_both_times(found.job))
 
 
 def _write(decoded: Any, path: Path) -> None:
@@ -99,6 +116,9 @@ def record(found: LinkResult) -> dict[str, Any]:
         _tell_other_rank(found)
         return found.report
     tell_absent(found.run)
+    tell_times(found.run)
+    if found.left_behind:
+        say("note: these files keep the times of the program; `--to parquet` keeps those under the profiler as well")
     for note in found.run.notes:
         say(f"note: rank {note.rank}: {note.what}")
     say(f"wrote {counted(len(found.report['ranks']), 'rank')} to {found.out}")

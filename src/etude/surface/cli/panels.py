@@ -44,6 +44,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "roofline": {ANALYSIS: "utilisation model-flops"},
     "memory": {ANALYSIS: "copies each as"},
     "report": {ANALYSIS: "edit"},
+    "link": {"Input": "any-window", "Output": "as-official"},
 }
 
 

@@ -28,6 +28,7 @@ from etude.make.transform.edits.spoken import Edit
 from etude.make.transform.edits.table import TABLE
 from etude.make.transform.rewrite import ProgramView, Rewriting, Selector
 from etude.make.transform.rewrite.selector import WORLD
+from etude.model.as_recorded import without_recorded
 from etude.model.check.findings import Finding, FindingList, classes
 from etude.model.check.groups import check_collectives, check_groups
 from etude.model.check.messages import check_messages
@@ -131,7 +132,8 @@ def _marked(job: Job, changed: Job, one: Edit) -> Job:
     """The job with a note on the edit, and without recorded times."""
     before = job.provenance.get("edits", "")
     said = f"{before}; {one}" if before else str(one)
-    return changed.replace(provenance={**job.provenance, "edits": said}, timing=None)
+    traces = tuple(without_recorded(trace) for trace in changed.traces)
+    return changed.replace(traces=traces, provenance={**job.provenance, "edits": said}, timing=None)
 
 
 def communicated_bytes(job: Job) -> int:

@@ -60,7 +60,7 @@ def run(given: QueryInputs) -> "tuple[pa.Table, bool]":
         sql = f"SELECT * FROM (\n{sql.strip().rstrip(';')}\n) LIMIT {given.top + 1}"
     if not given.is_job:
         found = store_sql.query_tables(_tables(path), sql)
-    elif is_columns(path):
+    elif is_columns(path) and source.times is None:
         refuse_for_columns(path, source.groups, source.max_bytes)
         found = store_sql.query(path, sql, seconds=given.seconds)
     else:

@@ -10,6 +10,7 @@ from etude.base.figures import argument, figure, part
 from etude.base.outputs import Printed, Tabled
 from etude.base.talk import progress, say
 from etude.steps.asked.runs import RAN_ON_HELP, SYSTEM_HELP, TIMING_HELP, WORKERS_HELP, RunSource
+from etude.steps.asked.times import TimesInput, TimesWanted, times_wanted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,7 +29,7 @@ class InArchive:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AddRuns:
+class AddRuns(TimesInput):
     """Add the metrics, steps, collectives, findings and card of runs to an archive
 
     etude archive add run/ --into lake/
@@ -89,6 +90,7 @@ class AddInputs:
     system: str
     timing: Path | None
     workers: int
+    times: TimesWanted = None
 
 
 def folder_of(into: str | None) -> Path:
@@ -100,7 +102,8 @@ def add_inputs(asked: AddRuns) -> AddInputs:
     if timing is not None and len(asked.paths) > 1:
         raise UsageError(f"one file of times for {len(asked.paths)} runs", hint="--timing needs exactly one run")
     paths = tuple(map(Path, asked.paths))
-    return AddInputs(paths, folder_of(asked.into), asked.force, asked.ran_on, asked.system, timing, asked.workers)
+    into, wanted = folder_of(asked.into), times_wanted(asked)
+    return AddInputs(paths, into, asked.force, asked.ran_on, asked.system, timing, asked.workers, wanted)
 
 
 def add(given: AddInputs) -> list[dict[str, Any]]:
@@ -110,7 +113,7 @@ def add(given: AddInputs) -> list[dict[str, Any]]:
 
     lake, rows = Lake(given.into), []
     for path in given.paths:
-        run = RunSource(path, given.system, given.timing, workers=given.workers).open()
+        run = RunSource(path, given.system, given.timing, workers=given.workers, times=given.times).open()
         key = fingerprint(run)
         new = given.force or key not in lake
         if new:

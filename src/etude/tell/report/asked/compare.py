@@ -10,6 +10,7 @@ from etude.base.outputs import Tabled
 from etude.base.talk import progress, say
 from etude.steps.asked.repetitions import opened_runs, sampled
 from etude.steps.asked.runs import RunInput, ran_on, times_of
+from etude.steps.asked.times import TimesWanted, times_wanted
 
 if TYPE_CHECKING:
     from etude.analyse.gate import GateLimit
@@ -60,7 +61,7 @@ class Compare:
     operators: bool = figure("switch", "match by launching operators, which recordings of other devices share", False)
     why: bool = figure("switch", "show only the ranked list of causes of the difference", False)
     top: int = figure("count", "number of rows to show; 0: all", 30, zero=True)
-    reading: RunInput = part(RunInput, only=("workers",))
+    reading: RunInput = part(RunInput, only=("workers", "as_recorded", "anchor"))
     output: Tabled = part(Tabled)
 
 
@@ -70,9 +71,10 @@ class ComparedRun:
     system: str
     timing: Path | None
     workers: int
+    wanted: TimesWanted = None
 
     def open(self) -> Runs:
-        return opened_runs(self.path, self.workers, self.system, self.timing)
+        return opened_runs(self.path, self.workers, self.system, self.timing, wanted=self.wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,9 @@ def inputs(asked: Compare) -> "CompareInputs | tuple[Path, Path]":
 
 def _side(asked: Compare, which: str, path: Path) -> ComparedRun:
     own, timing = times_of(asked, f"system_{which}", f"timing_{which}")
-    return ComparedRun(path, own or ("" if timing else asked.system), timing, asked.reading.workers)
+    return ComparedRun(
+        path, own or ("" if timing else asked.system), timing, asked.reading.workers, times_wanted(asked.reading)
+    )
 
 
 @dataclass(frozen=True, slots=True)

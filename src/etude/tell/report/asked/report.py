@@ -9,7 +9,6 @@ from etude.base.figures import argument, figure, part
 from etude.base.outputs import Place, Written
 from etude.base.talk import progress, say
 from etude.steps.asked.edits import before_and_after, edits_of
-from etude.steps.asked.jobs import open_job
 from etude.steps.asked.repetitions import allocated
 from etude.steps.asked.runs import RanOnInput, RunInput, RunSource, times_of
 from etude.steps.asked.times import times_wanted
@@ -91,7 +90,7 @@ def run(given: ReportInputs) -> Any:
         return written(lambda: folder_page(given.paths, title), place.path, force=place.force), place.path
     source = given.sources[0]
     if given.edits:
-        job = open_job(source.path, source.groups, source.workers)
+        job = source.job()
         runs = before_and_after(job, given.edits, source.system, title or plain(source.path))
     else:
         runs = opened(given.sources)
