@@ -71,7 +71,7 @@ def open(
                 "a cluster can only read runs with a profiler file per rank", where=str(path), hint="leave out --ray"
             )
         options["spread"] = spread
-    if times is not None:
+    if times is not None and (kind.read in (_read_run, _read_profile) or not times.is_usual):
         if kind.read not in (_read_run, _read_profile):
             raise UsageError("is no recording of PyTorch's profiler: it has one set of times", where=str(path))
         options["times"] = times

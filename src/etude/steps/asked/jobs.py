@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.figures import argument, figure
-from etude.base.talk import progress
+from etude.base.talk import progress, say
 
 if TYPE_CHECKING:
     from etude.capture.ingest import runs
@@ -72,7 +72,7 @@ def open_job(
     ray: str = "",
     times: "runs.Times | None" = None,
 ) -> "Job":
-    """The job at `path`, with a bar while it is read."""
+    """The job at `path`, with a bar while it is read. That its times are estimated is said."""
     from etude.capture import opening
 
     with read_options(path, groups, workers, max_bytes) as options:
@@ -80,7 +80,19 @@ def open_job(
             from etude.base.cluster import spread
 
             options["spread"] = spread(ray, workers)
-        return opening.open(path, ranks=ranks, passes=passes, times=times, **options)
+        job = opening.open(path, ranks=ranks, passes=passes, times=times, **options)
+    _tell_estimate(job)
+    return job
+
+
+def _tell_estimate(job: "Job") -> None:
+    """Says that the times of a recording are estimated, and how well they are known."""
+    from etude.base.units import format_time
+
+    told = job.provenance
+    if told.get("timing") == "estimated":
+        low, high = (format_time(int(told[f"timing_{name}_ns"])) for name in ("low", "high"))
+        say(f"note: times of the program are estimated: a step takes {low} to {high}")
 
 
 @contextmanager

@@ -150,9 +150,8 @@ class Analysed:
 
 
 def told_of(job: "Job", found: "dict[str, Any]") -> list[str]:
-    """What is to be said of the times of a run."""
+    """What is to be said of the times of a run; that a step is estimated is said where it is opened."""
     from etude.analyse.program_figures import is_under_profiler
-    from etude.base.units import format_time
 
     if not found:
         return []
@@ -160,9 +159,9 @@ def told_of(job: "Job", found: "dict[str, Any]") -> list[str]:
         return ["times are those under the profiler; the program itself may be several times as fast"]
     if found["timing"] == "recorded" and found["step_ns"]:
         return ["the file does not say whose times it has: under a profiler, the program itself may be faster"]
-    if found["timing"] == "estimated":
-        low, high = format_time(found["low"]["step_ns"]), format_time(found["high"]["step_ns"])
-        return [f"times of the program are estimated: a step takes {low} to {high}"]
+    if "low" in found:
+        most, least = (1 - found[end]["busy_share"] for end in ("low", "high"))
+        return [f"estimated: the device is idle {least:.0%} to {most:.0%} of a step"]
     return []
 
 

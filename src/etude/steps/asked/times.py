@@ -30,10 +30,13 @@ class TimesInput:
 
 def times_wanted(asked: Any) -> "runs.Times | None":
     """Whose times were asked for; None: those of the program, as far as they are known."""
-    if not any(is_given(asked, name) for name in ("as_recorded", "anchor", "unprofiled")):
+    told = any(is_given(asked, name) for name in ("as_recorded", "anchor", "unprofiled"))
+    if not told and not is_given(asked, "counted"):
         return None
     from etude.capture.ingest import runs
 
+    if not told:  # other tools estimate nothing
+        return runs.Times(estimate=False)
     if asked.as_recorded:
         return runs.Times(as_recorded=True)
     if asked.unprofiled:
