@@ -31,7 +31,7 @@ class TimesInput:
 def times_wanted(asked: Any) -> "runs.Times | None":
     """Whose times were asked for; None: those of the program, as far as they are known."""
     told = any(is_given(asked, name) for name in ("as_recorded", "anchor", "unprofiled"))
-    if not told and not is_given(asked, "counted"):
+    if not told and not is_given(asked, "as"):
         return None
     from etude.capture.ingest import runs
 
