@@ -1,11 +1,13 @@
 """Times of the program from a recording alone: recordings and what they come to are worked out by hand."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import etude
 from etude.capture.ingest import program_time
 from etude.capture.ingest.program_time import ESTIMATED, RECORDED, Times
 from etude.capture.ingest.recording_cost import host_cost
@@ -30,10 +32,14 @@ def event(category: str, name: str, begin: float, end: float, **args: Any) -> di
     return {"ph": "X", "cat": category, "name": name, "ts": begin, "dur": end - begin, "args": args, **at}
 
 
-def recording(
-    pieces: tuple[float, ...] = OBSERVED, *, kernel: float = 5.0, steps: int = 2, iterations: int = 25,
+def recording(pieces: tuple[float, ...] = OBSERVED, **options: Any) -> DeviceTrace:
+    return traced(events_of(pieces, **options))
+
+
+def events_of(
+    pieces: tuple[float, ...], *, kernel: float = 5.0, steps: int = 2, iterations: int = 25,
     marks: bool = True, calls: bool = True,
-) -> DeviceTrace:  # fmt: skip
+) -> list[dict[str, Any]]:  # fmt: skip
     """Steps of iterations, one after the other: `aten::linear` calls `aten::t` and `aten::addmm`, which launches."""
     events, at, free = [], 0.0, 0.0
     for step in range(steps):
@@ -51,7 +57,7 @@ def recording(
             at = float(t[-1])
         if marks:
             events.append(event("user_annotation", f"ProfilerStep#{step}", begin, at))
-    return traced(events)
+    return events
 
 
 def starts(trace: DeviceTrace, category: str) -> np.ndarray[Any, Any]:
@@ -151,3 +157,11 @@ def test_kernels_launched_before_the_recording_keep_the_device() -> None:
     moved, found = program_time.timed(traced(events), {}, {}, Times())
     assert found.step_ns == found.recorded_step_ns == 3125 * US
     assert starts(moved, "kernel")[30:] == pytest.approx(3000 + 5 * np.arange(25))
+
+
+def test_ranks_that_wait_for_one_another_stay_as_recorded(tmp_path: Path) -> None:
+    for rank in range(2):
+        text = json.dumps({"schemaVersion": 1, "traceEvents": events_of(OBSERVED)})
+        (tmp_path / f"run.rank{rank}.kineto.json").write_text(text)
+    assert etude.open(tmp_path / "run.rank0.kineto.json").provenance["timing"] == ESTIMATED
+    assert "timing" not in etude.open(tmp_path).provenance
