@@ -71,7 +71,8 @@ def add(found: dict[str, list[RankFiles]], name: str, ranks: list[RankFiles]) ->
 
 
 def linked(ranks: list[RankFiles]) -> Job:
-    return causal.to_job("run", [runs.link_rank(files) for files in ranks])
+    recorded = runs.Times(as_recorded=True)
+    return causal.to_job("run", [runs.link_rank(replace(files, times=recorded)) for files in ranks])
 
 
 def run(job: Job) -> Simulated:

@@ -41,7 +41,11 @@ from etude.analyse.launches import launches, queue_depth
 from etude.analyse.memory import copies
 from etude.analyse.operators import kernels, operators
 from etude.analyse.roofline import roofline
+from etude.capture.ingest.runs import Times
 from etude.model.run import recorded
+
+AS_RECORDED = Times(as_recorded=True)
+"""Other tools show times under the profiler."""
 
 LIMIT_PCT = 0.5
 HTA, TRACELENS = counting_of("hta"), counting_of("tracelens")
@@ -170,7 +174,7 @@ def compare_hta(hta: Path, name: str, ranks: list[int] | None = None) -> Iterato
         for rank, path in inputs(hta, name):
             if ranks is None or rank in ranks:
                 taken = path if name.endswith("_ns") else cut_to_us(path, Path(folder))
-                opened[rank] = etude.open(taken), Hand(taken)
+                opened[rank] = etude.open(taken, times=AS_RECORDED), Hand(taken)
         for rank, (job, hand) in opened.items():
             where = f"{name} rank {rank}"
             yield from compare_times(hta, name, rank, job, hand, where)
@@ -314,7 +318,7 @@ def between(
 
 
 def compare_tracelens(folder: Path) -> Iterator[Compared]:
-    job = etude.open(folder / "input_h100_qwen15_05b.json.gz")
+    job = etude.open(folder / "input_h100_qwen15_05b.json.gz", times=AS_RECORDED)
     ours = breakdown(recorded(job), TRACELENS).to_pylist()[0]
     names = {
         "computation_time": "compute_ns", "exposed_comm_time": "exposed_comm_ns", "idle_time": "idle_ns",

@@ -18,7 +18,11 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 def test_breakdown_says_what_scripts_rely_on(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(run(capsys, "breakdown", str(TRACE), "--json"))
     rows = found["ranks"]
-    assert (found["timing"], found["step_ns"]) == ("recorded", rows[0]["step_ns"])
+    assert (found["timing"], found["anchored"], found["step_ns"]) == ("estimated", False, rows[0]["step_ns"])
+    assert found["low"]["step_ns"] < found["step_ns"] < found["high"]["step_ns"] < found["recorded_step_ns"]
+    assert found["low"]["busy_share"] < found["busy_share"] < found["high"]["busy_share"]
+    recorded = json.loads(run(capsys, "breakdown", str(TRACE), "--json", "--as-recorded"))
+    assert (recorded["timing"], recorded["step_ns"]) == ("recorded", found["recorded_step_ns"])
     assert found["busy_share"] == rows[0]["busy_share"] == 1 - rows[0]["idle_ns"] / rows[0]["span_ns"]
     keys = {"rank", "span_ns", "compute_ns", "comm_ns", "exposed_comm_ns", "memory_ns", "idle_ns", "overlap_pct"}
     assert keys <= set(rows[0])
@@ -55,7 +59,7 @@ def test_stragglers_say_what_scripts_rely_on(capsys: pytest.CaptureFixture[str])
 def test_every_command_takes_a_raw_trace(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(run(capsys, argv[0], str(TRACE), *argv[1:], "--json"))
     if argv == ["idle"]:
-        assert found["timing"] == "recorded" and [one["rank"] for one in found["ranks"]] == [0]
+        assert found["timing"] == "estimated" and [one["rank"] for one in found["ranks"]] == [0]
         found = found["rows"]
     elif argv[:2] == ["breakdown", "--as"]:
         found = found["ranks"]

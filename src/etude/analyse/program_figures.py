@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +18,8 @@ __all__ = ["ESTIMATED", "PROGRAM", "RECORDED", "is_under_profiler", "program_fig
 PROGRAM, ESTIMATED, RECORDED = "program", "estimated", "recorded"
 _PROFILED: Final = "profiler"
 """What the source of a recording is called."""
+_KERNELS: Final = 0.2
+"""Part by which kernels may be slower in a recording: a device that is kept waiting lowers its clocks."""
 
 
 def times_of(job: Job) -> str:
@@ -52,12 +55,19 @@ def program_figures(run: Run) -> dict[str, Any]:
         found["anchored"] = told["anchored"] == "yes"
     if "timing_recorded_step_ns" in told:
         found["recorded_step_ns"] = int(told["timing_recorded_step_ns"])
-    if found["timing"] == ESTIMATED and slowest["busy_share"] is not None:
-        low, high = int(told["timing_low_ns"]), int(told["timing_high_ns"])
+    if found["timing"] == ESTIMATED and slowest["busy_share"] is not None and slowest["step_ns"] is not None:
+        low, high = _range(told, slowest["step_ns"])
         busy_ns = slowest["busy_share"] * slowest["step_ns"]
-        found["low"] = {"step_ns": low, "busy_share": min(busy_ns / high, 1.0)}
+        least = busy_ns if found["anchored"] else (1 - _KERNELS) * busy_ns
+        found["low"] = {"step_ns": low, "busy_share": min(least / high, 1.0)}
         found["high"] = {"step_ns": high, "busy_share": min(busy_ns / max(low, 1), 1.0)}
     return found | {"ranks": ranks}
+
+
+def _range(told: Mapping[str, str], step_ns: int) -> tuple[int, int]:
+    """The least and most that a step takes; relative to this step where the estimate is."""
+    scale = step_ns / int(told["timing_step_ns"]) if "timing_step_ns" in told else 1.0
+    return round(scale * int(told["timing_low_ns"])), round(scale * int(told["timing_high_ns"]))
 
 
 def _steps(run: Run) -> dict[int, int]:

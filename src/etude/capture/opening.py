@@ -74,7 +74,7 @@ def open(
                 "a cluster can only read runs with a profiler file per rank", where=str(path), hint="leave out --ray"
             )
         options["spread"] = spread
-    if times is not None:
+    if times is not None and (kind.read in (_read_run, _read_profile) or not times.is_usual):
         if kind.read not in (_read_run, _read_profile):
             return _stored(kind.read(place, options), times, str(path))
         options["times"] = times

@@ -26,9 +26,9 @@ LONG_NS = 15_000
 
 @kernel
 def eased(calls, activities, latency_ns):
-    """New starts and ends of calls and of activities. `calls`: start, end, cost, first (activities first[i]:first[i+1]
-    are launched by call i); `activities`: start, end, stream, by_end (their order by end). With no cost all is as it
-    was."""
+    """New starts and ends of calls and of activities. `calls`: start, end, cost, after (the cost from its end to the
+    next one), first (activities first[i]:first[i+1] are launched by call i); `activities`: start, end, stream, by_end
+    (their order by end). With no cost all is as it was."""
     start, end, cost, first = calls.start, calls.end, calls.cost, calls.first
     a_start, a_end, stream = activities.start, activities.end, activities.stream
     n, m = len(start), len(a_start)
@@ -84,6 +84,7 @@ def eased(calls, activities, latency_ns):
         if waited >= first[i] and waited < first[i + 1]:  # its own copy
             new_end[i] = max(new_start[i] + min(length, LONG_NS), n_end[waited] + end[i] - a_end[waited])
             debt = np.int64(0)
+        debt += calls.after[i]
         if latest < 0 or end[i] >= end[latest]:
             latest = i
     return new_start, new_end, n_start, n_end

@@ -136,6 +136,22 @@ class LightWindow:
         """Time of a step, the mean of those that count."""
         return float(np.mean([self.length_ns(which) for which in self.used()]))
 
+    @property
+    def device_step_ns(self) -> float:
+        """Time of a step of the device: from its first activity to its last one, by the number of steps."""
+        within = (self.kind == ACTIVITY) & (self.start_ns >= self.steps_ns[0][0])
+        begin, end = self.start_ns[within], self.end_ns[within]
+        return float(end.max() - begin.min()) / len(self.steps_ns) if len(begin) else self.step_ns
+
+    @property
+    def busy_ns(self) -> int:
+        """How long the device did anything."""
+        rows = np.flatnonzero(self.kind == ACTIVITY)
+        rows = rows[np.argsort(self.start_ns[rows], kind="stable")]
+        start, until = self.start_ns[rows], np.maximum.accumulate(self.end_ns[rows])
+        before = np.concatenate([start[:1], until[:-1]])
+        return int(np.maximum(until - np.maximum(start, before), 0).sum())
+
     def length_ns(self, which: int) -> int:
         """Time of one step: from its begin, or from the end of what was launched before it, to the end of all that it
         launched."""
@@ -309,6 +325,7 @@ class _Calls(NamedTuple):
     start: I64
     end: I64
     cost: I64
+    after: I64
     first: I64
     waits: Bools
 
@@ -321,10 +338,13 @@ class _Activities(NamedTuple):
     streams: int
 
 
-def without_cost(light: LightWindow, cost_ns: float, weight: F64 | None = None) -> LightWindow:
+def without_cost(
+    light: LightWindow, cost_ns: float, weight: F64 | None = None, after: tuple[I64, F64] | None = None
+) -> LightWindow:
     """The window of a device as it would be if its profiler took no time in each call, or `weight` times that: the host
-    is faster, activities follow when they may, and calls that wait for the device wait for it as before."""
-    if not light.on_device or cost_ns <= 0:
+    is faster, activities follow when they may, and calls that wait for the device wait for it as before. `after`:
+    moments between calls, and what recording took there."""
+    if not light.on_device or (cost_ns <= 0 and after is None):
         return light
     calls = np.flatnonzero(light.kind == CALL)
     marks = np.array(light.steps_ns, np.int64).reshape(-1)  # as calls that take no time
@@ -334,9 +354,7 @@ def without_cost(light: LightWindow, cost_ns: float, weight: F64 | None = None) 
     is_mark = is_mark[order]
     until = np.concatenate([light.end_ns[calls], marks])[order]
     own = np.concatenate([light.correlation[calls], np.full(len(marks), -1)])[order]
-    rows = np.flatnonzero((light.kind == ACTIVITY) & (light.correlation > 0) & np.isin(light.correlation, own))
-    by_number = np.argsort(own, kind="stable")
-    call = by_number[np.searchsorted(own[by_number], light.correlation[rows], "right") - 1]
+    rows, call = _launched(light, own)
     by_call = np.lexsort((light.start_ns[rows], call))
     rows, call = rows[by_call], call[by_call]
     streams, stream = np.unique(light.thread[rows], return_inverse=True)
@@ -346,8 +364,9 @@ def without_cost(light: LightWindow, cost_ns: float, weight: F64 | None = None) 
     latency = int(np.percentile(lag, 10)) if len(lag) else 0
     each = cost_ns * (np.ones(len(calls)) if weight is None else weight)
     cost = np.append(np.rint(each), np.zeros(len(marks))).astype(np.int64)[order]
+    waits = np.append(_waits(light)[calls], np.zeros(len(marks), bool))[order]
     found = k.eased(
-        _Calls(at[order], until, cost, first, np.append(_waits(light)[calls], np.zeros(len(marks), bool))[order]),
+        _Calls(at[order], until, cost, _after(at[order], after), first, waits),
         _Activities(a_start, a_end, stream.astype(np.int64), np.argsort(a_end, kind="stable"), len(streams)),
         max(latency, 0),
     )
@@ -358,6 +377,27 @@ def without_cost(light: LightWindow, cost_ns: float, weight: F64 | None = None) 
     moved[order[is_mark] - len(calls)] = found[0][is_mark]
     steps = tuple((int(a), int(b)) for a, b in moved.reshape(-1, 2))
     return replace(light, start_ns=start, end_ns=end, steps_ns=steps)
+
+
+def _launched(light: LightWindow, own: I64) -> tuple[I64, I64]:
+    """Activities, and positions in `own` of the calls that launched them. One whose call is not known goes with what
+    its stream did before; without that it was launched before all of them."""
+    rows = np.flatnonzero(light.kind == ACTIVITY)
+    rows = rows[np.lexsort((light.start_ns[rows], light.thread[rows]))]
+    known = (light.correlation[rows] > 0) & np.isin(light.correlation[rows], own)
+    before = np.maximum.accumulate(np.where(known, np.arange(len(rows)), 0))
+    placed = known[before] & (light.thread[rows] == light.thread[rows[before]])
+    by_number = np.argsort(own, kind="stable")
+    at = by_number[np.searchsorted(own[by_number], light.correlation[rows[before]], "right") - 1]
+    return rows, np.where(placed, at, 0)
+
+
+def _after(at: I64, cost: tuple[I64, F64] | None) -> I64:
+    """Costs at moments, summed from each call to the next one; what is before the first is left out."""
+    if cost is None:
+        return np.zeros(len(at), np.int64)
+    which = np.searchsorted(at, cost[0], "right") - 1
+    return np.rint(np.bincount(which[which >= 0], cost[1][which >= 0], minlength=len(at))).astype(np.int64)
 
 
 def fitted(light: LightWindow, step_ns: float, weight: F64 | None = None) -> tuple[LightWindow, float]:

@@ -169,7 +169,7 @@ def _times_told(ranks: Sequence[Linked]) -> dict[str, str]:
     if slowest.kind == RECORDED:
         return {}
     told = {"timing": slowest.kind, "anchored": "yes" if slowest.anchored else "no"}
-    for name in ("recorded_step_ns", "low_ns", "high_ns"):
+    for name in ("recorded_step_ns", "low_ns", "high_ns", "step_ns"):
         if value := getattr(slowest, name):
             told[f"timing_{name}"] = str(value)
     return told

@@ -4,12 +4,13 @@
 |---|---|
 | program | the light window of `etude collect` |
 | estimated | the recording itself, with a cost of each event that makes a step as long as it is without a profiler |
-| recorded | as they are in the file: with nothing to say how long a step takes without a profiler, or as asked |
+| estimated, not anchored | the recording itself, with the cost that it shows (`recording_cost`) |
+| recorded | as they are in the file: without steps, a device or calls of its driver, or as asked |
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -17,11 +18,18 @@ import numpy as np
 
 from etude.base.errors import UsageError
 from etude.capture.ingest.light_window import Joined, LightWindow, as_window, fitted, in_program_time, without_cost
+from etude.capture.ingest.recording_cost import host_cost
 from etude.capture.link.device import DeviceTrace
 
 PROGRAM, ESTIMATED, RECORDED = "program", "estimated", "recorded"
 UNSURE: Final = 0.1
 """Part of an estimate by which it may be off where its step was timed on one side of the window alone."""
+FASTER, SLOWER = 0.75, 1.6
+"""Host time of a program, as a part of what a recording without a known step says: two ends of the range."""
+SURELY: Final = 0.1
+"""Part of such a step by which it may be off even where the device is busy throughout."""
+FOLLOWS: Final = 0.01
+"""Part of a step by which calls and activities may differ from those that follow from each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +41,13 @@ class Times:
     """Use the time of a step without a profiler, where it is known."""
     unprofiled_ns: int = 0
     """That time, if it is given; else that of the manifest."""
+    estimate: bool = True
+    """Estimate them from the recording alone, where nothing says how long a step takes."""
+
+    @property
+    def is_usual(self) -> bool:
+        """Nothing is asked for that only a recording has."""
+        return not self.as_recorded and self.anchor and not self.unprofiled_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +60,8 @@ class Timed:
     low_ns: int = 0
     high_ns: int = 0
     """Of an estimate: the range of a step."""
+    step_ns: int = 0
+    """What the range is about, where it is relative: the host is as much faster or slower in whatever is made of it."""
     note: str = ""
 
 
@@ -85,9 +102,11 @@ def _timed(
         if joined.done:
             return moved, Timed(PROGRAM, bool(step_ns and window.on_device), _full_step(manifest), note=_told(joined))
         return device, Timed(note=f"times are as recorded, because {joined.why_not}")
-    full = as_window(device, numbers) if step_ns else None
-    if full is None:
+    full = as_window(device, numbers)
+    if full is None or not (step_ns or wanted.estimate):
         return device, Timed()
+    if not step_ns:
+        return _by_itself(device, full[0], numbers)
     eased = fitted(full[0], step_ns, full[1])[0]
     moved, joined = in_program_time(device, eased, numbers)
     if not joined.done:
@@ -107,6 +126,26 @@ def _without_profiler(window: LightWindow, steps: int, step_ns: int) -> LightWin
         chosen = eased.run(steps, step_ns if step_ns and window.on_device else eased.typical_ns())
         window, eased = replace(window, chosen=chosen), replace(eased, chosen=chosen)
     return fitted(window, step_ns, slowness)[0] if step_ns and window.on_device else eased
+
+
+def _by_itself(device: DeviceTrace, full: LightWindow, numbers: Sequence[int]) -> tuple[DeviceTrace, Timed]:
+    """By what recording cost as the recording shows it."""
+    cost = host_cost(device)
+    if cost is None:
+        return device, Timed()
+    at = cost.at_ns + device.base_ns
+    same = without_cost(full, 0.0, after=(at, np.zeros(len(at))))
+    if abs(same.step_ns / full.step_ns - 1) > FOLLOWS:
+        return device, Timed(note="times are as recorded, because activities do not follow from the driver's calls")
+    eased, fast, slow = (without_cost(full, 0.0, after=(at, cost.cost_ns(by))) for by in (1.0, FASTER, SLOWER))
+    moved, joined = in_program_time(device, eased, numbers)
+    if not joined.done:
+        return device, Timed(note=f"times are as recorded, because {joined.why_not}")
+    step_ns, recorded = eased.device_step_ns, full.device_step_ns
+    low = min(fast.device_step_ns, (1 - SURELY) * step_ns)
+    high = max(slow.device_step_ns, (1 + SURELY) * step_ns) + (full.busy_ns - eased.busy_ns) / len(full.steps_ns)
+    high = min(high, max(recorded, step_ns)) if cost.observed else max(recorded, step_ns)  # it may cost next to nothing
+    return moved, Timed(ESTIMATED, False, round(recorded), round(low), round(high), round(step_ns))
 
 
 def _told(joined: Joined) -> str:

@@ -3,7 +3,7 @@ must give the time of the other. It is what `etude simulate FIRST --device-times
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import permutations
 from pathlib import Path
@@ -47,7 +47,8 @@ def predict(item: Item, asked: ScoreRequest) -> PredictedRow:
 
 @lru_cache(4)
 def linked(recording: ScoredRecording) -> Job:
-    return causal.to_job("run", [runs.link_rank(files) for files in recording.ranks])
+    as_measured = runs.Times(estimate=False)
+    return causal.to_job("run", [runs.link_rank(replace(files, times=as_measured)) for files in recording.ranks])
 
 
 def simulated_span_ns(job: Job) -> int:

@@ -72,7 +72,8 @@ def run(given: ConvertInputs) -> "tuple[WrittenJob, str]":
     from etude.steps.asked.converting import write_as
     from etude.store import cards
 
-    job, card = given.source.open(ranks=given.ranks, passes=given.passes), cards.find(given.source.path)
+    job = given.source.open(ranks=given.ranks, passes=given.passes, times=given.how.times())
+    card = cards.find(given.source.path)
     return write_as(job, given.out, given.how, card=card, force=given.force, progress=progress), given.how.to.value
 
 

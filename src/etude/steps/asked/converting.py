@@ -25,6 +25,7 @@ from etude.store import json as json_store
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from etude.capture.ingest import runs
     from etude.model.card import Card
 
 SIMULATORS: Final = ("astra", "flows", "simai")
@@ -113,6 +114,12 @@ class Conversion:
             return cls(to, name=asked.name, fold=asked.fold)
         return cls(to, name=asked.name, dialect=asked.dialect, compress=asked.compress)
 
+    def times(self) -> runs.Times:
+        """Those of a recording that may be written: a format that cannot say that they are an estimate has none."""
+        from etude.capture.ingest import runs
+
+        return runs.Times(estimate=self.to == TargetFormat.PARQUET)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenJob:
@@ -151,7 +158,7 @@ def convert(
     refuse_unread(asked)
     place, source = Path(out), None if isinstance(job, Job) else Path(job)
     check_place(place, force, source)
-    made = job if isinstance(job, Job) else open_job(job)
+    made = job if isinstance(job, Job) else open_job(job, times=how.times())
     card = card or (cards.find(source) if source is not None else None)
     return write_as(made, place, how, card=card, force=force, progress=progress)
 

@@ -52,9 +52,7 @@ class JobSource:
         return cls(Path(path or asked.path), groups, asked.workers, asked.max_bytes, times_wanted(asked))
 
     def open(self, **options: Any) -> "Job":
-        job = open_job(self.path, self.groups, self.workers, self._limit(), times=self.times, **options)
-        tell_times(job)
-        return job
+        return open_job(self.path, self.groups, self.workers, self._limit(), times=self.times, **options)
 
     @contextmanager
     def options(self) -> "Iterator[dict[str, Any]]":
@@ -76,8 +74,9 @@ def open_job(
     passes: int | None = None,
     ray: str = "",
     times: TimesWanted = None,
+    tells: bool = True,
 ) -> "Job":
-    """The job at `path`, with a bar while it is read."""
+    """The job at `path`, with a bar while it is read. `tells`: whose times it has is said."""
     from etude.capture import opening
 
     with read_options(path, groups, workers, max_bytes) as options:
@@ -85,7 +84,10 @@ def open_job(
             from etude.base.cluster import spread
 
             options["spread"] = spread(ray, workers)
-        return opening.open(path, ranks=ranks, passes=passes, times=times, **options)
+        job = opening.open(path, ranks=ranks, passes=passes, times=times, **options)
+    if tells:
+        tell_times(job)
+    return job
 
 
 @contextmanager

@@ -100,11 +100,12 @@ def replay_inputs(asked: Replay) -> ReplayInputs:
 
 
 def replayed(given: ReplayInputs) -> Replayed:
+    from etude.capture.ingest import runs
     from etude.run.replay import coverage, of_ranks
     from etude.run.replay import plan as plan_job
 
     path, place = given.path, given.place
-    job = open_job(path)
+    job = open_job(path, times=runs.Times(estimate=False))  # the player has a host model of its own
     with progress("planning"):
         chosen = ranks_of(given.ranks, job)
         programs = plan_job(job, chosen, recording=path, trust_code=given.trust_code)

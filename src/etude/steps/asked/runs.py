@@ -11,7 +11,7 @@ from etude.base.outputs import Tabled
 from etude.base.parameters import spelled
 from etude.base.talk import progress, say
 from etude.steps.asked.jobs import GROUPS_HELP, JOB_HELP, open_job
-from etude.steps.asked.times import TimesInput, tell_times, times_wanted
+from etude.steps.asked.times import TimesInput, times_wanted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -132,11 +132,11 @@ class RunSource:
 
         if self.system and self.timing is not None:
             raise two_sources_of_times("--timing", "--system", "--ran-on")
-        job = open_job(self.path, self.groups, self.workers, ray=self.ray, times=self.times)
+        own = self.timing is None
+        job = open_job(self.path, self.groups, self.workers, ray=self.ray, times=self.times, tells=own)
         card = cards.find(self.path)
         if self.timing is not None:
             return job, Run(job, read_timing(job, self.timing), card=card)
-        tell_times(job)
         if self.system:
             return job, simulated(job, self.system, card)
         if job.timing is None:
@@ -180,7 +180,7 @@ class Analysed:
 
 
 def told_of(job: "Job", found: "dict[str, Any]") -> list[str]:
-    """What is to be said of times that are not those of the program; `RunSource.find` says so of those that are."""
+    """What is to be said of the times of a run; whose they are is said where it is opened."""
     from etude.analyse.program_figures import is_under_profiler
 
     if not found:
@@ -189,6 +189,9 @@ def told_of(job: "Job", found: "dict[str, Any]") -> list[str]:
         return ["times are those under the profiler; the program itself may be several times as fast"]
     if found["timing"] == "recorded" and found["step_ns"]:
         return ["the file does not say whose times it has: under a profiler, the program itself may be faster"]
+    if "low" in found:
+        most, least = (1 - found[end]["busy_share"] for end in ("low", "high"))
+        return [f"estimated: the device is idle {least:.0%} to {most:.0%} of a step"]
     return []
 
 

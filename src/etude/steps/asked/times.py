@@ -34,11 +34,14 @@ class TimesInput:
 
 
 def times_wanted(asked: Any) -> TimesWanted:
-    """Whose times were asked for."""
-    if not any(is_given(asked, name) for name in ("as_recorded", "anchor", "unprofiled")):
+    """Whose times were asked for; None: those of the program, as far as they are known."""
+    told = any(is_given(asked, name) for name in ("as_recorded", "anchor", "unprofiled"))
+    if not told and not is_given(asked, "as"):
         return None
     from etude.capture.ingest import runs
 
+    if not told:  # other tools estimate nothing
+        return runs.Times(estimate=False)
     if asked.as_recorded:
         return runs.Times(as_recorded=True)
     if is_given(asked, "unprofiled"):

@@ -77,7 +77,8 @@ class LinkSource:
     def linked(self, name: str = "", advance: Callable[..., None] = lambda amount, note="": None) -> LinkedJob:
         """The causal graph, called `name` or as its files are."""
         if self.is_run:
-            called, ranks = runs.find_run(self.path, self.times)
+            # Times that are only estimated are written where they are asked for.
+            called, ranks = runs.find_run(self.path, self.times or runs.Times(estimate=False))
             workers = self.workers or os.cpu_count() or 1
             done = runs.link_run(
                 ranks, workers=workers, any_window=self.any_window, max_bytes=self.max_bytes, advance=advance

@@ -14,7 +14,7 @@ import pyarrow as pa
 from etude.analyse.catalogue import report_sections
 from etude.analyse.clocks import can_align
 from etude.analyse.critical_path import length_ns
-from etude.analyse.program_figures import RECORDED, is_under_profiler, program_figures, times_of
+from etude.analyse.program_figures import ESTIMATED, RECORDED, is_under_profiler, program_figures, times_of
 from etude.machine.system import Device
 from etude.model.job import Job, Note
 from etude.model.run import Run
@@ -187,6 +187,8 @@ def _doubts(subject: Subject) -> list[Told]:
         found.append(Told("info", "These times are those under the profiler.",
                           "The program itself may be several times as fast, and its devices busier. `etude collect` "
                           "records a light window too; `--unprofiled 41ms` gives the time of a step."))  # fmt: skip
+    elif timing.origin == Origin.MEASURED and times_of(job) == ESTIMATED:
+        found.append(_estimated(subject))
     elif timing.origin == Origin.MEASURED and times_of(job) == RECORDED:
         found.append(Told("info", "The file does not say whose times it has.",
                           "If they are those under a profiler, the program itself may be faster."))  # fmt: skip
@@ -207,6 +209,19 @@ def _doubts(subject: Subject) -> list[Told]:
 def _shifted(subject: Subject) -> bool:
     """Whether the ranks' clocks were aligned."""
     return not subject.run.timing.aligned and bool(subject.aligned.clock_offset_ns.any())
+
+
+def _estimated(subject: Subject) -> Told:
+    """That times are an estimate, and how far it may be off."""
+    figures = program_figures(subject.run)
+    if "low" not in figures:
+        return Told("info", "These times are estimated.", "They were recorded under a profiler.")
+    low, high = figures["low"], figures["high"]
+    step = f"{words.time(low['step_ns'])} to {words.time(high['step_ns'])}"
+    idle = f"{words.percent(1 - high['busy_share'])} to {words.percent(1 - low['busy_share'])}"
+    return Told("info", "These times are estimated.",
+                f"They were recorded under a profiler. Without it a step takes {step}, and the {subject.noun} is idle "
+                f"{idle} of it; `--as-recorded` shows what was recorded.")  # fmt: skip
 
 
 def _lost(job: Job) -> Told:
