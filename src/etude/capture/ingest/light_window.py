@@ -428,7 +428,7 @@ class _Clock:
         self._place(start, end)
         length = np.where(device.duration_ns >= 0, end - start, device.duration_ns)
         start = np.where(known, start, device.start_ns)
-        return replace(device, start_ns=start, duration_ns=length, base_ns=base_ns)
+        return replace(device, start_ns=start, duration_ns=length, base_ns=base_ns, as_recorded=device)
 
     def _place(self, start: I64, end: I64) -> None:
         """Activities at their times; those that are not paired by their neighbours on the stream."""

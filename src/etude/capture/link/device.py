@@ -141,6 +141,9 @@ class DeviceTrace:
     """Other arguments, as listed in RARE_INT and RARE_TEXT: (rows ascending, numbers or positions of text)."""
     counters: tuple[tuple[int, dict[str, float]], ...] = ()
     """(row, counter -> value) of each range in which CUPTI counted, rows ascending."""
+    as_recorded: DeviceTrace | None = None
+    """The same rows with the times of the file, where these are other ones: what else was written down with a time
+    (calls of `torch.distributed`, the Flight Recorder) is found by them."""
 
     def __len__(self) -> int:
         return len(self.start_ns)
