@@ -209,7 +209,11 @@ def read_device(heap: U8, size: int, path: str = "") -> DeviceTrace:
         tid=column["tid"],
         flow=column["id"],
         stream=column["stream"],
-        **{key: column[key] for key in ("external_id", "rf_id", "correlation", "device", "sequence_number")},
+        external_id=column["external_id"],
+        rf_id=column["rf_id"],
+        correlation=column["correlation"],
+        device=column["device"],
+        sequence_number=column["sequence_number"],
         places={key: places[key] for key in _PLACES.values()},
         rare={key: rows.rare[key] for key in RARE_INT.values()}
         | {key: (rows.rare[key][0], places[key]) for key in RARE_TEXT.values()},
