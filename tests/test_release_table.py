@@ -10,7 +10,16 @@ import pytest
 import release
 
 ROOT = Path(__file__).resolve().parent.parent
-MODULES = {"big_jobs", "injected_faults", "injected_runs", "replay_programs", "replay_turns"}
+MODULES = {
+    "big_jobs",
+    "conformance_foreign",
+    "conformance_formulas",
+    "conformance_programs",
+    "injected_faults",
+    "injected_runs",
+    "replay_programs",
+    "replay_turns",
+}
 """Parts of other scripts."""
 BESIDE = {"release", "try_wheel", "hta_values", "bench_compile", "given_flags"}
 """The table and the wheel themselves, values for a script that has a row, what bench_first_use measures too, and a tool

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,19 @@ def test_a_call_of_cpp_in_between_is_the_one_of_the_flight_recorder() -> None:
     table = communications(host, device, rank=1, groups=GROUPS, recorded=recorded)
     assert [group for group, _, _ in ends(table)] == ["5", "6", "5"]
     assert table.sequence.tolist()[1] == 4
+
+
+def test_calls_are_found_by_recorded_times_where_a_light_window_gave_others() -> None:
+    """A pipeline beside data parallelism: Python sent and received, C++ reduced in between."""
+    host = read_host_json(host_json(c10d(4, "send", 10, 1, 9), c10d(5, "allreduce_", 11), c10d(6, "recv_", 12, 0, 9)))
+    events = [op("c10d::send", 10, 5, 10), op("c10d::allreduce_", 20, 5, 11), op("c10d::recv_", 30, 5, 12)]
+    device = read_device_json(device_json(*events))
+    moved = replace(device, start_ns=device.start_ns // 3, base_ns=device.base_ns + 10**9, as_recorded=device)
+    reduced = RecordedCall(name="gloo:all_reduce", issued_ns=22_000, group="6", sequence=4)
+    calls = [called("send", 10, group="5", peer=3), reduced, called("recv", 30, group="5", peer=3)]
+    for timed in (device, moved):
+        table = communications(host, timed, rank=1, groups=GROUPS, recorded=calls)
+        assert ends(table) == [("5", 1, 3), ("6", -1, -1), ("5", 3, 1)]
 
 
 def overlapping(second_us: float, first_us: float) -> tuple[HostTrace, DeviceTrace]:

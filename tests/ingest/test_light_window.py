@@ -238,3 +238,30 @@ def test_an_estimate_has_nothing_measured_lightly():
     moved, _ = program_time.timed(full(), {}, {}, Times(unprofiled_ns=150 * US))
     source = convert(moved).part.trace.time_source
     assert set(source.tolist()) == {TimeSource.CORRECTED, TimeSource.RECORDED}
+
+
+def test_works_of_gloo_stay_in_their_step_whichever_thread_took_them():
+    """Steps of 900 us recorded, 300 us in the light window: an add, then a sum that is waited for until 600 or 200 us.
+    Of gloo's two threads one took the first sum and the other the second, in the light window one took both."""
+    events = []
+    for step, worker in enumerate((21, 22)):
+        t = 1000.0 * step
+        events.append(event("user_annotation", f"ProfilerStep#{step}", t, 900.0))
+        for name, at, dur in (("c10d::allreduce_", 30, 30), ("aten::add", 600, 60)):
+            events.append(event("cpu_op", name, t + at, dur))
+        events.append(event("user_annotation", "gloo:all_reduce", t + 60, 540) | {"tid": worker})
+    names = ["c10d::allreduce_", "gloo:all_reduce", "aten::add"]
+    told: dict[str, Any] = {key: [] for key in ("name", "kind", "thread", "correlation", "start_ns", "end_ns")}
+    for step in range(2):
+        for name, thread, at, dur in ((0, MAIN, 10, 10), (1, 22, 120, 80), (2, MAIN, 200, 20)):
+            row = (name, 0, thread, -1, (300 * step + at) * US, (300 * step + at + dur) * US)
+            for key, value in zip(told, row, strict=True):
+                told[key].append(value)
+    marks = [[300 * US * step, 300 * US * (step + 1)] for step in range(2)]
+    given = LightWindow.of(told | {"names": names, "base_ns": 0, "marks_ns": marks, "device": False})
+    assert given is not None
+    moved, joined = in_program_time(traced(events), given)
+    assert (joined.paired, joined.of, joined.why_not) == (4, 4, "")
+    starts, lengths = (list(map(float, one)) for one in rows(moved, "user_annotation"))
+    assert [round(one) for one in starts] == [0, 20, 300, 320]
+    assert [round(one) for one in lengths] == [300, 180, 300, 180]

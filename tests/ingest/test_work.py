@@ -27,9 +27,11 @@ def test_the_work_of_operators() -> None:
     assert work.take(np.array([0, -1])).flops.tolist() == [48, UNKNOWN]
 
 
-def work(*flops: int, others: tuple[int, ...] = ()) -> OperatorWork:
+def work(*flops: int, others: tuple[int, ...] = (), alike: list[int] | None = None) -> OperatorWork:
+    """`alike`: numbers of the operators' names, which else are all different."""
     figures = np.array([f if f >= 0 else UNKNOWN for f in flops], np.int64)
-    return OperatorWork(figures, figures, np.isin(np.arange(len(flops)), others))
+    names = np.arange(len(flops)) if alike is None else np.array(alike)
+    return OperatorWork(figures, figures, np.isin(np.arange(len(flops)), others), names)
 
 
 def shares(work: OperatorWork, parent: list[int], operator: list[int], length: list[int]) -> list[int]:
@@ -50,6 +52,13 @@ def test_nothing_counts_twice() -> None:
     assert shares(work(10, -1, others=(0,)), [-1, 0], [1], [5]) == [10]
     # a convolution's backward pass calls a sum: the convolution is all of it
     assert shares(work(10, 2), [-1, 0], [0, 1], [5, 7]) == [-1, 10]
+
+
+def test_an_operator_of_a_tensor_subclass_leaves_its_work_to_the_one_that_it_calls() -> None:
+    # addmm of a DTensor, with the shapes of the whole -> the subclass -> addmm of the rank's half
+    assert shares(work(20, -1, 10, alike=[0, 1, 0]), [-1, 0, 1], [0, 2], [9, 5]) == [-1, 10]
+    # what such an operator calls besides, and knows, counts by itself
+    assert shares(work(20, 3, 10, alike=[0, 1, 0]), [-1, 0, 0], [1, 2], [9, 5]) == [3, 10]
 
 
 def test_phase_and_module() -> None:

@@ -10,7 +10,8 @@ other one is the clock from then on: else a step would be a part of an iteration
 
 PyTorch's own post hook runs inside the profiler's range `Optimizer.step#...`; a recording that stops there loses that
 range. So `step` is wrapped outside of it: in classes that are there already, and in those that come into use. Of
-several wrappers around one `step` the outermost counts.
+several wrappers around one `step` the outermost counts. An optimizer around another (Accelerate's) counts when that
+one steps, and not when it only accumulates gradients.
 """
 
 import functools
@@ -93,11 +94,15 @@ class OptimizerClock:
                 result = step(optimizer, *args, **named)
             finally:
                 self._inside.discard(id(optimizer))
-            if self._events == before:  # else it is a wrapper around one that has stepped and counts
+            if self._events == before and not self._wraps(optimizer):  # else what it wraps has stepped, and counts
                 self._stepped(optimizer)
             return result
 
         return wrapper
+
+    def _wraps(self, optimizer: Any) -> bool:
+        """Whether another optimizer steps for this one, or does not: while gradients are accumulated."""
+        return any(isinstance(held, self._base) for held in vars(optimizer).values())
 
     def _stepped_unseen(self, optimizer: Any, *_: Any) -> None:
         if not self._compiling() and id(optimizer) not in self._inside:

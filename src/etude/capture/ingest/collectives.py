@@ -91,6 +91,8 @@ def communications(
     trace."""
     if rank < 0 and device is not None and isinstance(device.distributed.get("rank"), int):
         rank = device.distributed["rank"]
+    if device is not None:
+        device = device.as_recorded
     known = recorded_groups(host, device, groups)
     calls = _merged(host, device)
     spans = _spans(calls, device)

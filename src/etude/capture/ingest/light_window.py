@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from etude.base.errors import TraceError
 from etude.capture.ingest import light_kernels as k
 from etude.capture.ingest.events import DEVICE, OPERATORS, is_call_category
-from etude.capture.link.device import DeviceTrace, RecordedTimes
+from etude.capture.link.device import DeviceTrace, Ints, RecordedTimes
 from etude.model.schema import UNKNOWN
 
 I64 = NDArray[np.int64]
@@ -254,6 +254,10 @@ class _Full:
         self.end = device.start_ns + np.maximum(device.duration_ns, 0)
         self.host = operators | (calls & shown)
         self.anchor = (calls & shown) if on_device else operators & ~device.name_has(STEP)
+        if not on_device:
+            self.anchor &= ~np.isin(
+                device.tid, list(_workers(device.tid[operators], device.name[operators], device.names))
+            )
         self.activity = device.is_category(*DEVICE) & device.is_phase("X") & (device.start_ns != UNKNOWN)
         rows = np.flatnonzero(operators & device.name_has(STEP))
         said = [device.names[device.name[row]].removeprefix(STEP) for row in rows.tolist()]
@@ -281,7 +285,8 @@ def _pairs(full: _Full, number: int, light: LightWindow, which: int) -> tuple[tu
     there = there[np.lexsort((-light.end_ns[there], light.start_ns[there]))]
     code = {name: number for number, name in enumerate(light.names)}
     names = np.array([code.get(name, -1) for name in full.device.names] + [-1], np.int64)
-    threads = {int(t): there[light.thread[there] == t] for t in np.unique(light.thread[there])}
+    others = _workers(light.thread, light.name, light.names)
+    threads = {int(t): there[light.thread[there] == t] for t in np.unique(light.thread[there]) if t not in others}
     mine = {t: found for t in full.threads if len(found := full.anchors(number, t))}
     rows: list[I64] = []
     events: list[I64] = []
@@ -299,6 +304,13 @@ def _pairs(full: _Full, number: int, light: LightWindow, which: int) -> tuple[tu
         count += max(len(here), len(other))
     joined = [np.concatenate(one) if one else np.zeros(0, np.int64) for one in (rows, events)]
     return (joined[0], joined[1]), count
+
+
+def _workers(thread: I64, name: Ints, names: Sequence[str]) -> set[int]:
+    """Threads of gloo, which carry out what others ask for. Which of them takes a work is chance, so they are not the
+    same in two windows: their works go with the thread that waits for them."""
+    work, call = (np.array([one.startswith(kind) for one in names] + [False])[name] for kind in ("gloo:", "c10d::"))
+    return set(thread[work].tolist()) - set(thread[call].tolist())
 
 
 def _same(a: I64, b: I64) -> tuple[I64, I64]:

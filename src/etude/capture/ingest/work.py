@@ -31,12 +31,14 @@ class OperatorWork:
     """Read and written at least once."""
     made_of_others: Bools
     """Usually the operators that it calls do the work."""
+    name: I64
+    """Number of its name; -1: none."""
 
     def take(self, rows: I64) -> OperatorWork:
         """The work of these rows; unknown for row -1."""
         there = rows >= 0
         flops, size_bytes = (np.where(there, v[rows], UNKNOWN) for v in (self.flops, self.size_bytes))
-        return OperatorWork(flops, size_bytes, there & self.made_of_others[rows])
+        return OperatorWork(flops, size_bytes, there & self.made_of_others[rows], np.where(there, self.name[rows], -1))
 
 
 def operator_work(trace: HostTrace | DeviceTrace) -> OperatorWork:
@@ -56,7 +58,7 @@ def operator_work(trace: HostTrace | DeviceTrace) -> OperatorWork:
         flops[rows] = np.array([work.flops for work in works], np.int64)[which]
         size_bytes[rows] = np.array([work.size_bytes for work in works], np.int64)[which]
     made_of_others = np.array([name in MADE_OF_OTHERS for name in trace.names] + [False])[trace.name]
-    return OperatorWork(flops, size_bytes, made_of_others)
+    return OperatorWork(flops, size_bytes, made_of_others, trace.name.astype(np.int64))
 
 
 def _text_column(trace: HostTrace | DeviceTrace, column: str, rows: I64) -> tuple[NDArray[np.int32], list[str]]:
@@ -78,7 +80,8 @@ def node_work(work: OperatorWork, parent: I64, operator: I64, length_ns: I64) ->
     """
     known = (work.flops != UNKNOWN) | (work.size_bytes != UNKNOWN)
     claim = np.empty(len(parent), np.int64)
-    k.claims(np.arange(len(parent)), parent, known, work.made_of_others, claim)
+    others = work.made_of_others | _calls_itself(work.name, parent, known)
+    k.claims(np.arange(len(parent)), parent, known, others, claim)
     owner = np.where(operator >= 0, np.append(claim, -1)[operator], -1)
     order = np.flatnonzero(owner >= 0)
     order = order[np.lexsort((-length_ns[order], owner[order]))]
@@ -86,3 +89,16 @@ def node_work(work: OperatorWork, parent: I64, operator: I64, length_ns: I64) ->
     flops, size_bytes = np.full(len(operator), UNKNOWN, np.int64), np.full(len(operator), UNKNOWN, np.int64)
     flops[first], size_bytes[first] = work.flops[owner[first]], work.size_bytes[owner[first]]
     return flops, size_bytes
+
+
+def _calls_itself(name: I64, parent: I64, known: Bools) -> Bools:
+    """Operators that another of their name runs inside: those of a tensor subclass. A DTensor's has the shapes of the
+    whole tensor, the one that it calls those of the rank's part."""
+    found = np.zeros(len(parent), np.bool_)
+    rows = np.flatnonzero(known & (parent >= 0))
+    above = parent[rows]
+    while len(rows):
+        found[above[name[above] == name[rows]]] = True
+        above = parent[above]
+        rows, above = rows[above >= 0], above[above >= 0]
+    return found

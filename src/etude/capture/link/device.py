@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -159,6 +159,15 @@ class DeviceTrace:
         return len(self.start_ns)
 
     @property
+    def as_recorded(self) -> DeviceTrace:
+        """The same rows with the times of the file: what else was written down with a time (calls of
+        `torch.distributed`, the Flight Recorder) is found by them."""
+        told = self.recorded
+        if told is None:
+            return self
+        return replace(self, start_ns=told.start_ns, duration_ns=told.duration_ns, base_ns=told.base_ns, recorded=None)
+
+    @property
     def distributed(self) -> dict[str, Any]:
         """rank, world_size, pg_config, ...; empty if not recorded."""
         found = self.members.get("distributedInfo")
@@ -219,7 +228,11 @@ def read_device(heap: U8, size: int, path: str = "") -> DeviceTrace:
         tid=column["tid"],
         flow=column["id"],
         stream=column["stream"],
-        **{key: column[key] for key in ("external_id", "rf_id", "correlation", "device", "sequence_number")},
+        external_id=column["external_id"],
+        rf_id=column["rf_id"],
+        correlation=column["correlation"],
+        device=column["device"],
+        sequence_number=column["sequence_number"],
         places={key: places[key] for key in _PLACES.values()},
         rare={key: rows.rare[key] for key in RARE_INT.values()}
         | {key: (rows.rare[key][0], places[key]) for key in RARE_TEXT.values()},

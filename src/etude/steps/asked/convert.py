@@ -1,6 +1,6 @@
 """A job in another format: what `etude convert` asks for."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,7 +72,8 @@ def run(given: ConvertInputs) -> "tuple[WrittenJob, str]":
     from etude.steps.asked.converting import write_as
     from etude.store import cards
 
-    job = given.source.open(ranks=given.ranks, passes=given.passes, times=given.how.times())
+    source = replace(given.source, times=given.source.times or given.how.times())
+    job = source.open(ranks=given.ranks, passes=given.passes)
     card = cards.find(given.source.path)
     return write_as(job, given.out, given.how, card=card, force=given.force, progress=progress), given.how.to.value
 
