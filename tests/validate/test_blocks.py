@@ -5,7 +5,7 @@ import pytest
 from etude.base.errors import UsageError
 from etude.capture.collect import Delay, DelayKind, DelayPlan, Moment
 from etude.capture.collect.delayed import DelayedProgram
-from etude.capture.collect.delays import NONE, Block, Delays, Source
+from etude.capture.collect.delays import NONE, Block, Delays, Kernel, Source
 from etude.capture.collect.moments import CalledModule, choose
 from etude.decide.validate.asked import length_of
 from etude.decide.validate.pairs import Pair, measured_change, pairs_of, turns, undelayed_step_ns
@@ -130,3 +130,55 @@ def test_lengths_of_delays():
     for text in ("x%", "-5%", "0%", "fast", "0ms"):
         with pytest.raises(UsageError):
             length_of(text)
+
+
+class SlowDevice:
+    """What `torch.cuda` is to a delay: a device of 2 cycles a ns that does one thing after another."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+        self.asked: list[int] = []
+        self.capturing = False
+        self.cuda = self
+
+    def Event(self, enable_timing: bool) -> "SlowDevice.Moment":  # noqa: N802 - as PyTorch has it
+        return self.Moment(self)
+
+    class Moment:
+        def __init__(self, device: "SlowDevice") -> None:
+            self.device, self.at_ns = device, 0
+
+        def record(self) -> None:
+            self.at_ns = self.device.now_ns
+
+        def elapsed_time(self, later: "SlowDevice.Moment") -> float:
+            return (later.at_ns - self.at_ns) / 1e6
+
+    def _sleep(self, cycles: int) -> None:
+        self.asked.append(cycles)
+        self.now_ns += cycles // 2
+
+    def is_current_stream_capturing(self) -> bool:
+        return self.capturing
+
+    def is_available(self) -> bool:
+        return True
+
+    is_initialized = is_available
+
+    def synchronize(self) -> None:
+        pass
+
+
+def test_work_on_a_device_is_as_long_as_asked_for():
+    device = SlowDevice()
+    kernel = Kernel(device)
+    kernel.prepare()
+    assert kernel.taken_ns() == 0  # trials are not of a block
+    kernel.put(5_000_000)
+    kernel.put(1_000_000)
+    assert device.asked[-2:] == [10_000_000, 2_000_000]
+    assert kernel.taken_ns() == 6_000_000
+    device.capturing = True  # a sleep in a CUDA graph would come again whenever that is launched
+    kernel.put(5_000_000)
+    assert kernel.taken_ns() == 0
