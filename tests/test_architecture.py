@@ -77,6 +77,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | WORLD
     | {"cost", "make.generate", "run.simulate", "analyse", "tell.view", "steps", "decide.study", "capture.opening"},
     "decide.score": BASE | CAPTURE | MAKE | RUN | WORLD | {"store", "cost", "capture.opening", "analyse", "steps"},
+    "decide.validate": BASE | {"capture.collect", "capture.opening", "run.simulate"},
     "surface.verb": GROUND,
     "surface.mcp": BASE
     | {"store", "cost", "capture.opening", "make.generate", "make.transform", "run.simulate", "analyse", "steps"}
@@ -85,7 +86,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     | VERBS
     | WORLD
     | {"store", "cost", "capture.opening", "base.remote", "steps", "tell.report", "tell.archive", "tell.demo"}
-    | {"decide.study", "decide.search", "decide.score", "surface.verb", "surface.mcp", "surface.api", "__init__"},
+    | {"decide.study", "decide.search", "decide.score", "decide.validate"}
+    | {"surface.verb", "surface.mcp", "surface.api", "__init__"},
     # what `etude.NAME` calls where several rooms are put together
     "surface.api": BASE
     | VERBS

@@ -12,8 +12,13 @@ from typing import TYPE_CHECKING
 from etude.base.faces import face
 
 if TYPE_CHECKING:
+    from etude.capture.collect.delayed import launch_delayed as launch_delayed
+    from etude.capture.collect.delays import Delay as Delay
+    from etude.capture.collect.delays import DelayKind as DelayKind
+    from etude.capture.collect.delays import DelayPlan as DelayPlan
     from etude.capture.collect.launcher import LaunchedProgram as LaunchedProgram
     from etude.capture.collect.launcher import launch as launch
+    from etude.capture.collect.moments import Moment as Moment
     from etude.capture.collect.options import CollectOptions as CollectOptions
 
 __getattr__ = face(__name__)

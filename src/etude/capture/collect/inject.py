@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from etude.capture.collect import features, layout
+from etude.capture.collect.delays import DelayPlan, DelayWorker
 from etude.capture.collect.manifest import FIRST, started_as_rank
+from etude.capture.collect.moments import Moments, choose, marking
 from etude.capture.collect.options import CollectOptions
 from etude.capture.collect.recorder import Recorder
 from etude.capture.collect.steps import OptimizerClock
@@ -28,9 +30,13 @@ def activate(settings: str) -> None:
     asked = json.loads(settings)
     if started_as_rank():
         os.environ[FIRST] = f"{os.getpid()}:{os.environ.get('RANK', '')}"
+    if "delays" in asked:
+        DelayWorker(Path(asked["folder"]), DelayPlan.from_dict(asked["delays"]))
+        return
     if asked["whole"] and any(word in _STARTERS for word in _command_words()):
         return
-    Worker(Path(asked["folder"]), CollectOptions.from_dict(asked["options"]), whole=asked["whole"])
+    options = CollectOptions.from_dict(asked["options"])
+    Worker(Path(asked["folder"]), options, whole=asked["whole"], marked=asked.get("marked"))
 
 
 def _command_words() -> list[str]:
@@ -40,7 +46,10 @@ def _command_words() -> list[str]:
 class Worker:
     """Begins with the first call of a module or of an optimizer: by then the program has chosen its device."""
 
-    def __init__(self, folder: Path, options: CollectOptions, *, whole: bool) -> None:
+    def __init__(
+        self, folder: Path, options: CollectOptions, *, whole: bool, marked: dict[str, Any] | None = None
+    ) -> None:
+        """`marked`: how many moments of a step are marked, or of which modules."""
         self._torch = features.torch()
         self._folder = folder
         self._options = options
@@ -49,6 +58,9 @@ class Worker:
         self._handles: list[Any] = []
         self._failed = False
         self._turns = Turns(self._torch)
+        self._moments: Moments | None = None
+        if marked is not None:
+            self._moments = Moments(self._torch, lambda called: choose(called, **marked), marking(self._torch))
         atexit.register(self._at_exit)
         if whole:
             self._begin()
@@ -99,6 +111,8 @@ class Worker:
         if self._recorder is None or self._failed:
             return
         try:
+            if self._moments is not None:
+                self._moments.step_done()
             self._recorder.step_done("optimizer", optimizer_steps)
         except Exception as problem:
             self._fail(problem)

@@ -10,7 +10,9 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,9 @@ SETTINGS = "ETUDE_COLLECT"
 BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
 
 _PATIENCE_S = 20.0
+_LAST_BYTES = 4096
+_LOOK_S = 0.05
+"""Between two looks at whether a program has done what it was started for."""
 _TO_WRITE_S = 60.0
 """Time after a Ctrl-C, which has reached the child too: it writes its recording, which is slow on a busy machine."""
 
@@ -41,6 +46,8 @@ class LaunchedProgram:
     """Recording failures, as the workers report them."""
     beside: tuple[dict[str, Any], ...] = ()
     """Manifests of other processes that recorded and are not ranks: not part of the job."""
+    printed: str = ""
+    """The last that the command printed, where that was not shown."""
 
     @property
     def problems(self) -> list[str]:
@@ -76,21 +83,24 @@ def _begin(about: dict[str, Any]) -> str:
 
 
 def launch(
-    command: Sequence[str], folder: str | os.PathLike[str], options: CollectOptions, *, whole: bool = False
-) -> LaunchedProgram:
-    """Runs `command` to its end. `whole`: record from `import torch` to the end instead of steps."""
+    command: Sequence[str], folder: str | os.PathLike[str], options: CollectOptions, *, whole: bool = False,
+    marked: Mapping[str, Any] | None = None,
+) -> LaunchedProgram:  # fmt: skip
+    """Runs `command` to its end. `whole`: record from `import torch` to the end instead of steps. `marked`: mark
+    moments of each step (see `moments`), show nothing of what the program prints, and end it when it is recorded."""
     place = Path(folder).absolute()
-    if not command:
-        raise UsageError("no command to run", hint="etude collect -o run/ -- python train.py")
-    if shutil.which(command[0]) is None:
-        raise UsageError("command not found", where=command[0])
+    check_command(command)
     # No rank has been started yet, so existing files are from an earlier run: a world of 0.
     layout.make_room(place, 0, 0, force=options.force)
     layout.clear_recordings(place)
     layout.take_problems(place)
     cut_off: dict[int, int] = {}
     try:
-        code = _run(list(command), environment(place, options, whole=whole), place)
+        if marked is None:
+            code, printed = _run(list(command), environment(place, options, whole=whole), place), ""
+        else:
+            variables = environment(place, options, whole=whole, marked=dict(marked))
+            code, printed = run_until(command, variables, lambda: _is_recorded(place))
         cut_off = layout.unfinished(place)
     finally:
         layout.clear_recordings(place)
@@ -98,7 +108,7 @@ def launch(
     if len(others) == 1 and not layout.manifests(place):
         layout.promote(place, others.pop())
     failures = (*layout.take_problems(place), *(_cut_off(pid, size) for pid, size in cut_off.items()))
-    return LaunchedProgram(code, tuple(layout.manifests(place)), failures, tuple(others))
+    return LaunchedProgram(code, tuple(layout.manifests(place)), failures, tuple(others), printed)
 
 
 def _cut_off(pid: int, size_bytes: int) -> str:
@@ -106,17 +116,72 @@ def _cut_off(pid: int, size_bytes: int) -> str:
     return f"process {pid} ended while it wrote its recording: {written}"
 
 
-def environment(folder: Path, options: CollectOptions, *, whole: bool = False) -> dict[str, str]:
+def check_command(command: Sequence[str], verb: str = "collect -o run/") -> None:
+    """Refuses what cannot be run."""
+    if not command:
+        raise UsageError("no command to run", hint=f"etude {verb} -- python train.py")
+    if shutil.which(command[0]) is None:
+        raise UsageError("command not found", where=command[0])
+
+
+def _is_recorded(folder: Path) -> bool:
+    """Every rank has written all that was asked for, or one of them could not. A program that ends early has an exit
+    code of its own."""
+    if layout.has_problems(folder):
+        return True
+    found = layout.manifests(folder)
+    if not found or any(about["partial"] for about in found):
+        return False
+    missing = any(not (folder / file).exists() for about in found for file in about["files"].values())
+    return len(found) == found[0]["world_size"] and not missing and not layout.unfinished(folder)
+
+
+def environment(folder: Path, options: CollectOptions, *, whole: bool = False, **more: Any) -> dict[str, str]:
     """The variables that make Python processes record."""
-    changed = dict(os.environ)
     asked = options.to_dict() | {"force": False}
-    changed.pop(FIRST, None)
-    changed[SETTINGS] = json.dumps({"folder": str(folder), "options": asked, "whole": whole})
-    paths = [str(BOOTSTRAP), *filter(None, [changed.get("PYTHONPATH")])]
-    changed["PYTHONPATH"] = os.pathsep.join(paths)
+    changed = injected({"folder": str(folder), "options": asked, "whole": whole} | more)
     if options.flight_recorder:
         flight.ask_for_room(changed)
     return changed
+
+
+def injected(settings: Mapping[str, Any]) -> dict[str, str]:
+    """The variables that make Python processes call `inject.activate` with these settings."""
+    changed = dict(os.environ)
+    changed.pop(FIRST, None)
+    changed[SETTINGS] = json.dumps(settings)
+    paths = [str(BOOTSTRAP), *filter(None, [changed.get("PYTHONPATH")])]
+    changed["PYTHONPATH"] = os.pathsep.join(paths)
+    return changed
+
+
+def run_until(command: Sequence[str], environment: Mapping[str, str], done: Callable[[], bool]) -> tuple[int, str]:
+    """Runs a command, and ends it and all that it started when `done`. Its exit code, 0 if it was ended, and the last
+    that it printed, which is not shown."""
+    check_code(command[0])
+    with tempfile.TemporaryFile() as printed:
+        with subprocess.Popen(
+            command, env=environment, stdout=printed, stderr=subprocess.STDOUT, start_new_session=True
+        ) as child:
+            try:
+                while child.poll() is None:
+                    if done():
+                        return 0, ""
+                    time.sleep(_LOOK_S)
+            finally:
+                _end_all(child)
+        printed.seek(max(printed.tell() - _LAST_BYTES, 0))
+        last = printed.read().decode(errors="replace").strip()
+    return child.returncode if child.returncode >= 0 else 128 - child.returncode, last
+
+
+def _end_all(child: subprocess.Popen[bytes]) -> None:
+    """Ends a session: what the command started goes with it, also where the command has ended before."""
+    for ask, patience_s in ((signal.SIGTERM, _PATIENCE_S), (signal.SIGKILL, 5.0)):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, ask)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(patience_s)
 
 
 def _run(command: list[str], environment: dict[str, str], folder: Path) -> int:

@@ -155,6 +155,11 @@ def note_problem(folder: Path, pid: int, problem: Exception) -> None:
     (folder / f"{_PROBLEM}{pid}").write_text(f"{type(problem).__name__}: {problem}".replace(str(folder), folder.name))
 
 
+def has_problems(folder: Path) -> bool:
+    """Whether a worker has noted one."""
+    return next(folder.glob(f"{_PROBLEM}*"), None) is not None
+
+
 def take_problems(folder: Path) -> list[str]:
     paths = sorted(folder.glob(f"{_PROBLEM}*"))
     found = [path.read_text() for path in paths]

@@ -103,12 +103,16 @@ class _Moments:
         waits = np.array(["wait" in n or n.startswith("c10d::") for n in trace.names] + [False])
         self.waits = waits[trace.name[host.row[mine]]]
         self.works = trace.is_category("cpu_op")[host.row[mine]] & ~self.waits
+        computes = np.array([n.startswith("aten::") for n in trace.names] + [False])[trace.name[host.row[mine]]]
+        self.computes_from, self.computes_to = self.start[computes], np.maximum.accumulate(self.end[computes])
 
     def still_since(self, time_ns: int) -> int | None:
         """Since when the thread has been waiting: in a call that waits, or between events for long."""
         since, inside = self._since(time_ns)
         if inside >= 0:
             return since if self.waits[inside] else None
+        if self._computing(time_ns):
+            return None
         begun, ended = np.searchsorted(self.start, time_ns), np.searchsorted(self.last, time_ns)
         later = [int(times[at]) for times, at in ((self.start, begun), (self.last, ended)) if at < len(times)]
         return since if min(later, default=1 << 62) - since >= LONG_GAP_NS else None
@@ -120,7 +124,14 @@ class _Moments:
         asked = np.searchsorted(self.asked, time_ns)
         since = max(since, int(self.asked[asked - 1]) if asked else 0)
         waited = since <= called_ns or time_ns - since >= LONG_GAP_NS
-        return since if waited and not (inside >= 0 and self.works[inside]) else time_ns
+        works = inside >= 0 and self.works[inside]
+        return since if waited and not works and not self._computing(time_ns) else time_ns
+
+    def _computing(self, time_ns: int) -> bool:
+        """Whether an operator of PyTorch's own library runs at a moment: these wait for no communication, also where
+        what they call was over long before."""
+        begun = int(np.searchsorted(self.computes_from, time_ns))
+        return begun > 0 and int(self.computes_to[begun - 1]) > time_ns
 
     def _since(self, time_ns: int) -> tuple[int, int]:
         """(When something last began or ended before a moment; the innermost of the events that began then and are

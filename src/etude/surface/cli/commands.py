@@ -93,6 +93,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "energy": (RUN, "Power over time and energy of a run, or of a predicted model: J, kWh, carbon, price"),
     "score": (RUN, "How right is Etude about what you measured? Errors of every figure, and what was assumed"),
+    "validate": (
+        RUN,
+        "Is the graph of a program right? Known delays are put into it, and the changes compared with predicted ones",
+    ),
     "ops": (
         RUN,
         "A database of measured operators: find what is missing for a set of models, measure, show, add, import",
