@@ -33,7 +33,7 @@ from etude.capture.collect.signals import Signals
 from etude.capture.collect.turns import Turns
 
 HELD_UP: Final = 3
-"""A step that takes so many times the median did something else."""
+"""A step that takes this many times the median did something else."""
 AFTER: Final = 10
 """Steps after the window that are timed."""
 DIFFERS: Final = 0.1
