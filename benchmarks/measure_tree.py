@@ -38,7 +38,7 @@ def measure(root: Path) -> dict[str, object]:
         f"functions of over {ARGUMENTS} arguments": sum(
             len(f.args.args) + len(f.args.kwonlyargs) + len(f.args.posonlyargs) > ARGUMENTS for f in functions
         ),
-        "public class names that stand twice": sum(n > 1 for n in public.values()),
+        "public class names that occur twice": sum(n > 1 for n in public.values()),
         "circles of modules inside a room": len(found),
         "circles of modules in the tree": len(circles(graph)),
     }
