@@ -56,7 +56,7 @@ def program_figures(run: Run) -> dict[str, Any]:
     if "timing_recorded_step_ns" in told:
         found["recorded_step_ns"] = int(told["timing_recorded_step_ns"])
     if found["timing"] == ESTIMATED and slowest["busy_share"] is not None:
-        low, high = _range(told, slowest["step_ns"])
+        low, high = _range(told, slowest["step_ns"] or 0)
         busy_ns = slowest["busy_share"] * slowest["step_ns"]
         least = busy_ns if found["anchored"] else (1 - _KERNELS) * busy_ns
         found["low"] = {"step_ns": low, "busy_share": min(least / high, 1.0)}
