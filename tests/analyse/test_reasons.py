@@ -9,10 +9,12 @@ import pytest
 import etude
 from etude.analyse.breakdown import breakdown
 from etude.analyse.reasons import host_side, reasons
+from etude.capture.ingest.runs import Times
 from etude.model.run import Run
 from etude.model.schema import Collective, Kind
 from timed_jobs import timed
 
+AS_RECORDED = Times(as_recorded=True)
 CALL = {"kind": Kind.COMP, "cpu": 1, "thread": 1}
 KERNEL = {"kind": Kind.COMP, "cpu": 0, "stream": 7}
 REDUCE = {"kind": Kind.COLL, "name": "reduce", "cpu": 0, "stream": 9, "collective": Collective.ALL_REDUCE}
@@ -105,7 +107,7 @@ def test_on_any_runs_the_parts_sum_to_those_of_the_breakdown(seed: int) -> None:
 def test_one_program_at_two_batch_sizes(shared: Path) -> None:
     """At batch 1 the host is the limit, at batch 96 the device: less waiting for the host, longer products."""
     folder = shared / "traces/h200_pairs"
-    a, b = (etude.open_run(folder / f"gpt8_{size}_kineto.json.gz") for size in ("b1", "b96"))
+    a, b = (etude.open_run(folder / f"gpt8_{size}_kineto.json.gz", times=AS_RECORDED) for size in ("b1", "b96"))
     rows = reasons(a, b).to_pylist()
     assert [(r["part"], r["what"], r["delta_ns"] > 0) for r in rows[:2]] == [
         ("idle", "host", False), ("compute", "aten::mm", True)

@@ -103,7 +103,7 @@ def _timed(
             return moved, Timed(PROGRAM, bool(step_ns and window.on_device), _full_step(manifest), note=_told(joined))
         return device, Timed(note=f"times are as recorded, because {joined.why_not}")
     full = as_window(device, numbers)
-    if full is None or not (step_ns or wanted.estimate):
+    if full is None or not (step_ns or (wanted.estimate and _alone(device, manifest))):
         return device, Timed()
     if not step_ns:
         return _by_itself(device, full[0], numbers)
@@ -146,6 +146,12 @@ def _by_itself(device: DeviceTrace, full: LightWindow, numbers: Sequence[int]) -
     high = max(slow.device_step_ns, (1 + SURELY) * step_ns) + (full.busy_ns - eased.busy_ns) / len(full.steps_ns)
     high = min(high, max(recorded, step_ns)) if cost.observed else max(recorded, step_ns)  # it may cost next to nothing
     return moved, Timed(ESTIMATED, False, round(recorded), round(low), round(high), round(step_ns))
+
+
+def _alone(device: DeviceTrace, manifest: Mapping[str, Any]) -> bool:
+    """Whether no other rank is waited for: what a faster host would do to the others is not in the recording."""
+    worlds = (device.distributed.get("world_size"), manifest.get("world_size"))
+    return all(world in (None, 1) for world in worlds)
 
 
 def _told(joined: Joined) -> str:

@@ -36,7 +36,7 @@ Bools = NDArray[np.bool_]
 NATIVE_NS: Final = 700.0
 PYTHON: Final = 0.5
 CALL: Final = 0.5
-"""Least mean error of a step over ten recordings, six programs of other people and two of ours that wait for their host
+"""Round numbers near the least mean error of a step over ten recordings, eight programs of other people and two of ours
 (`docs/link.md`); each may be 20% off without much of a change."""
 CALL_MOST_NS: Final = 20_000.0
 """Most that recording adds to a call: one that takes longer waits, or did something by itself."""
