@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from etude.decide.validate.validating import DelayLength
 
 PLACES, MEASURED = "Where", "What is measured"
+HALF = "50%"
+"""The delay, if none is asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +47,7 @@ class Validate(Written):
     )
     modules: int = figure("count", "number of modules that are chosen", 3, panel=PLACES)
     delay: tuple[str, ...] = figure(
-        "several", "length of a delay: a time, or a share of a step; several are tried one after another", ("50%",),
+        "several", "length of a delay: a time, or a share of a step, by default 50%; several are tried in turn", (),
         like="5ms", panel=MEASURED,
     )  # fmt: skip
     repeats: int = figure("count", "blocks of steps with each delay", 8, panel=MEASURED)
@@ -73,7 +75,7 @@ def validate_inputs(asked: Validate) -> ValidateInputs:
     with naming(asked, "place"):
         places = tuple(AskedPlace.parse(text) for text in asked.place)
     with naming(asked, "delay"):
-        delays = tuple(length_of(text) for text in asked.delay)
+        delays = tuple(length_of(text) for text in asked.delay or (HALF,))
     chosen = {} if places else {"modules": asked.modules}
     options = ValidateOptions(
         places=places, delays=delays, repeats=asked.repeats, steps=asked.steps, warmup=asked.warmup, **chosen
