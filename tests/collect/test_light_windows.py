@@ -9,7 +9,7 @@ from etude.capture.collect import detach, light
 
 
 def window(base_ns: int, names: list[str], correlation: int, marks: int, **more: Any) -> dict[str, Any]:
-    """Two events, of a call and of what it launched, and so many steps."""
+    """Two events, of a call and of what it launched, and this many steps."""
     return {
         "name": [0, 1], "kind": [light.CALL, light.ACTIVITY], "thread": [1, 7], "correlation": 2 * [correlation],
         "start_ns": [0, 10], "end_ns": [5, 30], "names": names, "base_ns": base_ns,
