@@ -32,7 +32,7 @@ from etude.capture.collect.options import CollectOptions
 from etude.capture.collect.signals import Signals
 from etude.capture.collect.turns import Turns
 
-HELD_UP: Final = 3
+HELD_UP: Final = 2
 """A step that takes this many times the median did something else."""
 AFTER: Final = 10
 """Steps after the window that are timed."""
