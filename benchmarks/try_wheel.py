@@ -29,7 +29,12 @@ NEEDED = (
     "CONTRIBUTING.md", "Makefile", "CITATION.cff", "src/etude/capture/sample/README.md", ".github/workflows/ci.yml",
 )  # fmt: skip
 """Files that the sdist must have, one of each kind."""
-DATA = ("etude/py.typed", "etude/capture/sample/gpt.rank0.kineto.json.gz", "etude/machine/catalogue/dgx-h100.yaml")
+DATA = (
+    "etude/py.typed",
+    "etude/capture/sample/gpt.rank0.kineto.json.gz",
+    "etude/capture/sample/gpt.rank0.light.json.gz",
+    "etude/machine/catalogue/dgx-h100.yaml",
+)
 """... and the wheel."""
 
 COLUMNS = ("python", "from", "install", "numba", "version", "demo", "again", "link", "report", "said")
@@ -96,7 +101,8 @@ def interpreters(more: list[str]) -> list[str]:
 
 def steps(at: list[str], folder: str, *, of_sdist: bool) -> dict[str, list[str]]:
     """What is tried in an environment that has the package: column of the table -> command; of the sdist less."""
-    sample = run([*at, "-c", "import etude, pathlib; print(pathlib.Path(etude.__file__).parent / 'sample')"])[1]
+    where = "import etude, pathlib; print(pathlib.Path(etude.__file__).parent / 'capture' / 'sample')"
+    sample = run([*at, "-c", where])[1]
     etude = [*at, "-m", "etude"]
     found = {
         "version": [*etude, "--version"],

@@ -199,7 +199,7 @@ def link() -> str:
     """The dependency graph around a kernel, drawn by `etude graph`."""
     from pathlib import Path
 
-    do(f"graph {need('job')} --around 40 --hops 2 -o graph.svg")
+    do(f"graph {need('job')} --around 36 --hops 2 -o graph.svg")
     return Path("graph.svg").read_text()
 
 

@@ -23,7 +23,7 @@ def parts_of(row: dict[str, Any]) -> list[tuple[str, float, str]]:
 
 
 def collect() -> str:
-    """What the two traces of the embedded recording hold."""
+    """What the two traces of the full window of the embedded recording hold."""
     need("job")
     with gzip.open("run/gpt.rank0.kineto.json.gz") as file:
         events = json.load(file)["traceEvents"]
@@ -205,9 +205,9 @@ def text_workload() -> str:
 def readers() -> str:
     """Breakdowns of recordings of three profilers."""
     folder = ROOT / "tests" / "golden" / "profiles"
-    rows = {"PyTorch on an H200": ask(f"breakdown {need('job')}")[0],
-            "JAX on an H200": ask(f"breakdown {folder / 'jax_h200.xplane.pb.gz'}")[0],
-            "Nsight Systems, H200": ask(f"breakdown {folder / 'nsight_h200.sqlite.gz'}")[0]}  # fmt: skip
+    rows = {"PyTorch on an H200": ask(f"breakdown {need('job')}")["ranks"][0],
+            "JAX on an H200": ask(f"breakdown {folder / 'jax_h200.xplane.pb.gz'}")["ranks"][0],
+            "Nsight Systems, H200": ask(f"breakdown {folder / 'nsight_h200.sqlite.gz'}")["ranks"][0]}  # fmt: skip
     drawn = [Bar(name, [(c, size / row["span_ns"], what) for c, size, what in parts_of(row)], f"of {ms(row['span_ns'])}")
              for name, row in rows.items()]  # fmt: skip
     return bars("One breakdown for the files of three profilers", drawn, PARTS, left=170)

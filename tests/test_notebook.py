@@ -66,8 +66,8 @@ def one() -> etude.Job:
 
 def test_a_job_tells_its_ranks_nodes_span_and_kinds(one: etude.Job):
     said = harmless(one._repr_html_())
-    assert said.startswith("gpt job ranks 1 distinct programs 1 nodes 7,706")
-    assert "span 12.6 ms" in said and "compute 7,706" in said
+    assert said.startswith("gpt job ranks 1 distinct programs 1 nodes 7,920")
+    assert "span 9.88 ms" in said and "compute 7,920" in said
 
 
 def test_a_job_of_folded_ranks_counts_each_of_them():
