@@ -226,7 +226,9 @@ def test_what_a_call_costs_the_player_is_no_pause(monkeypatch: pytest.MonkeyPatc
     spun: list[int] = []
     monkeypatch.setattr("etude.run.replay.player.work", spun.append)
     # Played twice; a pass takes 1,000 ns, which are 100 rounds, and took 2,000 in the recording. An event costs 100 ns.
-    events = own_cost.Events(["aten::neg_"] * 4, *np.array([[50, 60, 100, 112], [55, 65, 105, 117], [7, 7, 7, 7]]) * us)
+    events = own_cost.ProfilerEvents(
+        ["aten::neg_"] * 4, *np.array([[50, 60, 100, 112], [55, 65, 105, 117], [7, 7, 7, 7]]) * us
+    )
     told = own_cost.Session(events, np.array([1000.0, 1000.0]), np.array([100.0, 100.0]), 200.0)
     monkeypatch.setattr("etude.run.replay.player.session", lambda play, times: told)
     monkeypatch.setattr("etude.run.replay.player.times_for", lambda once_ns: 2)
@@ -249,7 +251,9 @@ def test_gaps_that_are_not_played_are_said(monkeypatch: pytest.MonkeyPatch):
     b.call("aten::neg_", [{"t": 0}], [x], [], work_ns=1)
     b.step(StepKind.END, 0)
     b.host_ns = [0, 300_000, 0]
-    events = own_cost.Events(["aten::neg_"], *np.array([[50], [55], [7]]))  # once, though it is played several times
+    events = own_cost.ProfilerEvents(
+        ["aten::neg_"], *np.array([[50], [55], [7]])
+    )  # once, though it is played several times
     told = own_cost.Session(events, np.array([1000.0]), np.array([100.0]), 200.0)
     monkeypatch.setattr("etude.run.replay.player.session", lambda play, times: told)
     result = play(b.build(), PlayerOptions(device="cpu", iterations=1))
@@ -276,7 +280,9 @@ def test_the_cost_of_a_gap_is_measured_between_operators():
 def test_a_wait_for_communication_is_no_cost_of_the_player():
     # An operator up to 20; a call of 30 to 40, done at 90; the next operator at 100 waits for it.
     names = ["aten::neg", "c10d::allreduce_", "gloo:all_reduce", "aten::abs"]
-    events = own_cost.Events(names, np.array([10, 30, 35, 100]), np.array([20, 40, 90, 110]), np.array([1, 1, 2, 1]))
+    events = own_cost.ProfilerEvents(
+        names, np.array([10, 30, 35, 100]), np.array([20, 40, 90, 110]), np.array([1, 1, 2, 1])
+    )
     kinds = (
         (StepKind.CALL, "aten::neg"),
         (StepKind.COMM, "c10d"),

@@ -111,7 +111,7 @@ class LightWindow:
         return float(np.percentile(lengths, 25 if self.on_device else 50))
 
     def run(self, steps: int, step_ns: float) -> tuple[int, ...]:
-        """This number of steps, one after the other, that take `step_ns` in the mean, as nearly as there are."""
+        """This number of steps, one after the other, whose average is nearest to `step_ns`."""
         used = self.used()
         length = {which: self.length_ns(which) for which in used}
         runs = [

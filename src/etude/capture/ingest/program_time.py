@@ -119,7 +119,7 @@ def _timed(
 
 def _without_profiler(window: LightWindow, steps: int, step_ns: int) -> LightWindow:
     """The window without what its profiler added to each call: so much that a step takes `step_ns`, if that is known.
-    Of a rank that nobody waits for, `steps` of them that take as long as steps usually do."""
+    Of a rank without others, `steps` of them that take as long as steps usually do."""
     slowness = window.slowness() if window.on_device else None
     eased = without_cost(window, window.call_ns, slowness)
     if window.alone:
