@@ -8,13 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from etude.base.errors import FormatError
 from etude.capture.ingest.causal import convert
 from etude.capture.ingest.collectives import Communications, communications
 from etude.capture.ingest.comm_recorded import RecordedCall, read_calls
-from etude.capture.link.device import DeviceTrace
+from etude.capture.link.device import DeviceTrace, RecordedTimes
 from etude.capture.link.host import HostTrace
 from etude.model.schema import Kind
 from recorded import device_json, host_json, node, op, read_device_json, read_host_json
@@ -89,7 +90,9 @@ def test_calls_are_found_by_recorded_times_where_a_light_window_gave_others() ->
     host = read_host_json(host_json(c10d(4, "send", 10, 1, 9), c10d(5, "allreduce_", 11), c10d(6, "recv_", 12, 0, 9)))
     events = [op("c10d::send", 10, 5, 10), op("c10d::allreduce_", 20, 5, 11), op("c10d::recv_", 30, 5, 12)]
     device = read_device_json(device_json(*events))
-    moved = replace(device, start_ns=device.start_ns // 3, base_ns=device.base_ns + 10**9, as_recorded=device)
+    light = np.zeros(len(device), bool)
+    recorded = RecordedTimes(device.start_ns, device.duration_ns, device.base_ns, light)
+    moved = replace(device, start_ns=device.start_ns // 3, base_ns=device.base_ns + 10**9, recorded=recorded)
     reduced = RecordedCall(name="gloo:all_reduce", issued_ns=22_000, group="6", sequence=4)
     calls = [called("send", 10, group="5", peer=3), reduced, called("recv", 30, group="5", peer=3)]
     for timed in (device, moved):

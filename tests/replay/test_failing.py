@@ -237,7 +237,7 @@ def test_a_result_on_another_device_is_replaced_by_one_on_the_recorded_device():
     b.call("aten::cat", [[{"t": 0}, {"t": 1}], 0], [old, step], [both])
     stage = stages.Stage(b.build(), torch.device("meta"), 0)
     stage.fill()
-    calls = calling.Calls(stage, True)
+    calls = calling.OperatorCalls(stage, True)
     calls.rehearse()
     assert stage.pinned == {step} and stage.values[step].device.type == "meta" and not calls.failures
 

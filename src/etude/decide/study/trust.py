@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 RUNS: Final = {
     "collect": "runs a program",
+    "validate": "runs a program",
     "replay": "runs the operators of a job on this machine",
     "replay communication": "runs processes on this machine",
     "qualify": "runs measurements on this machine",
