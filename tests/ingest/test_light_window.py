@@ -10,7 +10,9 @@ import pytest
 from etude.base.errors import TraceError, UsageError
 from etude.capture.ingest import program_time
 from etude.capture.ingest.causal import convert, to_job
-from etude.capture.ingest.light_window import CALL, LightWindow, as_window, fitted, in_program_time, without_cost
+from etude.capture.ingest.light_cost import fitted, without_cost
+from etude.capture.ingest.light_window import CALL, LightWindow
+from etude.capture.ingest.program_clock import as_window, in_program_time
 from etude.capture.ingest.program_time import ESTIMATED, PROGRAM, RECORDED, Times
 from etude.capture.link.device import DeviceTrace, read_device
 from etude.model.as_recorded import as_recorded, is_twice_timed

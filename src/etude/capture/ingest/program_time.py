@@ -17,7 +17,9 @@ from typing import Any, Final
 import numpy as np
 
 from etude.base.errors import UsageError
-from etude.capture.ingest.light_window import Joined, LightWindow, as_window, fitted, in_program_time, without_cost
+from etude.capture.ingest.light_cost import fitted, without_cost
+from etude.capture.ingest.light_window import LightWindow
+from etude.capture.ingest.program_clock import Joined, as_window, in_program_time
 from etude.capture.ingest.recording_cost import host_cost
 from etude.capture.link.device import DeviceTrace
 

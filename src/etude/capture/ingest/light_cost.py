@@ -1,0 +1,116 @@
+"""A window as it would be without what its profiler added: the host is faster, and activities follow when they may."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from etude.capture.ingest import light_kernels as k
+from etude.capture.ingest.light_window import ACTIVITY, CALL, WAITS, LightWindow
+from etude.kernels.arrays import F64, I64, Bool
+
+MOST_NS: Final = 200_000.0
+"""Most that a profiler is taken to add to a call or an event."""
+
+
+def _waits(light: LightWindow) -> Bool:
+    """Calls that may wait for the device: by their names, or because they take long (a full queue)."""
+    named = np.array([any(word in name for word in WAITS) for name in light.names] + [False])[light.name]
+    return named | (light.end_ns - light.start_ns > k.FULL_NS)
+
+
+class _Calls(NamedTuple):
+    start: I64
+    end: I64
+    cost: I64
+    after: I64
+    first: I64
+    waits: Bool
+
+
+class _Activities(NamedTuple):
+    start: I64
+    end: I64
+    stream: I64
+    by_end: I64
+    streams: int
+
+
+def without_cost(
+    light: LightWindow, cost_ns: float, weight: F64 | None = None, after: tuple[I64, F64] | None = None
+) -> LightWindow:
+    """The window of a device as it would be if its profiler took no time in each call, or `weight` times that: the host
+    is faster, activities follow when they may, and calls that wait for the device wait for it as before. `after`:
+    moments between calls, and what recording took there."""
+    if not light.on_device or (cost_ns <= 0 and after is None):
+        return light
+    calls = np.flatnonzero(light.kind == CALL)
+    marks = np.array(light.steps_ns, np.int64).reshape(-1)  # as calls that take no time
+    at = np.concatenate([light.start_ns[calls], marks])
+    is_mark = np.arange(len(at)) >= len(calls)
+    order = np.lexsort((~is_mark, at))  # a step that begins with a call begins before it
+    is_mark = is_mark[order]
+    until = np.concatenate([light.end_ns[calls], marks])[order]
+    own = np.concatenate([light.correlation[calls], np.full(len(marks), -1)])[order]
+    rows, call = _launched(light, own)
+    by_call = np.lexsort((light.start_ns[rows], call))
+    rows, call = rows[by_call], call[by_call]
+    streams, stream = np.unique(light.thread[rows], return_inverse=True)
+    first = np.searchsorted(call, np.arange(len(order) + 1)).astype(np.int64)
+    a_start, a_end = light.start_ns[rows], light.end_ns[rows]
+    lag = a_start - at[order][call] if len(call) else np.zeros(0, np.int64)
+    latency = int(np.percentile(lag, 10)) if len(lag) else 0
+    each = cost_ns * (np.ones(len(calls)) if weight is None else weight)
+    cost = np.append(np.rint(each), np.zeros(len(marks))).astype(np.int64)[order]
+    waits = np.append(_waits(light)[calls], np.zeros(len(marks), bool))[order]
+    found = k.eased(
+        _Calls(at[order], until, cost, _after(at[order], after), first, waits),
+        _Activities(a_start, a_end, stream.astype(np.int64), np.argsort(a_end, kind="stable"), len(streams)),
+        max(latency, 0),
+    )
+    start, end = light.start_ns.copy(), light.end_ns.copy()
+    start[calls[order[~is_mark]]], end[calls[order[~is_mark]]] = found[0][~is_mark], found[1][~is_mark]
+    start[rows], end[rows] = found[2], found[3]
+    moved = np.empty(len(marks), np.int64)
+    moved[order[is_mark] - len(calls)] = found[0][is_mark]
+    steps = tuple((int(a), int(b)) for a, b in moved.reshape(-1, 2))
+    return replace(light, start_ns=start, end_ns=end, steps_ns=steps)
+
+
+def _launched(light: LightWindow, own: I64) -> tuple[I64, I64]:
+    """Activities, and positions in `own` of the calls that launched them. One whose call is not known goes with what
+    its stream did before; without that it was launched before all of them."""
+    rows = np.flatnonzero(light.kind == ACTIVITY)
+    rows = rows[np.lexsort((light.start_ns[rows], light.thread[rows]))]
+    known = (light.correlation[rows] > 0) & np.isin(light.correlation[rows], own)
+    before = np.maximum.accumulate(np.where(known, np.arange(len(rows)), 0))
+    placed = known[before] & (light.thread[rows] == light.thread[rows[before]])
+    by_number = np.argsort(own, kind="stable")
+    at = by_number[np.searchsorted(own[by_number], light.correlation[rows[before]], "right") - 1]
+    return rows, np.where(placed, at, 0)
+
+
+def _after(at: I64, cost: tuple[I64, F64] | None) -> I64:
+    """Costs at moments, summed from each call to the next one; what is before the first is left out."""
+    if cost is None:
+        return np.zeros(len(at), np.int64)
+    which = np.searchsorted(at, cost[0], "right") - 1
+    return np.rint(np.bincount(which[which >= 0], cost[1][which >= 0], minlength=len(at))).astype(np.int64)
+
+
+def fitted(light: LightWindow, step_ns: float, weight: F64 | None = None) -> tuple[LightWindow, float]:
+    """The window with the cost of a call with which a step takes `step_ns`, and that cost; with the least that makes it
+    as short as it can be where the device takes longer."""
+    if light.step_ns <= step_ns:
+        return light, 0.0
+    low, high = 0.0, MOST_NS
+    step_ns = max(step_ns, 1.002 * without_cost(light, high, weight).step_ns)
+    for _ in range(24):
+        middle = (low + high) / 2
+        if without_cost(light, middle, weight).step_ns > step_ns:
+            low = middle
+        else:
+            high = middle
+    return without_cost(light, high, weight), high
