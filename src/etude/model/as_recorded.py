@@ -9,15 +9,13 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.model.job import Job
 from etude.model.schema import RECORDED_NS, TWICE_TIMED, ValueKind
 from etude.model.timing import Origin, Timing
 from etude.model.trace import Trace, constant
-
-I64 = NDArray[np.int64]
 
 TIMES_TOLD: Final = ("timing", "anchored", "timing_recorded_step_ns", "timing_low_ns", "timing_high_ns")
 """Provenance of a job that has the times of its program, or an estimate of them."""

@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from etude.base.errors import FormatError, TraceError, UsageError
+from etude.kernels.arrays import I32, I64
 from etude.model.job import MAX_WORLD, VALUE_COLUMNS, Groups, Job, Note, check_name, ranges
 from etude.model.schema import SCHEMA_VERSION, UNKNOWN
 from etude.model.timing import Origin, Timing
@@ -27,9 +27,6 @@ from etude.store import columns_write as w
 from etude.store.columns_files import REPLACED, File
 from etude.store.columns_read import TraceReader, read_layouts, read_trace_rows
 from etude.store.et_decode import check_metadata
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 
 class TimingEntry(msgspec.Struct, forbid_unknown_fields=True):

@@ -12,12 +12,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from etude.base.errors import FormatError
+from etude.kernels.arrays import I32, I64, U8
 from etude.model import text
 from etude.store import columns_schema as schema
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-U8 = NDArray[np.uint8]
 
 REPLACED = "write the job again from its source"
 

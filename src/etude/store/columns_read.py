@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import FormatError
+from etude.kernels.arrays import I32, I64, U8
 from etude.model import text
 from etude.model.schema import COLUMN, NODE, OWNED, OWNED_INDEX, LaneKind, ValueKind
 from etude.model.trace import Attr, Layout, Trace, constant
@@ -21,10 +22,6 @@ from etude.store.columns_files import File, HeapPlan
 from etude.store.columns_write import Chunk
 from etude.store.et_irregular import fields
 from etude.store.et_wire import PROBLEM, check_lists
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-U8 = NDArray[np.uint8]
 
 _OWNED_TEXT = {c.name for c in OWNED if c.attr_kind == ValueKind.STRING}
 

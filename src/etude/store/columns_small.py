@@ -10,14 +10,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.base.errors import TraceError
+from etude.kernels.arrays import I32, I64
 from etude.model.job import VALUE_COLUMNS, Job
 from etude.model.schema import UNKNOWN
 from etude.model.trace import Layout, Trace
 from etude.store import columns_schema as schema
 from etude.store.columns_write import coded, lists, masked, nested, table
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 BLOCK_ROWS = 1 << 20
 """Approximate rows in a row group of values or times; each rank or block is in one."""

@@ -13,15 +13,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from etude.base.errors import TraceError
+from etude.kernels.arrays import I32, I64
 from etude.model import text
 from etude.model.attrs import decode_list
 from etude.model.schema import COLUMN, NODE, ValueKind
 from etude.model.trace import Trace
 from etude.store import columns_schema as schema
 from etude.store.columns_attrs import Flat, flat_layouts, list_text
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 CHUNK_ROWS = 1 << 17
 """Approximate nodes in a row group: few enough to read one trace of many, enough to make small ranks cheap."""

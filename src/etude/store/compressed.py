@@ -10,12 +10,10 @@ from io import BufferedReader
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import FormatError, UsageError
+from etude.kernels.arrays import U8
 from etude.model.text import PAD, pad
-
-U8 = NDArray[np.uint8]
 
 GZIP = b"\x1f\x8b"
 ZSTD = b"\x28\xb5\x2f\xfd"

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import FormatError, TraceError
+from etude.kernels.arrays import I64, U8
 from etude.kernels.varint import encode_varint
 from etude.model import reasons, text
 from etude.model.attrs import cell_to_scalar, decode_list, varint_to_scalar
@@ -18,9 +19,6 @@ from etude.model.trace import Attr, Layout, Trace, constant, lanes
 from etude.store import compressed, et_ids, et_wire
 from etude.store import et_kernels as k
 from etude.store.et_irregular import extra_time, extra_type, fields, regular_attribute, regular_node
-
-U8 = NDArray[np.uint8]
-I64 = NDArray[np.int64]
 
 _BLOCK = 1 << 18
 """Nodes decoded between two interrupt checks: Ctrl-C works between blocks."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import TraceError
-from etude.kernels.arrays import as_read
+from etude.kernels.arrays import I64, U8, as_read
 from etude.kernels.varint import encode_varint
 from etude.model import reasons, text
 from etude.model.schema import UNKNOWN
@@ -17,9 +17,6 @@ from etude.store import et_write_kernels as k
 from etude.store.et_decode import Decoded
 from etude.store.et_irregular import delimited
 from etude.store.et_wire import VALUE_WIRE
-
-U8 = NDArray[np.uint8]
-I64 = NDArray[np.int64]
 
 _BLOCK = 1 << 18
 

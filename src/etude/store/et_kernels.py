@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64, U8
 from etude.kernels.compile import kernel
 from etude.kernels.varint import read_varint
 from etude.model.text import same_bytes
@@ -40,9 +41,6 @@ CURSOR_SIZE = 9
 GROW_TRIE = 2
 _IRREGULAR = -2
 _GROW = -3
-
-I64 = NDArray[np.int64]
-U8 = NDArray[np.uint8]
 
 
 class Out(NamedTuple):

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import FormatError, UsageError
+from etude.kernels.arrays import I32, I64
 from etude.kernels.varint import decode_varint
 from etude.model.feeder.feed import Feeder
 from etude.model.feeder.node_view import Bound, NodeView
@@ -32,9 +33,6 @@ from etude.store import chakra, compressed, worlds
 from etude.store import et_stream_kernels as k
 from etude.store.et_decode import check_metadata, decode_files
 from etude.store.et_wire import PROBLEM
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 _WINDOW = 4 << 20
 _MAX_ROWS = 1024

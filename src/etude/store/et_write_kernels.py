@@ -7,14 +7,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64, U8, U64
 from etude.kernels.compile import kernel
 from etude.kernels.varint import put_varint, varint_length
 from etude.model.text import prefix
 from etude.store.et_wire import VALUE_WIRE
-
-I64 = NDArray[np.int64]
-U8 = NDArray[np.uint8]
-U64 = NDArray[np.uint64]
 
 
 class NodeRows(NamedTuple):

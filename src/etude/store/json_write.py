@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.model import reasons, text
 from etude.model.attrs import decode_list, element, encode_list
 from etude.model.schema import COLUMN, Kind, ValueKind
@@ -22,8 +23,6 @@ from etude.store.et_irregular import fields
 from etude.store.json_read import metadata_bytes
 from etude.store.json_storage import FIELD, TYPES, storage_object
 from etude.store.json_values import FIELD_NAME
-
-I64 = NDArray[np.int64]
 
 _BLOCK = 1 << 16
 _WIDE = {

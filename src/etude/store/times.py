@@ -12,12 +12,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.base.errors import FormatError, MismatchError, UsageError
+from etude.kernels.arrays import I64
 from etude.model.job import Job
 from etude.model.run import Run
 from etude.model.schema import UNKNOWN
 from etude.model.timing import Origin, Timing
 
-I64 = NDArray[np.int64]
 COLUMNS = ("rank", "source_id", "start_ns", "end_ns")
 
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from etude.capture.link.device import DeviceTrace
 from etude.model.schema import UNKNOWN
-
-I64 = NDArray[np.int64]
 
 DEVICE_TYPES = {0: "cpu", 1: "cuda", 20: "privateuse"}
 """Numbers of c10::DeviceType that profilers write."""

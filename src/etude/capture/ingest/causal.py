@@ -47,13 +47,13 @@ from etude.capture.ingest.work import node_work, operator_work
 from etude.capture.link.device import DeviceTrace
 from etude.capture.link.host import HostTrace
 from etude.capture.link.python_text import PythonTexts
+from etude.kernels.arrays import I64
 from etude.model.job import MAX_WORLD, Note, Part
 from etude.model.schema import NO_TEXT, NODE, RECORDED_NS, STACK, UNKNOWN, Kind, ValueKind
 from etude.model.trace import Attr, Layout, Trace, complete_layouts, constant, lanes
 
 __all__ = ["Linked", "convert", "to_job"]
 
-I64 = NDArray[np.int64]
 
 _IO = ("in_values", "in_shapes", "in_types", "in_strides", "out_values", "out_shapes", "out_types", "out_strides")
 _DEVICE_IO = {

@@ -14,10 +14,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64, Bool
 from etude.model.schema import Collective
-
-I64 = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 NOISE_NS: Final = 20_000
 """Times of two processes of one machine agree within this."""
@@ -44,7 +42,7 @@ class GroupCalls:
     end_ns: I64
 
     @property
-    def together(self) -> Bools:
+    def together(self) -> Bool:
         return np.isin(self.collective, _TOGETHER)
 
 
@@ -52,7 +50,7 @@ class GroupCalls:
 class Clocks:
     offset_ns: I64
     """Added to a rank's times."""
-    differ: Bools
+    differ: Bool
     """differ[a, b]: times of the two are not comparable."""
 
     def agree(self, at: I64) -> bool:

@@ -26,11 +26,8 @@ from etude.capture.ingest.comm_recorded import CallSpan, RecordedCall, set_recor
 from etude.capture.link.device import DeviceTrace
 from etude.capture.link.host import HostTrace
 from etude.capture.link.tree import innermost
+from etude.kernels.arrays import I32, I64, U8
 from etude.model.schema import UNKNOWN, Collective
-
-U8 = NDArray[np.uint8]
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -16,9 +16,8 @@ from etude.capture.ingest.comm_calls import LARGEST, Call, Sizes, dtype_of, numb
 from etude.capture.ingest.comm_host import RECORD, strided
 from etude.capture.link.device import DeviceTrace
 from etude.capture.link.recording import PERMUTE
+from etude.kernels.arrays import I64
 from etude.model.schema import UNKNOWN, Collective, Kind
-
-I64 = NDArray[np.int64]
 
 _NONE: Final = (np.empty(0, np.int64), np.empty(0, np.int64))
 _ROOTED: Final = (Collective.BROADCAST, Collective.REDUCE, Collective.GATHER, Collective.SCATTER)

@@ -8,14 +8,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.capture.ingest.comm_calls import LARGEST, Call, Sizes, dtype_of, numbers, small, tensor_sizes, type_of
 from etude.capture.link.host import HostTrace
 from etude.model.job import MAX_WORLD
 from etude.model.schema import UNKNOWN, Collective, Kind
-
-I64 = NDArray[np.int64]
 
 RECORD: Final = "record_param_comms"
 _TENSOR: Final = re.compile(r"Tensor\(([^()]*)\)")

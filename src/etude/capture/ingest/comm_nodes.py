@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from etude.capture.ingest.collectives import Communications
 from etude.capture.ingest.events import DeviceEvents, HostEvents
 from etude.capture.link.python_text import PythonTexts
+from etude.kernels.arrays import I64
 from etude.model.attrs import encode_list
 from etude.model.schema import UNKNOWN, Kind, ValueKind
 from etude.model.trace import Attr, Layout
-
-I64 = NDArray[np.int64]
 
 UNKNOWN_GROUP = "unknown"
 

@@ -12,15 +12,13 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.capture.ingest.comm_nodes import CommWork
 from etude.capture.ingest.events import HostEvents
 from etude.capture.ingest.waits import Handovers
 from etude.capture.link.device import DeviceTrace
+from etude.kernels.arrays import I64
 from etude.model.schema import Kind, Why
-
-I64 = NDArray[np.int64]
 
 LONG_GAP_NS: Final = 100_000
 """A thread that is idle for this long when work that it requested ends is waiting for that work."""

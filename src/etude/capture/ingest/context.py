@@ -14,11 +14,8 @@ from etude.capture.ingest.engine_passes import engine_passes
 from etude.capture.link import tree_kernels as k
 from etude.capture.link.device import DeviceTrace
 from etude.capture.link.tree import Tree, call_tree, innermost
-from etude.kernels.arrays import distinct_values
+from etude.kernels.arrays import I32, I64, distinct_values
 from etude.model.schema import UNKNOWN
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 PHASES: Final = ("forward", "backward", "optimizer", "prefill", "decode", "mixed", "draft", "verify")
 _FORWARD, _BACKWARD, _OPTIMIZER = range(3)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.capture.link.device import DeviceTrace
+from etude.kernels.arrays import I64
 from etude.model.attrs import scalar_to_cell
 from etude.model.schema import UNKNOWN, ValueKind
 from etude.model.trace import Attr, Layout
-
-I64 = NDArray[np.int64]
 
 RATE = Attr("memory_bandwidth_gbyte_per_s", ValueKind.DOUBLE)
 

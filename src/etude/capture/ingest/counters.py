@@ -12,16 +12,14 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.capture.ingest.graph import ACTIVITY, CausalGraph
 from etude.capture.link.device import DeviceTrace
 from etude.capture.link.python_text import PythonTexts
+from etude.kernels.arrays import I64
 from etude.model.attrs import scalar_to_cell
 from etude.model.schema import COUNTED_KERNEL, COUNTER, ValueKind
 from etude.model.trace import Attr, Layout
-
-I64 = NDArray[np.int64]
 
 _LAUNCH: Final = re.compile(r"(cuda|hip|cu)(Ext|Module)*Launch(Cooperative)?(Kernel|Ex)")
 _UNNAMED: Final = ("", "__missing__")

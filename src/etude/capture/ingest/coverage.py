@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from etude.capture.ingest.graph import CausalGraph
 from etude.capture.link.host import HostTrace
+from etude.kernels.arrays import I64
 from etude.model.schema import Kind
-
-I64 = NDArray[np.int64]
 
 
 def coverage(host: HostTrace | None, found: CausalGraph, host_row: I64) -> dict[str, Any]:

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from etude.capture.ingest.events import DeviceEvents, HostEvents
 from etude.capture.ingest.streams import NOISE_NS, Marks
-
-I64 = NDArray[np.int64]
+from etude.kernels.arrays import I64
 
 _LONGEST_NS: Final = 20_000
 """A longer gap has another reason: the device is busy elsewhere, or an edge is missing."""

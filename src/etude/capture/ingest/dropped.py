@@ -11,16 +11,13 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.capture.ingest.events import DEVICE, OPERATORS, is_call_category
 from etude.capture.link.device import DeviceTrace
 from etude.capture.link.recording import TOLD
+from etude.kernels.arrays import I64, Bool
 from etude.model.job import Note
 from etude.model.schema import UNKNOWN
-
-I64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 # Not copies and fills: for some sizes they intentionally have no record.
 _LAUNCH: Final = re.compile(r"^(cuda|hip|cu)(Ext|Module|Cooperative)*(Launch|GraphLaunch)")

@@ -18,15 +18,13 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.capture.ingest.graph import CausalGraph
 from etude.capture.link.device import DeviceTrace
 from etude.capture.link.tree import call_tree
+from etude.kernels.arrays import I64
 from etude.model.schema import PASS, UNKNOWN, ValueKind
 from etude.model.trace import Attr, Layout
-
-I64 = NDArray[np.int64]
 
 _SIDE: Final = r"(\d{1,9})\((?:(\d{1,12})|sq(\d{1,12})sk(\d{1,15})[sqk\d]*)\)"
 _VLLM: Final = re.compile(rf"execute_(?:\d+_)?context_{_SIDE}_generation_{_SIDE}")

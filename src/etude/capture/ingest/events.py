@@ -6,15 +6,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.capture.link.device import DeviceTrace
 from etude.capture.link.tree_kernels import inherit
+from etude.kernels.arrays import I64, Bool
 from etude.kernels.intervals import nest
 from etude.model.schema import UNKNOWN
-
-I64 = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 OPERATORS: Final = ("cpu_op", "user_annotation")
 DEVICE: Final = (
@@ -46,9 +43,9 @@ class HostEvents:
     end_ns: I64
     parent: I64
     """The innermost event that contains all of it; -1: none."""
-    apart: Bools
+    apart: Bool
     """Ends after the event it began in: neither is the other's child. Its time is waiting, or another thread's."""
-    is_call: Bools
+    is_call: Bool
     """A call of the device's runtime or driver."""
     operator: I64
     """Itself or the nearest operator around it; -1: none."""

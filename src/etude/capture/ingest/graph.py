@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.capture.ingest import timeline_kernels as k
 from etude.capture.ingest.collectives import Communications
@@ -33,14 +32,10 @@ from etude.capture.ingest.streams import NOISE_NS, Marks, Queues, marks
 from etude.capture.ingest.timeline import Timeline, timeline
 from etude.capture.ingest.waits import DeviceWaits, Handovers, backward_handovers, device_waits, pauses_of_calls
 from etude.capture.link.device import DeviceTrace
-from etude.kernels.arrays import distinct_values
+from etude.kernels.arrays import I32, I64, U8, distinct_values
 from etude.model import frames
 from etude.model.schema import UNKNOWN, Kind, Why
 
-U8 = NDArray[np.uint8]
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 Edge = tuple[I64, I64, Why]
 Edges = list[Edge]
 

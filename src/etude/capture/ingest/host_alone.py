@@ -23,12 +23,11 @@ from etude.capture.ingest.tensors import tensor_flows
 from etude.capture.ingest.work import OperatorWork, node_work, operator_work
 from etude.capture.link.host import HostTrace
 from etude.capture.link.python_text import PythonTexts
+from etude.kernels.arrays import I64, Bool
 from etude.model.job import MAX_WORLD, Job, Note, Part, assemble
 from etude.model.schema import NO_TEXT, NODE, UNKNOWN, Kind, ValueKind, Why
 from etude.model.trace import Attr, Layout, Trace, complete_layouts, constant, lanes
 
-I64 = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 Edges = tuple[I64, I64, Why]
 
 NOTE: Final = "a host trace without a device trace: no times; operators of a device are recognised by their tensors"
@@ -46,7 +45,7 @@ class HostNodes:
     row: I64
     """Row of the host trace; a call with several communications has one node for each."""
     parent: I64
-    is_frame: Bools
+    is_frame: Bool
     thread: I64
 
     def __len__(self) -> int:
@@ -287,7 +286,7 @@ def _texts(texts: PythonTexts, host: HostTrace, row: I64) -> dict[str, I64]:
     return column
 
 
-def _work(work: OperatorWork, nodes: HostNodes, kind: NDArray[np.uint8]) -> tuple[I64, I64, Bools]:
+def _work(work: OperatorWork, nodes: HostNodes, kind: NDArray[np.uint8]) -> tuple[I64, I64, Bool]:
     """(FLOPs, bytes, whether either is known) of compute nodes."""
     operator = np.where(~nodes.is_frame & (kind == Kind.COMP), np.arange(len(nodes)), -1)
     length = np.ones(len(nodes), np.int64)
@@ -295,7 +294,7 @@ def _work(work: OperatorWork, nodes: HostNodes, kind: NDArray[np.uint8]) -> tupl
     return flops, size_bytes, (flops != UNKNOWN) | (size_bytes != UNKNOWN)
 
 
-def _on_device(host: HostTrace) -> Bools:
+def _on_device(host: HostTrace) -> Bool:
     """Rows with a tensor on a device. A node's values come after the beginning of its inputs, and before that of the
     next node's."""
     places = host.places.get("in_values")

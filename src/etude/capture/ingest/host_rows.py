@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.capture.ingest.events import HostEvents
 from etude.capture.link.device import DeviceTrace
 from etude.capture.link.host import HostTrace
 from etude.capture.link.pair import DISAGREEMENT, check_pair
-from etude.kernels.arrays import distinct_values
-
-I64 = NDArray[np.int64]
+from etude.kernels.arrays import I64, distinct_values
 
 _PLACES: Final = 4096
 """Most positions tried when a thread's operators are located by name."""

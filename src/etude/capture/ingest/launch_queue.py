@@ -10,13 +10,11 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.capture.ingest.events import HostEvents
 from etude.capture.ingest.streams import Queues
 from etude.capture.link.device import DeviceTrace
-
-I64 = NDArray[np.int64]
+from etude.kernels.arrays import I64
 
 DEPTH: Final = 1024
 """Entries of CUDA's queue; used if no launch of the trace had to wait, which would show the depth."""

@@ -13,13 +13,12 @@ from etude.base.files import let_go
 from etude.capture.ingest.graph import SEGMENT_NAME
 from etude.capture.ingest.members import RankTimes, own_times
 from etude.capture.ingest.program_time import AS_RECORDED, RECORDED, Timed
+from etude.kernels.arrays import I64
 from etude.model.as_recorded import is_twice_timed
 from etude.model.cutting import kept
 from etude.model.job import Job, Note, Part, assemble
 from etude.model.match import match
 from etude.model.timing import Origin, Timing
-
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,17 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.capture.ingest.clocks import NOISE_NS, Clocks, GroupCalls, clocks
-from etude.kernels.arrays import distinct_values
+from etude.kernels.arrays import I32, I64, distinct_values
 from etude.model.as_recorded import with_lengths
 from etude.model.match import Matching
 from etude.model.schema import UNKNOWN, Why
 from etude.model.trace import Trace
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 LATE = np.iinfo(np.int64).max
 
 

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from etude.capture.ingest.graph import ACTIVITY, DISPATCH, GROUPS, HOST_EVENT, SEGMENT, CausalGraph
 from etude.capture.link.device import DeviceTrace, RecordedTimes
+from etude.kernels.arrays import I64
 from etude.model.schema import UNKNOWN, TimeSource
-
-I64 = NDArray[np.int64]
 
 
 def recorded_columns(device: DeviceTrace, found: CausalGraph) -> dict[str, NDArray[Any]]:

@@ -23,15 +23,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.capture.ingest.events import HostEvents, host_events
 from etude.capture.ingest.light_window import STEP, WAITS
 from etude.capture.link.device import DeviceTrace
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
-Bools = NDArray[np.bool_]
+from etude.kernels.arrays import F64, I64, Bool
 
 NATIVE_NS: Final = 700.0
 PYTHON: Final = 0.5
@@ -64,7 +60,7 @@ class HostCost:
     """Without what other threads did meanwhile, and without waiting for the device."""
     program_ns: F64
     """Of the program itself."""
-    in_call: Bools
+    in_call: Bool
     """Inside a call of the driver."""
     observed: bool
     """The observer was on."""
@@ -128,7 +124,7 @@ class _Pieces:
             self.took_ns[mine] -= busy.until(until[mine]) - busy.until(self.at_ns[mine])
 
 
-def _native(device: DeviceTrace, host: HostEvents) -> Bools:
+def _native(device: DeviceTrace, host: HostEvents) -> Bool:
     """Events inside which compiled code runs, not Python."""
     named = np.array(
         ["::" in name or ("Backward" in name and "Compiled" not in name) for name in device.names] + [False]

@@ -15,15 +15,13 @@ import bisect
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.capture.ingest.engine_passes import engine_passes
 from etude.capture.ingest.events import ROUNDING_NS
 from etude.capture.ingest.graph import ACTIVITY, CausalGraph
 from etude.capture.link.device import DeviceTrace
+from etude.kernels.arrays import I64
 from etude.model.schema import UNKNOWN
-
-I64 = NDArray[np.int64]
 
 
 def steps(device: DeviceTrace, found: CausalGraph) -> I64:

@@ -7,10 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64
 from etude.kernels.compile import kernel
 from etude.model.schema import UNKNOWN
-
-I64 = NDArray[np.int64]
 
 RECORD, WAIT, SYNC = 1, 2, 3
 _LOOK_BACK = 256

@@ -6,16 +6,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.capture.ingest import stream_kernels as k
 from etude.capture.ingest.events import DeviceEvents, HostEvents
 from etude.capture.link.device import DeviceTrace
-from etude.kernels.arrays import distinct_values
+from etude.kernels.arrays import I64, distinct_values
 from etude.model.schema import UNKNOWN
-
-I64 = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 NOISE_NS: Final = 2_000
 """Largest disagreement of the clocks of host and device, which the profiler aligns."""

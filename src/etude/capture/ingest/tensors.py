@@ -7,13 +7,11 @@ tensors. A view has the data of its storage.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.capture.ingest.events import DeviceEvents, HostEvents
 from etude.capture.link import tensor_kernels as k
 from etude.capture.link.host import HostTrace
-
-I64 = NDArray[np.int64]
+from etude.kernels.arrays import I64
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.capture.ingest import timeline_kernels as k
 from etude.capture.ingest.events import HostEvents
 from etude.capture.ingest.waits import Pauses
-
-I64 = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+from etude.kernels.arrays import I64, Bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,7 +21,7 @@ class Timeline:
     thread: I64
     start_ns: I64
     end_ns: I64
-    whole: Bools
+    whole: Bool
     """The piece is the whole event, without calls and waits."""
     first: I64
     """Pieces first[t]:first[t+1] are of thread t."""

@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64, Bool
 from etude.kernels.compile import kernel
-
-I64 = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 class ThreadEvents(NamedTuple):
@@ -19,7 +16,7 @@ class ThreadEvents(NamedTuple):
     first: I64
     start: I64
     end: I64
-    apart: Bools
+    apart: Bool
 
 
 class ThreadPauses(NamedTuple):
@@ -36,7 +33,7 @@ class Pieces(NamedTuple):
     owner: I64  # the event whose time it is; -1: none
     start: I64
     end: I64
-    whole: Bools  # all of an event without calls
+    whole: Bool  # all of an event without calls
     used: I64  # one number: pieces so far
 
 

@@ -15,11 +15,8 @@ from etude.capture.ingest.events import DeviceEvents, HostEvents
 from etude.capture.ingest.launch_queue import full_queues
 from etude.capture.ingest.streams import NOISE_NS, Marks, Queues, sync_rows
 from etude.capture.link.device import DeviceTrace
-from etude.kernels.arrays import distinct_values
+from etude.kernels.arrays import I64, Bool, distinct_values
 from etude.model.schema import UNKNOWN, Why
-
-I64 = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 _DEVICE_SYNC: Final = ("DeviceSynchronize", "CtxSynchronize")
 _STREAM_SYNC: Final = ("StreamSynchronize", "synchronizeStream")
@@ -74,7 +71,7 @@ def device_waits(trace: DeviceTrace, host: HostEvents, queues: Queues, found: Ma
     return DeviceWaits(call, activity, latest[call])
 
 
-def _named(trace: DeviceTrace, host: HostEvents, parts: tuple[str, ...]) -> Bools:
+def _named(trace: DeviceTrace, host: HostEvents, parts: tuple[str, ...]) -> Bool:
     known = np.array([any(part in name for part in parts) for name in trace.names] + [False])
     return known[trace.name[host.row]]
 

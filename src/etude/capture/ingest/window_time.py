@@ -18,7 +18,6 @@ from etude.capture.ingest.clocks import NOISE_NS
 from etude.capture.ingest.linked import Linked, cut
 from etude.model.schema import Kind
 
-I64 = NDArray[np.int64]
 _TALKS: Final = (Kind.COLL, Kind.SEND, Kind.RECV)
 
 

@@ -13,11 +13,9 @@ from etude.capture.link.device import DeviceTrace
 from etude.capture.link.host import HostTrace
 from etude.cost.aten import aten_work, needs_values
 from etude.cost.aten_families import FAMILIES, MADE_OF_OTHERS
+from etude.kernels.arrays import I64, Bool
 from etude.model.distinct import distinct
 from etude.model.schema import UNKNOWN
-
-I64 = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 _DEVICE: Final = {"in_shapes": "input_dims", "in_types": "input_types", "in_values": "concrete_inputs"}
 
@@ -29,7 +27,7 @@ class OperatorWork:
     flops: I64
     size_bytes: I64
     """Read and written at least once."""
-    made_of_others: Bools
+    made_of_others: Bool
     """Usually the operators that it calls do the work."""
     name: I64
     """Number of its name; -1: none."""
@@ -91,7 +89,7 @@ def node_work(work: OperatorWork, parent: I64, operator: I64, length_ns: I64) ->
     return flops, size_bytes
 
 
-def _calls_itself(name: I64, parent: I64, known: Bools) -> Bools:
+def _calls_itself(name: I64, parent: I64, known: Bool) -> Bool:
     """Operators that another of their name runs inside: those of a tensor subclass. A DTensor's has the shapes of the
     whole tensor, the one that it calls those of the rank's part."""
     found = np.zeros(len(parent), np.bool_)

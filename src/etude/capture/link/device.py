@@ -9,11 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.capture.link.scan import ENTER, IDENTITY, INT, TEXT, TIME, WORD, Json, JsonField, Rows, Scanner
+from etude.kernels.arrays import I32, I64, U8
 from etude.model.schema import UNKNOWN
 
-U8 = NDArray[np.uint8]
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 Ints = NDArray[np.signedinteger[Any]]
 
 _ARGS = 1

@@ -15,12 +15,8 @@ from numpy.typing import NDArray
 
 from etude.base.errors import FormatError
 from etude.capture.link.scan import ATTRIBUTES, ENTER, INT, TEXT, WORD, Json, JsonField, Rows, Scanner
-from etude.kernels.arrays import distinct_values
+from etude.kernels.arrays import I32, I64, U8, distinct_values
 from etude.model.schema import UNKNOWN
-
-U8 = NDArray[np.uint8]
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 PROCESS_ROOTS: Final = ("[pytorch|profiler|execution_trace|process]", "[pytorch|profiler|execution_graph|process]")
 THREAD_ROOTS: Final = ("[pytorch|profiler|execution_trace|thread]", "[pytorch|profiler|execution_graph|thread]")

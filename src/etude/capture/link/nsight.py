@@ -22,17 +22,15 @@ from typing import Final, TypeAlias
 from urllib.parse import quote
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import FormatError
 from etude.capture.link import recording as r
 from etude.capture.link.kernel_names import step_of, talk_of_kernel
 from etude.capture.link.ranks import split
 from etude.capture.link.recording import Recording, Talk
+from etude.kernels.arrays import I32, I64
 from etude.model.schema import UNKNOWN
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 Names: TypeAlias = tuple[I32, tuple[str, ...]]
 """Codes of rows, and their texts."""
 

@@ -6,14 +6,11 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import MismatchError
 from etude.capture.link.device import DeviceTrace
 from etude.capture.link.host import HostTrace
-from etude.kernels.arrays import distinct_values
-
-I64 = NDArray[np.int64]
+from etude.kernels.arrays import I64, distinct_values
 
 DISAGREEMENT: Final = 0.05
 """Fraction of operators with different names above which a pair is from two runs."""

@@ -9,11 +9,9 @@ from numpy.typing import NDArray
 
 from etude.capture.link import text_kernels as k
 from etude.capture.link.scan import Json
+from etude.kernels.arrays import I64, U8
 from etude.kernels.varint import encode_varint
 from etude.model.text import PAD
-
-U8 = NDArray[np.uint8]
-I64 = NDArray[np.int64]
 
 
 class PythonTexts:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.capture.link import recording as r
 from etude.capture.link.recording import Recording, select
-from etude.kernels.arrays import distinct_values
+from etude.kernels.arrays import Bool, distinct_values
 from etude.model.schema import UNKNOWN
-
-Bools = NDArray[np.bool_]
 
 
 def split(of: Recording) -> list[Recording]:
@@ -32,7 +29,7 @@ def split(of: Recording) -> list[Recording]:
     return done
 
 
-def _launching(of: Recording, work: Bools) -> Bools:
+def _launching(of: Recording, work: Bool) -> Bool:
     """Rows of threads that launch any of this work."""
     known = of.correlation[work]
     calls = (of.category == r.CUDA_CALL) & np.isin(of.correlation, known[known > 0])

@@ -15,18 +15,12 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.capture.link.device import RARE_INT, RARE_TEXT, DeviceTrace
 from etude.capture.link.scan import Json
-from etude.kernels.arrays import distinct_values
+from etude.kernels.arrays import I32, I64, U8, distinct_values
 from etude.model.schema import UNKNOWN
 from etude.model.text import PAD
-
-U8 = NDArray[np.uint8]
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 CATEGORIES: Final = (
     "cpu_op",

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import FormatError
 from etude.capture.link import recording as r
@@ -24,11 +23,8 @@ from etude.capture.link.kernel_names import step_of, talk_of_kernel
 from etude.capture.link.ranks import split
 from etude.capture.link.recording import Recording, Talk
 from etude.capture.link.scan import ENTER, INT, WORD, Json, JsonField, Rows, Scanner
+from etude.kernels.arrays import I32, I64, U8
 from etude.model.schema import UNKNOWN
-
-U8 = NDArray[np.uint8]
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 TOP: Final = "rocprofiler-sdk-tool"
 _CORRELATION, _DISPATCH, _AGENT, _QUEUE, _STREAM, _TO, _FROM = range(1, 8)

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import FormatError
 from etude.capture.link import recording as r
@@ -21,12 +20,8 @@ from etude.capture.link.ranks import split
 from etude.capture.link.recording import Recording
 from etude.capture.link.rocprof import Part, join
 from etude.capture.link.scan import ENTER, INT, TEXT, TIME, WORD, Json, JsonField, Rows, Scanner
+from etude.kernels.arrays import I32, I64, U8, Bool
 from etude.model.schema import UNKNOWN
-
-U8 = NDArray[np.uint8]
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 _ARGS: Final = 1
 _SCANNER = Scanner(
@@ -96,7 +91,7 @@ def _labels(json: Json, rows: Rows) -> dict[int, str]:
     return found
 
 
-def _times(rows: Rows, is_event: Bools) -> tuple[I64, I64]:
+def _times(rows: Rows, is_event: Bool) -> tuple[I64, I64]:
     """(start, end) in ns, on the clock of `ts`, which differs from that of `BeginNs` by the beginning of the trace."""
     column = rows.dense
     exact = is_event & (column["begin"] != UNKNOWN) & (column["end"] != UNKNOWN) & (column["ts"] != UNKNOWN)
@@ -129,7 +124,7 @@ def _part(json: Json, rows: Rows, mine: I64, category: int, gpu: int, start: I64
 
 
 def _arrows(
-    rows: Rows, labels: dict[int, str], phase: I32, phases: tuple[str, ...], is_event: Bools, start: I64, end: I64
+    rows: Rows, labels: dict[int, str], phase: I32, phases: tuple[str, ...], is_event: Bool, start: I64, end: I64
 ) -> I64:
     """A number for each call and the work that it launched: that of the arrow between them."""
     calls = [p for p, label in labels.items() if _PROCESSES.get(re.sub(r"^\d+ ", "", label)) == r.CUDA_CALL]

@@ -18,6 +18,7 @@ from etude.base.errors import FormatError
 from etude.capture.link import intern_kernels
 from etude.capture.link import scan_kernels as k
 from etude.capture.link.scan_kernels import ATTRIBUTES, ENTER, IDENTITY, INT, TEXT, TIME, WORD
+from etude.kernels.arrays import I32, I64, U8
 from etude.model.schema import UNKNOWN
 from etude.model.text import PAD, words
 
@@ -36,9 +37,6 @@ __all__ = [
     "padded",
 ]
 
-U8 = NDArray[np.uint8]
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 _BLOCK_ROWS = 1 << 12
 """Rows that are scanned at a time. Their texts are coded while still in the processor's cache; and compiled code cannot

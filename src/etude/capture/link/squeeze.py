@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.capture.link import squeeze_kernels as k
+from etude.kernels.arrays import U8
 from etude.model.text import PAD, words
-
-U8 = NDArray[np.uint8]
 
 
 def squeezed(pieces: Iterable[bytes], room: int = 1 << 20) -> tuple[U8, int]:

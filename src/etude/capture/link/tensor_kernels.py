@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.capture.link.scan_kernels import skip_string
+from etude.kernels.arrays import I64
 from etude.kernels.compile import kernel
-
-I64 = NDArray[np.int64]
 
 _QUOTE, _COMMA, _LIST, _END_LIST = 34, 44, 91, 93
 

@@ -10,15 +10,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.capture.link.device import DeviceTrace
+from etude.kernels.arrays import I64, Bool
 from etude.kernels.csr import starts
 from etude.kernels.intervals import nest
 from etude.model.schema import UNKNOWN
-
-I64 = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 ROUNDING_NS: Final = 1_000
 """Old files round times to 1 us, so an event may seem to end that much after its parent."""
@@ -34,7 +31,7 @@ class Tree:
     """-1: none."""
 
 
-def innermost(thread: I64, start_ns: I64, end_ns: I64, is_outer: Bools, slack_ns: int = ROUNDING_NS) -> I64:
+def innermost(thread: I64, start_ns: I64, end_ns: I64, is_outer: Bool, slack_ns: int = ROUNDING_NS) -> I64:
     """For each interval, the innermost outer one that contains it, on its own thread; -1: none.
 
     An interval that ends after the one that it begins in contains nothing, and belongs to what contains all of it.
@@ -46,14 +43,14 @@ def innermost(thread: I64, start_ns: I64, end_ns: I64, is_outer: Bools, slack_ns
     return found
 
 
-def _nested(thread: I64, start_ns: I64, end_ns: I64, is_outer: Bools, slack_ns: int) -> I64:
+def _nested(thread: I64, start_ns: I64, end_ns: I64, is_outer: Bool, slack_ns: int) -> I64:
     """The same for intervals by thread, start and end (longest first)."""
     parent, apart = np.empty(len(thread), np.int64), np.empty(len(thread), np.bool_)
     nest(starts(thread), start_ns, end_ns.copy(), is_outer, slack_ns, parent, apart)
     return parent
 
 
-def call_tree(device: DeviceTrace, rows: Bools) -> Tree:
+def call_tree(device: DeviceTrace, rows: Bool) -> Tree:
     """The tree of these rows of a device trace. Operations of gloo have no children: what they wait for is not
     theirs."""
     row = np.flatnonzero(rows & device.is_phase("X") & (device.start_ns != UNKNOWN) & (device.tid != UNKNOWN))

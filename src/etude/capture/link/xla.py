@@ -15,18 +15,14 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import FormatError
 from etude.capture.link import recording as r
 from etude.capture.link.hlo import Module
 from etude.capture.link.kernel_names import talk_of_kernel, xla_collective
 from etude.capture.link.recording import Recording, Talk
+from etude.kernels.arrays import I32, I64, Bool
 from etude.model.schema import UNKNOWN
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 NUMBERS: Final = ("correlation_id", "run_id", "device_ordinal", "step_num", "_r")
 WORDS: Final = ("hlo_op", "hlo_module", "memcpy_details", "Memset_details")
@@ -67,7 +63,7 @@ class Events:
     duration_ns: I64
     numbers: dict[str, I64]
     words: dict[str, tuple[I32, tuple[str, ...]]]
-    whole: Bools
+    whole: Bool
     """False for a row that represents several events, and has no time of its own."""
     path: str = ""
     modules: Mapping[str, Module] = field(default_factory=dict)
@@ -183,7 +179,7 @@ class _Reader:
         rows = np.flatnonzero(mine | host)
         return _Rank(self, rows, device, world, not devices or device == devices[0]).recording()
 
-    def _of_host(self, mine: Bools, *, is_first: bool) -> Bools:
+    def _of_host(self, mine: Bool, *, is_first: bool) -> Bool:
         """Rows of the threads that launch work of this device, without calls that launch work of others. The first
         device has the threads that launch nothing as well."""
         others = np.isin(self.row_role, (OPS, ASYNC)) & ~mine
@@ -195,7 +191,7 @@ class _Reader:
         elsewhere = (self.row_role == CALLS) & (ids > 0) & np.isin(ids, ids[others]) & ~np.isin(ids, ids[mine])
         return here & ~elsewhere
 
-    def _launching(self, mine: Bools) -> Bools:
+    def _launching(self, mine: Bool) -> Bool:
         """By number of a thread: whether it launches any of these."""
         correlation, threads = self.correlation, self.threads
         known = correlation[mine]
@@ -215,11 +211,11 @@ def _thread_numbers(lines: Sequence[Line]) -> I64:
     return np.array([numbers[line.number] for line in lines], np.int64)
 
 
-def _named(events: Events, beginnings: tuple[str, ...]) -> Bools:
+def _named(events: Events, beginnings: tuple[str, ...]) -> Bool:
     return np.array([name.startswith(beginnings) for name in events.names] + [False])[events.name]
 
 
-def _holds_others(events: Events, among: Bools) -> Bools:
+def _holds_others(events: Events, among: Bool) -> Bool:
     """Rows that contain all of another row of their line: loops and calls, whose time is that of what they run."""
     rows = np.flatnonzero(among)
     start = events.start_ns[rows]
@@ -290,7 +286,7 @@ class _Rank:
         said = tuple(f"the profiler said: {text[:200]}" for text in self.events.said)
         return (*r.merged_told(self.reader.told), *said) if self.is_first else ()
 
-    def _launches(self, correlation: I64, on_device: Bools) -> Bools:
+    def _launches(self, correlation: I64, on_device: Bool) -> Bool:
         """The first host event with the number of a run, on the thread that requested it."""
         known = correlation[on_device]
         asks = (self.role == HOST) & (correlation > 0)
@@ -303,7 +299,7 @@ class _Rank:
         found[first] = True
         return found
 
-    def _copies(self, on_device: Bools) -> tuple[I64, I64]:
+    def _copies(self, on_device: Bool) -> tuple[I64, I64]:
         """(COPY, FILL or -1, bytes) of each row."""
         kind, copied = np.full(len(self.rows), -1, np.int64), np.full(len(self.rows), UNKNOWN, np.int64)
         for stat, what in (("memcpy_details", r.COPY), ("Memset_details", r.FILL)):
@@ -314,14 +310,14 @@ class _Rank:
             copied = np.where(here >= 0, np.array([*sizes, UNKNOWN], np.int64)[here], copied)
         return kind, copied
 
-    def _streams(self, on_device: Bools) -> I64:
+    def _streams(self, on_device: Bool) -> I64:
         lines = self.events.lines
         numbers = [int(found["number"]) if (found := _STREAM.match(line.name)) else -1 for line in lines]
         threads = self.reader.threads
         stream = np.where(np.array(numbers, np.int64) >= 0, numbers, threads)
         return np.where(on_device, stream[self.line], UNKNOWN)
 
-    def _names(self, is_step: Bools, is_frame: Bools) -> tuple[I32, tuple[str, ...]]:
+    def _names(self, is_step: Bool, is_frame: Bool) -> tuple[I32, tuple[str, ...]]:
         """Names; steps and Python frames as in all recordings; instructions by their own."""
         known = {text: i for i, text in enumerate(self.events.names)}
         name = self.name.copy()
@@ -337,7 +333,7 @@ class _Rank:
                 name[is_frame & (self.name == code)] = known.setdefault(text, len(known))
         return name, tuple(known)
 
-    def _talks(self, kernels: Bools) -> tuple[I32, list[Talk]]:
+    def _talks(self, kernels: Bool) -> tuple[I32, list[Talk]]:
         """The communication of each event, each distinct (name, instruction, program) examined once."""
         op, ops = self.events.words["hlo_op"]
         module, modules = self.events.words["hlo_module"]
@@ -379,12 +375,12 @@ class _Rank:
         on_line = np.isin(self.line, self.reader.instruction_lines) & (self.role == OPS)
         return np.where(on_line, half[self.name], 0), np.array([*about, -1], np.int64)[self.name]
 
-    def _halves(self) -> Bools:
+    def _halves(self) -> Bool:
         """Rows to keep. If another line shows concurrent work, `-start` and `-done` on the line of instructions are not
         work: they begin what the other line shows, and wait for it."""
         return (self._half()[0] == 0) | ~(self.role == ASYNC).any()
 
-    def _asynchronous(self, keep: Bools) -> tuple[I64, I64, I64]:
+    def _asynchronous(self, keep: Bool) -> tuple[I64, I64, I64]:
         """(starts, the end of each, an extra stream) if no other line shows what runs in between."""
         half, about = self._half()
         order = np.lexsort((self.events.start_ns[self.rows], about))

@@ -6,16 +6,12 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import FormatError
 from etude.capture.link.scan import ENTER, IDENTITY, INT, TEXT, TIME, WORD, Json, JsonField, Rows, Scanner
 from etude.capture.link.xla import NUMBERS, WORDS, Events, Line
+from etude.kernels.arrays import I32, I64, U8
 from etude.model.schema import UNKNOWN
-
-U8 = NDArray[np.uint8]
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 _ARGS: Final = 1
 _SCANNER = Scanner(

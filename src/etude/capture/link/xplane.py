@@ -21,10 +21,8 @@ from etude.capture.link import xplane_kernels as k
 from etude.capture.link.hlo import Module, read_module
 from etude.capture.link.xla import NUMBERS, WORDS, Events, Line, join
 from etude.capture.link.xplane_kernels import BYTES, VARINT, Fields
+from etude.kernels.arrays import I64, U8
 from etude.model.schema import UNKNOWN
-
-U8 = NDArray[np.uint8]
-I64 = NDArray[np.int64]
 
 _WANTED: Final = (*NUMBERS, *WORDS)
 METADATA_PLANE: Final = "/host:metadata"

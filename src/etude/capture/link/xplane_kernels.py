@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.kernels.arrays import I64, U8
 from etude.kernels.compile import kernel
 from etude.kernels.varint import read_varint
-
-I64 = NDArray[np.int64]
-U8 = NDArray[np.uint8]
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 NO_VALUE, NUMBER, DOUBLE, TEXT, REFERENCE = 0, 1, 2, 3, 4

@@ -9,12 +9,11 @@ from numpy.typing import NDArray
 from etude.base.errors import UsageError
 from etude.capture.collect import Moment
 from etude.decide.validate.places import Place, PlaceKind
+from etude.kernels.arrays import I64
 from etude.model.job import Job
 from etude.model.schema import Kind, Why
 from etude.model.trace import Trace
 from etude.run.simulate import simulate
-
-I64 = NDArray[np.int64]
 
 SYSTEM: Final = "dgx-h100"
 """All times are recorded, those of communication too: nothing of the system is read but that it has room."""

@@ -13,11 +13,8 @@ from numpy.typing import NDArray
 
 from etude.capture.link.scan_kernels import skip_space, skip_value
 from etude.capture.link.text_kernels import put_number
+from etude.kernels.arrays import I64, U8, U64
 from etude.kernels.compile import kernel
-
-U8 = NDArray[np.uint8]
-U64 = NDArray[np.uint64]
-I64 = NDArray[np.int64]
 
 DONE, FULL, ODD = 0, 1, 2
 """Why writing stopped: no more rows; the next one does not fit; the next one is for Python."""

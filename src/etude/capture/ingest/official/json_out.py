@@ -8,18 +8,15 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import FormatError
 from etude.capture.ingest.official import json_kernels as k
 from etude.capture.ingest.official.link import OfficialLinked, link, microseconds
 from etude.capture.link.device import DeviceTrace
 from etude.capture.link.host import HostTrace
+from etude.kernels.arrays import I64
 from etude.model.schema import UNKNOWN
 from etude.model.text import words
-
-U8 = NDArray[np.uint8]
-I64 = NDArray[np.int64]
 
 _BLOCK: Final = 4096
 """Rows whose times are made text at a time."""

@@ -16,10 +16,8 @@ from etude.capture.ingest.official import kernels as k
 from etude.capture.link.device import DeviceTrace
 from etude.capture.link.host import HostTrace
 from etude.capture.link.pair import check_pair
+from etude.kernels.arrays import F64, I64
 from etude.model.schema import UNKNOWN
-
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 LAUNCHES: Final = frozenset(
     {

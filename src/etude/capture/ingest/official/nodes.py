@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.base.errors import FormatError, TraceError
 from etude.capture.link.host import HostTrace
+from etude.kernels.arrays import I64, Bool
 from etude.model.schema import UNKNOWN
-
-I64 = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,7 +21,7 @@ class Nodes:
     """The host row, by id, that the node is or was launched by."""
     event: I64
     """The device event; -1 on the host, and if the file was linked before."""
-    on_device: Bools
+    on_device: Bool
     stream: I64
     """0 on the host."""
     duration_us: I64

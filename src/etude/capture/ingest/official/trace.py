@@ -17,14 +17,12 @@ from etude.capture.ingest.official.nodes import Nodes, of_one_file
 from etude.capture.link.device import DeviceTrace
 from etude.capture.link.host import HostTrace
 from etude.capture.link.python_text import PythonTexts
+from etude.kernels.arrays import I64, Bool
 from etude.kernels.varint import encode_varint
 from etude.model.graph import topological_order
 from etude.model.schema import NODE, UNKNOWN, Collective, Kind, ValueKind
 from etude.model.trace import Attr, Layout, Trace, constant, lanes
 from etude.store.chakra import Decoded
-
-I64 = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 COLLECTIVES: Final = (
     ("allreduce", Collective.ALL_REDUCE),
@@ -96,11 +94,11 @@ def _nodes(host: HostTrace, order: I64, linked: OfficialLinked | None, device: D
     return Nodes(np.arange(total), row, event, ~on_host, stream, duration_us, callers, ctrl, handover)
 
 
-def _named(host: HostTrace, part: str) -> Bools:
+def _named(host: HostTrace, part: str) -> Bool:
     return np.array([part in name for name in host.names] + [False])[host.name]
 
 
-def _data(host: HostTrace, order: I64, nodes: Nodes) -> tuple[I64, I64, Bools]:
+def _data(host: HostTrace, order: I64, nodes: Nodes) -> tuple[I64, I64, Bool]:
     """Data dependencies as CSR over all nodes, and which nodes stay: those with a dependency in either direction."""
     n = len(nodes.ids)
     child = np.argsort(nodes.caller, kind="stable")
@@ -231,7 +229,7 @@ def _recorded_groups(host: HostTrace, order: I64, device: DeviceTrace | None) ->
 
 
 def _trace(
-    host: HostTrace, order: I64, device: DeviceTrace | None, nodes: Nodes, comms: _Comms, deps: tuple[I64, I64, Bools]
+    host: HostTrace, order: I64, device: DeviceTrace | None, nodes: Nodes, comms: _Comms, deps: tuple[I64, I64, Bool]
 ) -> Trace:
     keep = np.flatnonzero(deps[2])
     new = np.full(len(deps[2]) + 1, -1, np.int64)
@@ -285,7 +283,7 @@ def _words(texts: PythonTexts, words: tuple[str, ...]) -> I64:
     return np.array([texts.put(word.encode()) for word in (*words, "")], np.int64)
 
 
-def _edges(nodes: Nodes, deps: tuple[I64, I64, Bools], keep: I64, new: I64) -> dict[str, Any]:
+def _edges(nodes: Nodes, deps: tuple[I64, I64, Bool], keep: I64, new: I64) -> dict[str, Any]:
     """Data dependencies lead to nodes that stay; dropped callers are kept by their id only."""
     start, data, _ = deps
     count = np.diff(start)[keep]

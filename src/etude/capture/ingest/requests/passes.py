@@ -11,15 +11,13 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.capture.ingest.engine_passes import engine_passes
 from etude.capture.ingest.reading import load_device
 from etude.capture.ingest.requests.measured import MeasuredRequests, floats
+from etude.kernels.arrays import F64
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 UNIX: Final = 10**17
 """Times above this are ns since 1970: it is a date in 1973."""
 READ: Final = ("prefill", "mixed")
