@@ -23,7 +23,8 @@ CAPTURE = {"capture.collect", "capture.link", "capture.ingest"}
 MAKE = {"make.generate", "make.synth", "make.transform"}
 RUN = {"run.simulate", "run.astra", "run.replay", "run.qualify"}
 VERBS = CAPTURE | MAKE | RUN | {"analyse", "tell.view"}
-WORLD = {"world.serve", "world.fleet"}
+ROOMS_OF_WORLD = {"world.serve", "world.fleet"}
+WORLD = ROOMS_OF_WORLD | {"world.asked", "world.outcome"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "base.errors": set(),
@@ -64,8 +65,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "analyse": BASE | {"cost"},
     # composers
     "steps": BASE | VERBS | {"store", "cost", "capture.opening", "__init__"},
+    "world.clock": set(),
+    "world.policies": GROUND | {"world.serve"},
+    "world.devices": BASE | {"world.policies"},
     "world.serve": BASE | {"cost", "make.generate", "run.simulate", "capture.ingest", "steps"},
-    "world.fleet": BASE | {"cost", "make.generate", "run.simulate", "run.qualify", "analyse", "steps", "world.serve"},
+    "world.fleet": BASE
+    | {"cost", "make.generate", "run.simulate", "run.qualify", "analyse", "steps", "world.serve"}
+    | {"world.clock"},
+    "world.entities": BASE | ROOMS_OF_WORLD | {"world.clock", "world.devices", "world.policies"},
+    "world.scenario": GROUND,
+    "world.build": BASE
+    | ROOMS_OF_WORLD
+    | {"world.clock", "world.devices", "world.policies", "world.entities", "world.scenario"},
+    "world.outcome": BASE | ROOMS_OF_WORLD | {"world.build", "world.devices"},
+    "world.asked": GROUND | {"world.scenario", "world.build", "world.outcome"},
     "tell.view": BASE,
     "tell.demo": BASE | {"store"},  # its steps are commands, which the command line runs for it
     "tell.report": BASE
@@ -213,7 +226,7 @@ names are all shown."""
 
 def inside_of_rooms(src: Path) -> Iterator[str]:
     """What composers take of a verb, or of one another, beside what these show."""
-    shown_rooms = {*VERBS, *WORLD, "steps", "tell.report", "tell.archive", "decide.study"}
+    shown_rooms = {*VERBS, *ROOMS_OF_WORLD, "steps", "tell.report", "tell.archive", "decide.study"}
     for path in sorted(src.rglob("*.py")):
         room = room_of(path, src)
         for node in source(path).imports if room in COMPOSERS else ():

@@ -328,7 +328,7 @@ def _number(kind: str, given: Any, where: str) -> Any:
     parse = {"time": parse_time, "bytes": parse_bytes, "bandwidth": parse_bandwidth}.get(kind, parse_count)
     if isinstance(given, str) and kind in ("fraction", "number", "power"):
         try:
-            return float(given.strip().lower().removesuffix("w") if kind == "power" else given)
+            return _watts(given) if kind == "power" else float(given)
         except ValueError:
             what = "fraction" if kind == "fraction" else "number"
             raise ClusterError(f"{_shown(given)} is not a {what}", where=where) from None
@@ -338,6 +338,13 @@ def _number(kind: str, given: Any, where: str) -> Any:
         return parse(given)  # type: ignore[arg-type]
     except UsageError as problem:
         raise ClusterError(problem.problem, where=where, hint=problem.hint) from None
+
+
+def _watts(text: str) -> float:
+    """`700`, `700W`, `600kW`, `1.5MW`."""
+    number = text.strip().removesuffix("W").removesuffix("w")
+    factor = {"k": 1e3, "K": 1e3, "M": 1e6}.get(number[-1:], 1.0)
+    return float(number[:-1] if factor > 1 else number) * factor
 
 
 def _shown(given: Any) -> str:

@@ -69,6 +69,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         RUN,
         "Federated rounds: clients of mixed devices and links, sampled, with a server or as a swarm",
     ),
+    "world": (RUN, "Training, serving, faults, prices and power on one machine and one clock, from one file"),
     "plan": (RUN, "The plans of a model that fit a cluster, ranked by simulated step time"),
     "search": (
         RUN,

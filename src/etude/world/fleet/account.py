@@ -164,7 +164,7 @@ class Account:
 
     def table(self) -> pa.Table:
         """A row for each stretch of one state; `useful_s` is the planned time of its tokens."""
-        whole = [one for row in self.rows for one in _stretches(row)]
+        whole = [one for row in self.rows for one in stretches(row)]
         columns = list(zip(*whole, strict=True)) or [() for _ in AccountRow._fields]
         start, end, state, step, steps, tokens, useful, gpus, config, *_ = columns
         seconds = [np.array(c, np.int64) / 1e9 for c in (start, end, useful)]
@@ -176,7 +176,7 @@ class Account:
         })  # fmt: skip
 
 
-def _stretches(row: AccountRow) -> Iterator[AccountRow]:
+def stretches(row: AccountRow) -> Iterator[AccountRow]:
     """Expands a row of several cycles into a row for each stretch."""
     if not row.stall_ns and row.cycles == 1:
         yield row

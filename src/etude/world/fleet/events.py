@@ -99,6 +99,17 @@ def _events(parts: list[F64], names: tuple[str, ...]) -> FleetEvents:
     return FleetEvents(time, kind, effect, scope, node, nodes, duration, rows[:, 7], notice, detect, names)
 
 
+def given_up(events: FleetEvents, now_ns: int) -> FleetEvents:
+    """The events with one more: nodes that a job gives up of its own accord."""
+    kinds = {
+        "time_ns": now_ns, "kind": len(events.names), "effect": EFFECTS.index(Effect.PREEMPT),
+        "scope": SCOPES.index(Scope.NODE), "node": 0, "nodes": 1, "duration_ns": 0, "factor": 1.0, "notice_ns": 0,
+        "detect_ns": 0,
+    }  # fmt: skip
+    return FleetEvents(*(np.append(getattr(events, name), value) for name, value in kinds.items()),
+                       (*events.names, "lent"))  # fmt: skip
+
+
 def read_events(path: str | PathLike[str], *, nodes: int) -> FleetEvents:
     """A CSV, or the `events.parquet` of a fleet: `time_s` and those other columns that differ from the defaults."""
     try:

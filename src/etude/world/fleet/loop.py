@@ -1,4 +1,4 @@
-"""The long loop of one training job: steps, saves, faults and recoveries from event to event, never node by node.
+"""A training job on the clock: steps, saves, faults and recoveries from event to event, never node by node.
 
 At the same instant, work ends before faults occur. Whole steps between two events are one addition, so a month takes as
 many iterations of the loop as it has saves and faults.
@@ -6,7 +6,7 @@ many iterations of the loop as it has saves and faults.
 
 from __future__ import annotations
 
-import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.world.clock import NEVER, Agenda, Clock, Event
 from etude.world.fleet.account import START, Account, Mark
 from etude.world.fleet.checkpoint import NODE, SaveTier, severity_of
 from etude.world.fleet.copies import Copies
 from etude.world.fleet.costs import REDISTRIBUTE, REPLAN, RESTART, SHAPES, Config, Costs
-from etude.world.fleet.events import EFFECTS, SCOPES, FleetEvents
+from etude.world.fleet.events import EFFECTS, SCOPES, FleetEvents, given_up
 from etude.world.fleet.faults import Effect
 from etude.world.fleet.recovery import STAY, WAIT, Policy, Recovery, View, asked, restart
 
@@ -27,7 +28,9 @@ DEAL: Final = "deal"
 """Redistributes micro-batches over replicas."""
 RESTAGE: Final = "restage"
 """Redistributes layers over stages."""
-NEVER: Final = 1 << 62
+SLOWEST: Final = 0.01
+FAULT: Final = "fault"
+"""Event of the clock, about a row of the job's events."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,15 +57,21 @@ class JobPhase:
 
 @dataclass(slots=True)
 class TrainingJob:
+    name: str
     costs: Costs
     events: FleetEvents
     policy: Policy
     recovery: Recovery
     spares: int | None
-    horizon_ns: int
     account: Account
     copies: Copies
     config: Config
+    repairs: bool = True
+    """Whether nodes come back to it once they are repaired; else only as they `join`."""
+    pace: float = 1.0
+    """Speed for want of power, at most 1."""
+    lent: dict[int, NDArray[np.int64]] = field(default_factory=dict)
+    """Rows of `events` in which the job gives up nodes of its own accord, and which."""
     now: int = 0
     mode: str = RUNNING
     into: int = 0
@@ -93,8 +102,7 @@ class TrainingJob:
     used: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
     down_until: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     slow: dict[int, float] = field(default_factory=dict)
-    later: list[tuple[int, int, str, int]] = field(default_factory=list)
-    pushed: int = 0
+    later: Agenda = field(default_factory=Agenda)
     hit: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
     interruptions: int = 0
     transitions: dict[str, int] = field(default_factory=dict)
@@ -104,12 +112,13 @@ class TrainingJob:
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
-    def run(self) -> None:
-        number = 0
-        while self.now < self.horizon_ns:
-            fault = int(self.events.time_ns[number]) if number < len(self.events) else NEVER
-            until = min(fault, self.later[0][0] if self.later else NEVER, self.horizon_ns)
-            while self.now < until:
+    def next_ns(self) -> int:
+        return self.later.next_ns()
+
+    def advance(self, until_ns: int) -> Iterable[Event]:
+        """Steps, saves and recoveries up to a moment, and what was to happen to its nodes by then."""
+        while True:
+            while self.now < (until := min(self.later.next_ns(), until_ns)):
                 if self.mode == RUNNING:
                     self._run(until)
                 elif self.mode == BUSY:
@@ -118,18 +127,43 @@ class TrainingJob:
                     self.account.waited(self.now, until, "idle", self.config)
                     self.now = until
             self._count_up()
-            if self.now >= self.horizon_ns:
-                break
-            if self.later and self.later[0][0] <= fault:
-                _, _, what, event = heapq.heappop(self.later)
-                self._later(what, event)
-            elif fault <= self.now:
-                self._fault(number)
-                number += 1
+            if self.later.next_ns() > until_ns:
+                return ()
+            self._later(*self.later.pop())
+
+    def on(self, event: Event) -> Iterable[Event]:
+        self._fault(int(event.about))
+        return ()
+
+    def join(self, nodes: NDArray[np.int64]) -> None:
+        """The job gets further nodes."""
+        self.up[nodes] = True
+        self._back()
+
+    def give_up(self, count: int) -> None:
+        """The job gives up nodes, spares first: after a save at the end of the step if there is time for one."""
+        order = np.flatnonzero(self.up)
+        order = order[np.argsort(self.used[order], kind="stable")]
+        spare = order[~self.used[order]]
+        nodes = np.concatenate([spare, order[self.used[order]][::-1]])[:count]
+        row = len(self.events)
+        self.events, self.hit = given_up(self.events, self.now), np.append(self.hit, False)
+        self.lent[row] = nodes
+        self._give_up(row, NEVER)
+        if self.forced != row:
+            self._lose_nodes(row, planned=True)
+
+    def throttle(self, pace: float) -> None:
+        """From now on it runs at this part of its speed, at least a hundredth."""
+        self.pace = max(pace, SLOWEST)
+        self._speed()
+
+    def close(self) -> None:
+        """The end: what was not done by then counts as idle time, and progress that no copy holds is lost."""
         self._cut("idle")
         undecided = self.mode == WAITING or self.after == ("decide",)
         if undecided and (not self.memory or self.policy is restart):
-            self._load(self.costs.nodes)  # progress that no copy holds is lost, even without a reported fault
+            self._load(self.costs.nodes)  # even without a reported fault
 
     def _count_up(self) -> None:
         self.node_up_ns += int(self.up.sum()) * (self.now - self.seen_ns)
@@ -265,6 +299,8 @@ class TrainingJob:
     # -- what happens --------------------------------------------------------------------------------------------------
 
     def _struck(self, event: int) -> NDArray[np.int64]:
+        if event in self.lent:
+            return self.lent[event]
         first, count = int(self.events.node[event]), int(self.events.nodes[event])
         return np.arange(max(first, 0), max(first, 0) + count)
 
@@ -276,19 +312,19 @@ class TrainingJob:
             self.hit[event] = True
         elif effect == Effect.SLOW:
             self.slow[event] = float(self.events.factor[event])
-            self._push(ends, "as usual", event)
+            self.later.note(ends, "as usual", event)
             self.hit[event] = self._speed()
             detect = int(self.events.detect_ns[event])
             if self.recovery.eject:
                 noticed = self.now + (detect if detect >= 0 else int(self.recovery.detect_ns))
                 if noticed < ends:
-                    self._push(noticed, "leave", event)
+                    self.later.note(noticed, "leave", event)
             elif int(self.events.nodes[event]):
                 noticed = self.now + (detect if detect >= 0 else int(self.recovery.detect_ns))
                 if noticed < ends:
-                    self._push(noticed, "slow", event)
+                    self.later.note(noticed, "slow", event)
         elif effect == Effect.PREEMPT and self.events.notice_ns[event]:
-            self._push(self.now + int(self.events.notice_ns[event]), "taken", event)
+            self.later.note(self.now + int(self.events.notice_ns[event]), "taken", event)
             self._give_up(event, int(self.events.notice_ns[event]))
         else:
             self._lose_nodes(event)
@@ -338,7 +374,7 @@ class TrainingJob:
 
     def _speed(self) -> bool:
         """Sets the step time by the slowest of the job's nodes; returns whether it changed."""
-        factor = max(self._felt() / self.config.absorbs, 1.0)
+        factor = max(self._felt() / self.config.absorbs, 1.0) / self.pace
         changed = factor != self.factor
         if changed and self.todo:
             self.todo = max(round(self.todo * factor / self.factor), 1)
@@ -356,15 +392,15 @@ class TrainingJob:
                 lasting = max(int(self.events.time_ns[event]) + lasting - self.now, 0)
             self.up[fresh] = False
             self.down_until[fresh] = self.now + lasting
-            if len(fresh):
-                self._push(self.now + lasting, "repaired", event)
+            if len(fresh) and self.repairs:
+                self.later.note(self.now + lasting, "repaired", event)
         if len(struck):  # their replacements are not slow
             self.slow = {e: f for e, f in self.slow.items() if not np.isin(self._struck(e), struck).any()}
         if not felt:
             return
         self.used[struck] = False
         self.hit[event] = True
-        self.interruptions += 1
+        self.interruptions += event not in self.lent
         self.scope = SCOPES[self.events.scope[event]]
         if self.mode == RUNNING and self.todo:
             self.account.hold(self.now - self.into, self.now, self.config)
@@ -381,14 +417,10 @@ class TrainingJob:
         self.target = None
         self._busy([JobPhase("detect", detect if detect >= 0 else int(self.recovery.detect_ns))], ("decide",))
 
-    def _push(self, time_ns: int, what: str, event: int) -> None:
-        self.pushed += 1
-        heapq.heappush(self.later, (time_ns, self.pushed, what, event))
-
     # -- recovery ------------------------------------------------------------------------------------------------------
 
     def _view(self, *, lost: bool) -> View:
-        repairs = [t for t, _, what, _ in self.later if what == "repaired"]
+        repairs = self.later.times("repaired")
         up, used = int(self.up.sum()), int(self.used.sum())
         return View(
             now_s=self.now / 1e9, lost=lost, scope=self.scope, nodes_needed=self.costs.nodes, nodes_up=up,
@@ -520,10 +552,14 @@ def run_job(
     up[_left_out(excluded, nodes, costs, spares)] = False
     used[np.flatnonzero(up)[: costs.nodes]] = True
     job = TrainingJob(
-        costs, events, policy, recovery, spares, horizon_ns, account, copies, costs.healthy,
+        "job", costs, events, policy, recovery, spares, account, copies, costs.healthy,
         up=up, used=used, down_until=np.zeros(nodes, np.int64), hit=np.zeros(len(events), bool),
     )  # fmt: skip
-    job.run()
+    clock = Clock(horizon_ns)
+    clock.add(job)
+    clock.post((Event(at, FAULT, job.name, row) for row, at in enumerate(events.time_ns.tolist())), outside=True)
+    clock.run()
+    job.close()
     return TrainingRun(account, copies, job.hit, job.interruptions, job.transitions, job.node_up_ns, nodes, horizon_ns)
 
 

@@ -26,6 +26,7 @@ from etude.world.serve.store import no_store, store_of
 from etude.world.serve.wire import NO_WIRE
 
 LOG_ROWS: Final = 1 << 18
+NO_LOG: Final = np.zeros((0, len(of.Logged)), np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -255,7 +256,7 @@ def run(
         elif why == of.ASKED:
             asked.answer(state)
         elif why == of.STUCK or control is None:
-            _stuck(state)
+            stuck(state)
         if control is not None:
             control.after(state, why)
     if keep:
@@ -263,7 +264,8 @@ def run(
     return pa.concat_tables(kept) if keep else None
 
 
-def _stuck(state: of.State) -> None:
+def stuck(state: of.State) -> None:
+    """Raises UsageError for a request that never gets memory."""
     request = int(state.clock[of.MISFIT])
     if request == of.NOBODY:
         request = int(np.flatnonzero(state.request[:, of.FINISH] == of.NEVER)[0])

@@ -266,11 +266,8 @@ def _shown(value: Any) -> str:
 
 
 def train(given: TrainInputs) -> Days:
-    """The days. Of keys that leave sharding open, those are taken with which the plan fits."""
-    plan, told = given.plan, ""
-    if given.keys is not None:
-        plan, told = fitting(given.model, given.keys, given.system, given.where, check=given.check)
-    costs = predicted_costs(given.model, plan, given.system, stack=given.stack, check=given.check)
+    """The days."""
+    costs, told = costs_of(given)
     slow, found = slow_nodes(given.sweep) if given.sweep is not None else (set[int](), [])
     unused = tuple(sorted({*given.excluded, *slow}))
     fleet = simulate_fleet(
@@ -278,6 +275,15 @@ def train(given: TrainInputs) -> Days:
         seed=given.seed, excluded=unused, retry=given.retry,
     )  # fmt: skip
     return Days(fleet, costs, unused, (*given.notes, *filter(None, (told, *found))))
+
+
+def costs_of(given: TrainInputs) -> tuple[Costs, str]:
+    """Costs of the job's states, and what is to be said of its plan. Of keys that leave sharding open, those are taken
+    with which the plan fits."""
+    plan, told = given.plan, ""
+    if given.keys is not None:
+        plan, told = fitting(given.model, given.keys, given.system, given.where, check=given.check)
+    return predicted_costs(given.model, plan, given.system, stack=given.stack, check=given.check), told
 
 
 def fitting(

@@ -256,9 +256,9 @@ class ModelService:
             return None
         return {"median": max(median for median, _ in known), "max": max(most for _, most in known)}
 
-    def serve(self, stream: Any, *, keep_passes: bool = False, again: bool = False) -> Served:
-        """All requests of a stream, until the last has its answer. `again`: the requests of one that was served, which
-        have the tokens of their images and their weights already."""
+    def prepared(self, stream: Any, *, again: bool = False) -> tuple[Any, dict[str, Any]]:
+        """A stream as it is served here, and its options. `again`: the requests of one that was served, which have the
+        tokens of their images and their weights already."""
         options = dict(self.options)
         if stream.images.any():
             first = self.pools[0]
@@ -266,5 +266,10 @@ class ModelService:
             stream, options["image_ns"] = stream if again else with_images(stream, tower), tower.image_ns
         if self.between.tenant_weights and not again:
             stream = weighed(stream, self.between.tenant_weights)
+        return stream, options
+
+    def serve(self, stream: Any, *, keep_passes: bool = False, again: bool = False) -> Served:
+        """All requests of a stream, until the last has its answer."""
+        stream, options = self.prepared(stream, again=again)
         control = self.control(stream, self.limits, options)
         return served(stream, self.rules, self.groups, keep_passes=keep_passes, control=control, **options)

@@ -61,7 +61,7 @@ def pending(row: np.ndarray) -> int:
 
 def carry(state: of.State, rules: of.Rules, old: LivePlan, new: LivePlan, now: int, *, move: bool) -> Carried:
     """Moves all requests of the old replicas to the new ones."""
-    begun, fresh = _taken(state, old)
+    begun, fresh = begun_and_fresh(state, old)
     load = dict.fromkeys(new.rows, 0)
     moved_bytes = {row: dict.fromkeys(new.ranks(row), Fraction(0)) for row in new.rows}
     moved = again = 0
@@ -72,14 +72,14 @@ def carry(state: of.State, rules: of.Rules, old: LivePlan, new: LivePlan, now: i
         computed = int(q[of.COMPUTED])
         q[[of.REPLICA, of.DECODER]] = there
         if q[of.THERE]:  # in the host's memory
-            _waits(state, rules, there, r)
+            waits(state, rules, there, r)
         elif move and computed and _seated(state, rules, there, r):
             _count(moved_bytes[there], computed, new.tp, old.tp, old.ranks(here))
             moved += 1
         else:
             again += computed > 0
             q[[of.COMPUTED, of.REUSED, of.LESS, of.LEFT]] = 0
-            _waits(state, rules, there, r)
+            waits(state, rules, there, r)
         state.replica[there, of.PENDING] += pending(q)
     opening = [i for i in new.rows if state.replica[i, of.ROLE] != of.DECODE]
     for r in fresh:
@@ -96,7 +96,7 @@ def carry(state: of.State, rules: of.Rules, old: LivePlan, new: LivePlan, now: i
     return Carried(ready, round(total), moved, again)
 
 
-def _taken(state: of.State, old: LivePlan) -> tuple[list[tuple[int, int]], list[int]]:
+def begun_and_fresh(state: of.State, old: LivePlan) -> tuple[list[tuple[int, int]], list[int]]:
     """Started requests with the row that holds their state, in the order in which they started; and the others, in
     order of arrival."""
     begun, fresh = [], []
@@ -141,7 +141,7 @@ def _seated(state: of.State, rules: of.Rules, i: int, r: int) -> bool:
     return True
 
 
-def _waits(state: of.State, rules: of.Rules, i: int, r: int) -> None:
+def waits(state: of.State, rules: of.Rules, i: int, r: int) -> None:
     put = put_last if rules.order == of.FCFS else put_by_key
     put.py_func(state.request, state.replica[i], of.WAITING, r)
 

@@ -148,6 +148,10 @@ class Scale(HeldTime):
         self.next_ns = int(min(self.decide_ns, self.ready.min()))
         state.clock[of.UNTIL] = self.next_ns - 1
 
+    def granted(self, rows: I64, now: int) -> I64:
+        """Which of these rows can be held: all, unless devices are shared with others."""
+        return rows
+
     def held_ns(self, now: int) -> Any:
         self._released(self.state)
         return super().held_ns(now)
@@ -171,7 +175,7 @@ class Scale(HeldTime):
             state.replica[i, of.SHUT] = 0
             del self.shut_at[i]
             more -= 1
-        free = self.rows[self.since[self.rows] == of.NEVER][: max(more, 0)]
+        free = self.granted(self.rows[self.since[self.rows] == of.NEVER][: max(more, 0)], now)
         self.begin(free, now)
         self.ready[free] = max(now + self.rule.lag_ns + self.cold_ns, now + 1)
         for i in [*coming[::-1], *open_[::-1]][: max(-more, 0)]:

@@ -19,10 +19,8 @@ from etude.world.serve.machines import machines_of
 from etude.world.serve.pieces import CachePieces
 from etude.world.serve.requests import Requests
 from etude.world.serve.routing import there_on
-from etude.world.serve.serving import Group, ServingOptions, rules_of, start_of
+from etude.world.serve.serving import NO_LOG, Group, ServingOptions, rules_of, start_of
 from etude.world.serve.steps import StepCost
-
-NO_LOG = np.zeros((0, len(of.Logged)), np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

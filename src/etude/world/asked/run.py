@@ -1,0 +1,104 @@
+"""`etude world run`: a scenario, where its outcome is written, and what a reader sees of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from etude.base.figures import argument, part
+from etude.base.outputs import Place, Printed, Written
+from etude.base.talk import say
+from etude.world.build import run_scenario
+from etude.world.outcome import Outcome, outcome_of
+from etude.world.scenario import Scenario, read_scenario
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunWorld(Written):
+    """Training, serving, faults, prices and power on one machine and one clock, from one file
+
+    etude world run monday.yaml
+    etude world run monday.yaml --json
+    etude world run monday.yaml -o out/
+
+    A scenario has a machine, workloads, events and policies:
+
+        machine: {system: dgx-h100, nodes: 16, power: 80kW, regions: [sweden]}
+        horizon: 1d
+        workloads:
+          pretrain: {train: llama3-8b, gpus: 64, tp: 4,
+                     checkpoint: ["remote:30min"], recover: shrink, lend_to: chat}
+          chat: {serve: llama3-8b, replicas: 4..64, scale: queue, rate: 40,
+                 count: 1000000, slo: {ttft: 1s, tpot: 50ms}}
+        events: {faults: llama3, prices: spot.csv}
+        policies: {place: pack, share: lend}
+
+    Besides its kind, a workload says the parameters of `etude fleet train` or `etude serve`. The account lists device
+    time, energy and money of every holder; its parts add up to the nanosecond and the millijoule.
+    """
+
+    file: str = argument("path", "YAML file of the scenario", like="monday.yaml")
+    output: Printed = part(Printed)
+
+
+@dataclass(frozen=True, slots=True)
+class WorldInputs:
+    scenario: Scenario
+    place: Place | None
+
+
+def world_inputs(asked: RunWorld) -> WorldInputs:
+    return WorldInputs(read_scenario(asked.file), Place.of(asked))
+
+
+def run_world(given: WorldInputs) -> Outcome:
+    found = outcome_of(run_scenario(given.scenario))
+    for note in found.notes:
+        say(f"note: {note}")
+    if given.place is not None:
+        found.write(given.place.path, force=given.place.force)
+        say(f"wrote {given.place.path}")
+    return found
+
+
+# -- for a reader ------------------------------------------------------------------------------------------------------
+
+
+def readable(found: Outcome) -> dict[str, Any]:
+    """A line for each workload, then the account."""
+    record = found.record
+    rows: dict[str, Any] = {"time": f"{record['horizon_s'] / 3600:,.2f} h"}
+    for name, its in record["workloads"].items():
+        rows[name] = "; ".join(_said(its))
+    parts = record["account"]["device_ns"]["parts"]
+    whole = record["account"]["device_ns"]["total"]
+    rows["device time"] = ", ".join(f"{who} {sum(its.values()) / whole:.1%}" for who, its in parts.items())
+    if energy := record["account"]["energy_mj"]:
+        rows["energy"] = f"{energy['total'] / 3.6e9:,.1f} kWh"
+    if cost := record["account"]["cost"]:
+        rows["cost"] = f"{cost['total']:,.0f} dollars"
+    if carbon := record["account"]["carbon_g"]:
+        rows["emissions"] = f"{carbon['total'] / 1e3:,.1f} kg of CO2, in {carbon['region']}"
+    if power := record.get("power"):
+        rows["power"] = (
+            f"{power['mean_w'] / 1e3:,.1f} kW on average, cap {power['cap_w'] / 1e3:,.1f} kW, above it in "
+            f"{power['over_cap']:.1%} of the minutes; training at {power['training_speed']:.0%} of its speed"
+        )
+    rows["events"] = f"{len(record['events']):,}"
+    return rows
+
+
+def _said(its: dict[str, Any]) -> Iterator[str]:
+    if "steps" in its:
+        yield f"{its['useful_fraction']:.1%} of the time useful, {its['steps']:,} steps of {its['step_s']:.3g} s"
+        yield f"{its['interruptions']:,} interruptions"
+    else:
+        yield f"{its['finished']:,} of {its['requests']:,} requests answered"
+        if its["finished"]:
+            yield f"first token p50 {its['ttft_s']['p50']:.3g} s, p99 {its['ttft_s']['p99']:.3g} s"
+            yield f"{its['within_limits']:.1%} within the limits"
+        if its["failures"]:
+            yield f"{its['failures']:,} replicas lost, {its['moved_requests']:,} requests moved"
+    if its["useful_share"] is not None:
+        yield f"devices used {its['useful_share']:.0%}"

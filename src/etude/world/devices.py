@@ -1,0 +1,153 @@
+"""Who holds which devices of a machine, and for how long.
+
+Every device has one holder at a time: a workload, nobody (`free`), or nobody because its node is out of order (`down`).
+The device time of all holders adds up to that of the machine, to the nanosecond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.kernels.arrays import I64
+from etude.world.policies import PlacePolicy
+
+FREE: Final = "free"
+DOWN: Final = "down"
+_NOBODY: Final = -1
+
+
+class Seat(NamedTuple):
+    """Devices of one node."""
+
+    node: int
+    devices: tuple[int, ...]
+
+
+class Holding(NamedTuple):
+    """From a moment on, this many devices."""
+
+    time_ns: int
+    devices: int
+
+
+@dataclass(slots=True)
+class Devices:
+    """Devices of equal nodes. `place` chooses the node of a seat."""
+
+    nodes: int
+    per_node: int
+    place: PlacePolicy
+    holder: I64 = field(init=False)
+    """Number of the holder of each device, or -1: (node, device)."""
+    up: NDArray[np.bool_] = field(init=False)
+    leaving: NDArray[np.bool_] = field(init=False)
+    """Nodes that will be down soon: nobody gets them any more."""
+    names: list[str] = field(default_factory=list)
+    history: dict[str, list[Holding]] = field(default_factory=dict)
+    """Of each holder, its devices over time; at least one row, from 0 on."""
+
+    def __post_init__(self) -> None:
+        self.holder = np.full((self.nodes, self.per_node), _NOBODY, np.int64)
+        self.up, self.leaving = np.ones(self.nodes, bool), np.zeros(self.nodes, bool)
+        self.history = {FREE: [Holding(0, self.nodes * self.per_node)], DOWN: [Holding(0, 0)]}
+
+    @property
+    def count(self) -> int:
+        return self.nodes * self.per_node
+
+    def free(self) -> I64:
+        """Free devices of each node that is up and stays so."""
+        return np.where(self.up & ~self.leaving, (self.holder == _NOBODY).sum(axis=1), 0)
+
+    def held(self, who: str) -> int:
+        return self.history[who][-1].devices if who in self.history else 0
+
+    def nodes_of(self, who: str) -> list[int]:
+        """Nodes on which it has devices."""
+        return np.flatnonzero((self.holder == self._number(who)).any(axis=1)).tolist()
+
+    def holders_on(self, nodes: Iterable[int]) -> list[str]:
+        """Who has devices on some of these nodes, in order of their names' first use."""
+        found = np.unique(self.holder[list(nodes)])
+        return [self.names[k] for k in found if k != _NOBODY]
+
+    def take_nodes(self, who: str, count: int, now_ns: int) -> list[int]:
+        """Whole free nodes, as many of these as there are."""
+        found = np.flatnonzero(self.free() == self.per_node)[:count].tolist()
+        for node in found:
+            self._take(who, Seat(node, tuple(range(self.per_node))), now_ns)
+        return found
+
+    def take_seat(self, who: str, devices: int, now_ns: int) -> Seat | None:
+        """Free devices of one node, if a node has as many."""
+        free = self.free()
+        able = [(int(free[node]), int(node)) for node in np.flatnonzero(free >= devices)]
+        if not able:
+            return None
+        node = able[self.place([left for left, _ in able], devices)][1]
+        chosen = np.flatnonzero(self.holder[node] == _NOBODY)[:devices]
+        seat = Seat(node, tuple(chosen.tolist()))
+        self._take(who, seat, now_ns)
+        return seat
+
+    def give(self, seat: Seat, now_ns: int) -> None:
+        """Devices that nobody needs any more."""
+        row = self.holder[seat.node]
+        who = self.names[int(row[seat.devices[0]])]
+        row[list(seat.devices)] = _NOBODY
+        self._change(who, -len(seat.devices), now_ns)
+        self._change(FREE if self.up[seat.node] else DOWN, len(seat.devices), now_ns)
+
+    def give_node(self, node: int, now_ns: int) -> None:
+        self.give(Seat(node, tuple(range(self.per_node))), now_ns)
+
+    def fail(self, node: int, now_ns: int) -> None:
+        """Its free devices are down; holders give theirs back themselves."""
+        if self.up[node]:
+            idle = int((self.holder[node] == _NOBODY).sum())
+            self.up[node], self.leaving[node] = False, False
+            self._change(FREE, -idle, now_ns)
+            self._change(DOWN, idle, now_ns)
+
+    def repair(self, node: int, now_ns: int) -> None:
+        if not self.up[node]:
+            idle = int((self.holder[node] == _NOBODY).sum())
+            self.up[node] = True
+            self._change(DOWN, -idle, now_ns)
+            self._change(FREE, idle, now_ns)
+
+    def device_ns(self, who: str, until_ns: int) -> int:
+        """Device time of a holder from 0 on."""
+        return held_ns(self.history.get(who, [Holding(0, 0)]), 0, until_ns)
+
+    def _take(self, who: str, seat: Seat, now_ns: int) -> None:
+        self.holder[seat.node, list(seat.devices)] = self._number(who)
+        self._change(FREE, -len(seat.devices), now_ns)
+        self._change(who, len(seat.devices), now_ns)
+
+    def _number(self, who: str) -> int:
+        if who not in self.names:
+            self.names.append(who)
+            self.history[who] = [Holding(0, 0)]
+        return self.names.index(who)
+
+    def _change(self, who: str, by: int, now_ns: int) -> None:
+        if not by:
+            return
+        rows = self.history[who]
+        after = rows[-1].devices + by
+        if rows[-1].time_ns == now_ns:
+            rows[-1] = Holding(now_ns, after)
+        else:
+            rows.append(Holding(now_ns, after))
+
+
+def held_ns(history: Sequence[Holding], start_ns: int, end_ns: int) -> int:
+    """Device time between two moments."""
+    times = [min(max(row.time_ns, start_ns), end_ns) for row in history] + [end_ns]
+    return sum(row.devices * (later - first) for row, first, later in zip(history, times, times[1:], strict=False))

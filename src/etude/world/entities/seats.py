@@ -1,0 +1,106 @@
+"""Replicas that come and go with the load, on devices that they share with other workloads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from etude.kernels.arrays import I64
+from etude.world.devices import Devices, Seat
+from etude.world.serve import state as of
+from etude.world.serve.elastic.scale import Scale, ScaleRule
+from etude.world.serve.failing import fail
+
+
+class SeatedScale(Scale):
+    """A rule for replicas of which each needs a seat: devices of one node. A fixed number of them decides nothing, and
+    replaces what is lost."""
+
+    def __init__(self, rule: ScaleRule, replicas: int, cold_ns: int, *, who: str, tp: int, devices: Devices) -> None:
+        super().__init__(rule, replicas, cold_ns)
+        self.who, self.tp, self.devices = who, tp, devices
+        self.seats: dict[int, Seat] = {}
+        self.missing = 0
+        """Replicas that the rule wanted and that got no devices."""
+        self.gave = False
+        """Whether devices were given back since it was last asked."""
+        self.starting: dict[int, int] = {}
+        """Replicas that load their weights, and since when."""
+        self.started_ns = 0
+        """Replica time of that, of those that are done."""
+        self.parked: int | None = None
+        """A row without devices that takes requests while no replica is there."""
+        self.moved = 0
+        """Requests that a fault sent to another replica."""
+        self.failures = 0
+        if self.fixed:
+            self.decide_ns = self.next_ns = int(of.NEVER)
+
+    @property
+    def fixed(self) -> bool:
+        return self.rule.least == self.rule.most
+
+    def begin(self, rows: Any, now: int) -> None:
+        super().begin(rows, now)
+        if now:
+            self.starting.update(dict.fromkeys(np.atleast_1d(rows).tolist(), now))
+
+    def end(self, rows: Any, now: int) -> None:
+        super().end(rows, now)
+        for row in np.atleast_1d(rows).tolist():
+            self.devices.give(self.seats.pop(row), now)
+            self.started_ns += now - self.starting.pop(row, now)
+            self.gave = True
+
+    def granted(self, rows: I64, now: int) -> I64:
+        found = []
+        for row in rows.tolist():
+            seat = self.devices.take_seat(self.who, self.tp, now)
+            if seat is None:
+                break
+            self.seats[row] = seat
+            found.append(row)
+        self.missing = len(rows) - len(found)
+        return rows[: len(found)]
+
+    def after(self, state: of.State, why: int) -> None:
+        now = self.next_ns
+        super().after(state, why)
+        for row in [row for row in self.starting if not state.replica[row, of.SHUT]]:
+            self.started_ns += now - self.starting.pop(row)
+        if self.parked is not None:
+            there = [int(i) for i in self.rows[state.replica[self.rows, of.SHUT] == 0] if i != self.parked]
+            if there:
+                row, self.parked = self.parked, None
+                state.replica[row, of.SHUT], state.replica[row, of.READY] = 1, 0
+                fail(state, self.rules, row, there, now)
+
+    def lose(self, state: of.State, nodes: set[int], now: int) -> None:
+        """Replicas on nodes that failed are gone; their requests go to the others."""
+        lost = [row for row, seat in self.seats.items() if seat.node in nodes]
+        if not lost:
+            return
+        others = [int(i) for i in self.rows[state.replica[self.rows, of.SHUT] == 0] if int(i) not in lost]
+        for row in lost:
+            self.failures += 1
+            is_open = not state.replica[row, of.SHUT]
+            state.replica[row, of.SHUT] = 1
+            self.ready[row] = of.NEVER
+            self.shut_at.pop(row, None)
+            self.end(row, now)
+            if not others and self.parked is None and is_open:
+                self.parked = row
+                state.replica[row, of.SHUT], state.replica[row, of.READY] = 0, of.NEVER
+                others = [row]
+            self.moved += fail(state, self.rules, row, [one for one in others if one != row], now)
+        if self.fixed:
+            self.missing += len(lost)
+            self.retry(now)
+
+    def retry(self, now: int) -> None:
+        """Starts replicas that got no devices before, as far as there are some now."""
+        free = self.granted(self.rows[self.since[self.rows] == of.NEVER][: self.missing], now)
+        self.begin(free, now)
+        self.ready[free] = max(now + self.rule.lag_ns + self.cold_ns, now + 1)
+        self.next_ns = int(min(self.decide_ns, self.ready.min()))

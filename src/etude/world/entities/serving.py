@@ -1,0 +1,174 @@
+"""A stream of requests on replicas, as `etude serve` has it, on devices of a machine.
+
+Replicas come and go by their rule as far as devices are free. A fault of a node ends the replicas on it: their requests
+go to others, and lost replicas start elsewhere, or when devices are free again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
+from etude.world.clock import NEVER, Event
+from etude.world.devices import Devices
+from etude.world.entities.machine import FAULT, GIVEN, MACHINE, OFFER, WANTED
+from etude.world.entities.seats import SeatedScale
+from etude.world.policies import Lender
+from etude.world.serve import state as of
+from etude.world.serve.hooks import loop_with
+from etude.world.serve.requests import Requests
+from etude.world.serve.results import Limits, request_table, summary
+from etude.world.serve.serving import NO_LOG, Group, Ready, Served, ServingOptions, stuck
+
+
+@dataclass(slots=True)
+class ServingWorkload:
+    name: str
+    requests: Requests
+    groups: list[Group]
+    engine: Any
+    options: ServingOptions
+    ready: Ready
+    scale: SeatedScale
+    limits: Limits
+    devices: Devices
+    loop: Any = None
+    done: bool = False
+    decided: bool = False
+    """Whether the rule decided since the last moment."""
+
+    def __post_init__(self) -> None:
+        self.loop = loop_with(self.options.hooks, self.ready.asked)
+        self.scale.start(self.ready.state, self.ready.rules)
+
+    # -- on the clock --------------------------------------------------------------------------------------------------
+
+    def next_ns(self) -> int:
+        scale = self.scale
+        over = self.done and not scale.starting and len(scale.seats) <= scale.rule.least
+        return NEVER if over else scale.next_ns
+
+    def advance(self, until_ns: int) -> Iterable[Event]:
+        scale = self.scale
+        self.decided = False
+        while scale.next_ns <= until_ns and self.next_ns() != NEVER:
+            self._run(scale.next_ns - 1)
+            self.decided = self.decided or scale.next_ns == scale.decide_ns
+            scale.after(self.ready.state, of.PAUSED)
+        self._run(until_ns)
+        return [*self._told(until_ns), *self._wants(until_ns)]
+
+    def on(self, event: Event) -> Iterable[Event]:
+        state, now = self.ready.state, event.time_ns
+        if event.kind == FAULT:
+            down = {node for node in self.devices.nodes_of(self.name) if not self.devices.up[node]}
+            self.scale.lose(state, down, now)
+        elif event.kind == OFFER:
+            self.scale.retry(now)
+        return self._told(now)
+
+    def short(self) -> int:
+        return self.scale.missing * self.scale.tp
+
+    def lender(self) -> Lender | None:
+        return None
+
+    def _told(self, now: int) -> Iterable[Event]:
+        found, scale = list[Event](), self.scale
+        if scale.gave:
+            found.append(Event(now, GIVEN, MACHINE))
+            scale.gave = False
+        return found
+
+    def _wants(self, now: int) -> Iterable[Event]:
+        """Asked once for each decision of the rule."""
+        scale = self.scale
+        return [Event(now, WANTED, MACHINE, (self.name, self.short()))] if self.decided and scale.missing else ()
+
+    def _run(self, until_ns: int) -> None:
+        state, rules, machines, asked = self.ready
+        if self.done:
+            return
+        state.clock[of.UNTIL] = until_ns
+        while (why := self.loop(state, rules, machines, NO_LOG)) == of.ASKED:
+            asked.answer(state)
+        if why == of.STUCK and self.scale.parked is None:
+            stuck(state)
+        self.done = why == of.DONE
+
+    # -- results -------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        pass
+
+    def tables(self) -> dict[str, pa.Table]:
+        served = self.served(int(self.ready.state.clock[of.UNTIL]))
+        return {} if served is None else {"requests": request_table(served)}
+
+    def served(self, horizon_ns: int) -> Served | None:
+        """What was answered by the horizon; None: nothing was."""
+        state, energies = self.ready.state, tuple(g.energy for g in self.groups for _ in range(g.count))
+        ended = np.flatnonzero(state.request[:, of.FINISH] != of.NEVER)
+        if not len(ended):
+            return None
+        requests = self.requests if len(ended) == len(self.requests) else part_of(self.requests, ended)
+        own = state._replace(request=state.request[ended])
+        held = self.scale.held_ns(horizon_ns)
+        room = int(state.replica[:, of.ROOM].min())
+        return Served(requests, own, self.engine, room, None, energies[0], energies, held, self.scale.changes)
+
+    def figures(self, horizon_ns: int) -> dict[str, Any]:
+        served, came = self.served(horizon_ns), int((self.requests.arrival_ns < horizon_ns).sum())
+        more = {"failures": self.scale.failures, "moved_requests": self.scale.moved,
+                "replicas_held": len(self.scale.seats)}  # fmt: skip
+        if served is None:
+            return {"requests": came, "finished": 0} | more
+        found = summary(served, limits=self.limits)
+        return found | {"requests": came, "unfinished": came - found["finished"]} | more
+
+    def parts_ns(self, horizon_ns: int) -> dict[str, int]:
+        state, scale = self.ready.state, self.scale
+        over = np.where(state.replica[:, of.END] == of.NEVER, 0, state.replica[:, of.END] - horizon_ns)
+        busy = int((state.replica[:, of.BUSY] - np.maximum(over, 0)).sum()) * scale.tp
+        begun = sum(horizon_ns - since for since in scale.starting.values())
+        starting = (scale.started_ns + begun) * scale.tp
+        held = int(scale.held_ns(horizon_ns).sum()) * scale.tp
+        return {"busy": busy, "starting": starting, "idle": held - busy - starting}
+
+    def work_j(self, horizon_ns: int) -> float | None:
+        if not all(group.energy.ranks for group in self.groups):
+            return None
+        return float(self.ready.state.energy_nj.sum()) / 1e9
+
+
+def part_of(requests: Requests, rows: I64) -> Requests:
+    """Some of the requests, without what they share or wait for."""
+    count = len(requests)
+    own = {f.name: getattr(requests, f.name)[rows] for f in fields(requests)
+           if isinstance(getattr(requests, f.name), np.ndarray) and len(getattr(requests, f.name)) == count
+           and f.name not in ("block", "parent", "block_tokens", "block_home")}  # fmt: skip
+    empty = np.zeros(0, np.int64)
+    starts = np.zeros(len(rows) + 1, np.int64)
+    return replace(
+        requests, **own, block_start=starts, block=empty, parent_start=starts, parent=empty, block_tokens=empty,
+        block_home=empty,
+    )  # fmt: skip
+
+
+def refuse_with_faults(engine: Any, options: ServingOptions, groups: list[Group], name: str) -> None:
+    """Features of replicas that cannot be lost with a node yet. Raises UsageError."""
+    caching = options.caching or engine.caching
+    for there, what in (
+        (any(group.role != of.BOTH for group in groups), "replicas for prefill and decode apart"),
+        (bool(caching.stores), "stores below the device"),
+        (bool(engine.max_loras), "adapters"),
+        (bool(engine.barrier), "a barrier between replicas"),
+    ):
+        if there:
+            raise UsageError(f"faults cannot be combined with {what}", where=name, hint="leave one of them out")

@@ -1,0 +1,184 @@
+"""Outcome: what came of a scenario, its account, and the folder that holds both.
+
+The account has device time in nanoseconds, energy in millijoules and money in dollars, each by holder and by use. Parts
+are whole numbers and add up: the device time of all holders is that of the machine, and what a workload used its
+devices for is what it held.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from etude.base.errors import UsageError
+from etude.base.files import csv_rows, writing
+from etude.machine.regions import open_region
+from etude.world.build import World
+from etude.world.devices import DOWN, FREE, Holding
+from etude.world.fleet.sharing.supply import DevicePrices
+
+RECORD: Final = "outcome.json"
+FORMAT: Final = "etude outcome 1"
+BIN_NS: Final = 3_600_000_000_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    record: dict[str, Any]
+    tables: dict[str, pa.Table]
+    notes: tuple[str, ...] = ()
+
+    def write(self, path: str | PathLike[str], *, force: bool = False) -> None:
+        import msgspec
+        import pyarrow.parquet as pq
+
+        with writing(path, force=force) as place:
+            place.mkdir()
+            for name, table in self.tables.items():
+                pq.write_table(table, place / f"{name}.parquet", compression="zstd")
+            whole = {"format": FORMAT, "tables": sorted(self.tables), **self.record}
+            (place / RECORD).write_bytes(msgspec.json.format(msgspec.json.encode(whole)) + b"\n")
+
+
+def outcome_of(world: World) -> Outcome:
+    horizon = world.scenario.horizon_ns
+    workloads = {one.name: one.figures(horizon) for one in world.machine.workloads.values()}
+    account = account_of(world)
+    for name, its in workloads.items():
+        its["energy_j"] = _sum_j(account["energy_mj"], name)
+        its["cost"] = account["cost"]["parts"].get(name) if account["cost"] else None
+        held = account["device_ns"]["parts"][name]
+        its["device_s"] = {part: ns / 1e9 for part, ns in held.items()}
+        its["useful_share"] = _share(held)
+    record = {
+        "horizon_s": horizon / 1e9,
+        "workloads": workloads,
+        "account": account,
+        "events": world.machine.log,
+        "crossings": world.clock.crossings,
+    }
+    if world.governor is not None:
+        record["power"] = _power(world)
+    return Outcome(record, _tables(world), world.notes)
+
+
+def account_of(world: World) -> dict[str, Any]:
+    """Device time, energy and money by holder and use."""
+    devices, horizon = world.machine.devices, world.scenario.horizon_ns
+    parts: dict[str, Any] = {one.name: one.parts_ns(horizon) for one in world.machine.workloads.values()}
+    parts |= {name: {name: devices.device_ns(name, horizon)} for name in (FREE, DOWN)}
+    found: dict[str, Any] = {"device_ns": {"total": devices.count * horizon, "parts": parts}}
+    found["energy_mj"] = _energy(world)
+    found["cost"] = _cost(world)
+    found["carbon_g"] = _carbon(world, found["energy_mj"])
+    return found
+
+
+def _energy(world: World) -> dict[str, Any] | None:
+    """Of every holder: idle devices, and work above that. Devices that are down draw nothing."""
+    device, devices, horizon = world.system.device, world.machine.devices, world.scenario.horizon_ns
+    if not device.power_w:
+        return None
+    parts: dict[str, dict[str, int]] = {}
+    for name in (*world.machine.workloads, FREE):
+        idle = round(devices.device_ns(name, horizon) * device.idle_power_w / 1e6)
+        parts[name] = {"idle": idle}
+    for one in world.machine.workloads.values():
+        work = one.work_j(horizon)
+        if work is None:
+            return None
+        parts[one.name]["work"] = round(work * 1e3)
+    return {"total": sum(sum(its.values()) for its in parts.values()), "parts": parts}
+
+
+def _cost(world: World) -> dict[str, Any] | None:
+    """What devices cost by the hour: those of the file of prices, or of the system."""
+    text, horizon = world.scenario.events.prices, world.scenario.horizon_ns
+    if text:
+        prices = read_prices(text)
+    elif world.system.device.price:
+        prices = DevicePrices(np.zeros(1, np.int64), np.array([world.system.device.price]))
+    else:
+        return None
+    history = world.machine.devices.history
+    parts = {name: paid(rows, prices, horizon) for name, rows in history.items()}
+    return {"total": sum(parts.values()), "parts": parts}
+
+
+def paid(history: list[Holding], prices: DevicePrices, until_ns: int) -> float:
+    """Dollars for devices that were held until a moment."""
+    ends = [*(row.time_ns for row in history[1:]), until_ns]
+    return sum(
+        row.devices * prices.paid(min(row.time_ns, until_ns), min(end, until_ns))
+        for row, end in zip(history, ends, strict=True)
+    )
+
+
+def read_prices(path: str) -> DevicePrices:
+    """A CSV with `time_s` and `price`. Raises UsageError."""
+    columns, rows = csv_rows(path)
+    if set(columns) != {"time_s", "price"}:
+        raise UsageError(f"has columns {', '.join(columns)}", where=path, hint="time_s,price / 0,2.5 / 3600,1.9")
+    try:
+        time, price = (np.array([float(row[name]) for row in rows]) for name in ("time_s", "price"))
+    except (TypeError, ValueError):
+        raise UsageError("has a row without a number", where=path, hint="time_s,price / 0,2.5") from None
+    if not len(time) or time[0] != 0 or (np.diff(time) <= 0).any():
+        raise UsageError("times must start at 0 and increase", where=path, hint="time_s,price / 0,2.5 / 3600,1.9")
+    if not np.isfinite(price).all() or (price < 0).any():
+        raise UsageError("a price is negative, or not a number", where=path)
+    return DevicePrices(np.round(time * 1e9).astype(np.int64), price)
+
+
+def _carbon(world: World, energy: dict[str, Any] | None) -> dict[str, Any] | None:
+    scenario = world.scenario
+    name = scenario.events.carbon or next(iter(scenario.machine.regions), "")
+    if not name:
+        return None
+    region = open_region(name)
+    if energy is None or not region.carbon_g_per_kwh:
+        return None
+    parts = {who: region.carbon_g(sum(its.values()) / 1e3) for who, its in energy["parts"].items()}
+    return {"region": name, "total": region.carbon_g(energy["total"] / 1e3), "parts": parts}
+
+
+def _power(world: World) -> dict[str, Any]:
+    governor = world.governor
+    assert governor is not None
+    rows = governor.readings[1:]
+    over = [row for row in rows if row.total_w > governor.cap_w * 1.001]
+    return {
+        "cap_w": governor.cap_w,
+        "mean_w": float(np.mean([row.total_w for row in rows])) if rows else None,
+        "most_w": max((row.total_w for row in rows), default=None),
+        "over_cap": len(over) / len(rows) if rows else 0.0,
+        "training_speed": float(np.mean([row.speed for row in rows])) if rows else 1.0,
+    }
+
+
+def _sum_j(energy: dict[str, Any] | None, name: str) -> float | None:
+    return None if energy is None else sum(energy["parts"][name].values()) / 1e3
+
+
+def _share(parts: dict[str, int]) -> float | None:
+    """Useful or busy device time, of what was held."""
+    whole = sum(parts.values())
+    return (parts.get("useful", 0) + parts.get("busy", 0)) / whole if whole else None
+
+
+def _tables(world: World) -> dict[str, pa.Table]:
+    rows = [(row.time_ns / 1e9, who, row.devices) for who, its in world.machine.devices.history.items() for row in its]
+    time, who, count = zip(*sorted(rows), strict=True)
+    found = {"holdings": pa.table({"time_s": list(time), "holder": list(who), "devices": list(count)})}
+    for one in world.machine.workloads.values():
+        for name, table in one.tables().items():
+            found[f"{one.name}_{name}"] = table
+    if world.governor is not None:
+        names = ("time_s", "base_w", "serving_w", "training_w", "speed")
+        columns = list(zip(*((r.time_ns / 1e9, *r[1:]) for r in world.governor.readings), strict=True))
+        found["power"] = pa.table(dict(zip(names, columns, strict=True)))
+    return found

@@ -1,0 +1,79 @@
+"""Policies: one function in one file, named after it. A folder for each kind; yours as `FILE.py:name`.
+
+place/pack.py      def pack(free: Sequence[int], devices: int) -> int
+share/lend.py      def lend(wanted: Wanted, lenders: Sequence[Lender]) -> dict[str, int]
+power/cap_training_first.py   def cap_training_first(view: PowerView) -> float
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.resources import files
+from typing import Any, NamedTuple, TypeAlias
+
+from etude.base.errors import UsageError
+
+PlacePolicy: TypeAlias = Callable[[Sequence[int], int], int]
+"""Free devices of the nodes that have enough, and the devices that are needed -> which of these nodes."""
+
+
+class Wanted(NamedTuple):
+    """A workload that wants devices where none are free."""
+
+    name: str
+    devices: int
+    now_s: float
+
+
+class Lender(NamedTuple):
+    """A workload that may give nodes up."""
+
+    name: str
+    nodes: int
+    """Nodes that it has."""
+    needed: int
+    """Fewest nodes that it can run on."""
+    lends_to: str
+    """Name of the only workload that it lends to; empty: any."""
+
+
+SharePolicy: TypeAlias = Callable[[Wanted, Sequence[Lender], int], dict[str, int]]
+"""What is wanted, who may lend, devices of a node -> nodes that each lender gives up."""
+
+
+class PowerView(NamedTuple):
+    """Power of the machine, in watts."""
+
+    cap_w: float
+    base_w: float
+    """All devices at idle."""
+    serving_w: float
+    """Above idle: everything but training, over the last interval."""
+    training_w: float
+    """Above idle: training at full speed."""
+
+
+PowerPolicy: TypeAlias = Callable[[PowerView], float]
+"""Power -> speed of training, from 0 to 1."""
+
+
+def known(kind: str) -> list[str]:
+    """Names of the built-in policies of a kind."""
+    found = files("etude.world.policies").joinpath(kind).iterdir()
+    names = sorted(path.name.removesuffix(".py") for path in found if path.name.endswith(".py"))
+    return [name.replace("_", "-") for name in names if not name.startswith("_")]
+
+
+def policy(kind: str, text: str) -> Any:
+    """The policy of a kind: a built-in by name, or a function as FILE.py:name. Raises UsageError."""
+    if ":" in text:
+        from etude.world.serve.pools import function_of
+
+        return function_of(text)
+    names = known(kind)
+    if text not in names:
+        hint = f"known: {', '.join(names)}, FILE.py:name"
+        raise UsageError(f"policies: {kind}: unknown policy `{text}`", hint=hint)
+    name = text.replace("-", "_")
+    return getattr(import_module(f"etude.world.policies.{kind}.{name}"), name)

@@ -1,0 +1,1 @@
+"""How fast training runs under a cap of the power."""

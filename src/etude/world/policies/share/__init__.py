@@ -1,0 +1,1 @@
+"""Who gives nodes up when a workload wants more than are free."""

@@ -1,0 +1,132 @@
+"""A scenario: a machine, workloads, events and policies, in one file.
+
+    machine: {system: dgx-h100, nodes: 64, power: 600kW, regions: [sweden]}
+    horizon: 7d
+    workloads:
+      pretrain: {train: llama3-70b, gpus: 256, tp: 8, pp: 4, checkpoint: ["remote:2h"], recover: spare}
+      chat:     {serve: llama3-8b, replicas: 4..32, requests: azure.csv, slo: {ttft: 1s, tpot: 50ms}, scale: queue}
+    events: {faults: llama3, prices: spot.csv, carbon: sweden}
+    policies: {place: pack, share: lend, power: cap-training-first}
+
+What a workload says besides its kind are the parameters of `etude fleet train` or `etude serve`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final
+
+from etude.base.errors import UsageError
+from etude.base.figures import figure, read, read_mapping, usage_errors
+
+KINDS: Final = ("train", "serve")
+PATHS: Final = ("requests", "plan", "ops", "sweep")
+"""Keys of a workload that name files, next to the scenario."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineSpec:
+    system: str = figure("text", "a name of `etude systems`, or a file")
+    nodes: int = figure("count", "nodes of the machine")
+    power_w: float = figure("power", "cap of the power of all devices; 0: none", 0.0, zero=True)
+    regions: tuple[str, ...] = figure("several", "where it is, for prices and emissions of electricity", ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventsSpec:
+    faults: str = figure("text", "a mix, kinds in one line, a YAML of kinds, or a CSV of events", "")
+    prices: str = figure("text", "CSV with time_s and price: dollars for an hour of a device", "")
+    carbon: str = figure("text", "region whose emissions count; default: that of the machine", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoliciesSpec:
+    place: str = figure("text", "pack, spread, or FILE.py:name", "pack")
+    share: str = figure("text", "never, lend, or FILE.py:name", "lend")
+    power: str = figure("text", "cap-training-first, or FILE.py:name", "cap-training-first")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSpec:
+    """One workload: its kind, what it is about, and its parameters."""
+
+    name: str
+    kind: str
+    subject: str
+    given: Mapping[str, Any]
+    lend_to: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    machine: MachineSpec
+    horizon_ns: int
+    workloads: tuple[WorkloadSpec, ...]
+    events: EventsSpec = field(default_factory=EventsSpec)
+    policies: PoliciesSpec = field(default_factory=PoliciesSpec)
+    seed: int = 0
+    where: str = "scenario"
+    said: Mapping[str, Any] = field(default_factory=dict)
+    """What the file says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Whole:
+    machine: MachineSpec = figure("one", "the machine", of=MachineSpec)
+    horizon_ns: float = figure("time", "how long")
+    workloads: Any = figure("one", "what runs there, by name")
+    events: EventsSpec = figure("one", "what happens to it", EventsSpec(), of=EventsSpec)
+    policies: PoliciesSpec = figure("one", "who decides", PoliciesSpec(), of=PoliciesSpec)
+    seed: int = figure("count", "random seed of faults and requests", 0, zero=True)
+
+
+def read_scenario(path: str | PathLike[str]) -> Scenario:
+    """Reads a file. Raises UsageError that says where."""
+    with usage_errors():
+        return scenario_of(read_mapping(path), str(path))
+
+
+def scenario_of(given: Mapping[str, Any], where: str) -> Scenario:
+    whole = read(_Whole, given, where)
+    workloads = whole.workloads
+    if not isinstance(workloads, Mapping) or not workloads:
+        raise UsageError("workloads: give at least one", where=where, hint="chat: {serve: llama3-8b, rate: 4}")
+    found = tuple(_workload(str(name), one, where) for name, one in workloads.items())
+    names = {one.name for one in found}
+    for one in found:
+        if one.lend_to and one.lend_to not in names - {one.name}:
+            raise UsageError(f"lend_to: there is no workload `{one.lend_to}`", where=f"{where}: {one.name}",
+                             hint=f"known: {', '.join(sorted(names - {one.name}))}")  # fmt: skip
+    folder = Path(where).parent
+    events = whole.events
+    for name in ("faults", "prices"):
+        text = getattr(events, name)
+        if text.endswith((".csv", ".parquet", ".yaml", ".yml")) and not Path(text).is_absolute():
+            object.__setattr__(events, name, str(folder / text))
+    return Scenario(machine=whole.machine, horizon_ns=round(whole.horizon_ns), workloads=found, events=events,
+                    policies=whole.policies, seed=whole.seed, where=where, said=dict(given))  # fmt: skip
+
+
+def _workload(name: str, given: Any, where: str) -> WorkloadSpec:
+    at = f"{where}: workloads: {name}"
+    if not isinstance(given, Mapping):
+        raise UsageError("is not a mapping", where=at, hint="chat: {serve: llama3-8b, rate: 4}")
+    kinds = [kind for kind in KINDS if kind in given]
+    if len(kinds) != 1:
+        hint = f"one of: {', '.join(KINDS)}"
+        raise UsageError(f"says {' and '.join(kinds) if kinds else 'no kind'}", where=at, hint=hint)
+    if name in ("free", "down", "machine", "power"):
+        raise UsageError("is a name that the account uses itself", where=at, hint="use another name")
+    own = {key: value for key, value in given.items() if key not in (kinds[0], "lend_to")}
+    folder = Path(where).parent
+    for key in PATHS:
+        text = own.get(key)
+        if isinstance(text, str) and text and ":" not in text and not Path(text).is_absolute():
+            own[key] = str(folder / text)
+    lend_to = given.get("lend_to", "")
+    if lend_to and kinds[0] != "train":
+        raise UsageError("lend_to: only training gives nodes up", where=at, hint="leave it out")
+    return WorkloadSpec(name, kinds[0], str(given[kinds[0]]), own, str(lend_to))
