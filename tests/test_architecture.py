@@ -68,17 +68,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "world.clock": set(),
     "world.policies": GROUND | {"world.serve"},
     "world.devices": BASE | {"world.policies"},
-    "world.serve": BASE | {"cost", "make.generate", "run.simulate", "capture.ingest", "steps"},
+    "world.serve": BASE | {"cost", "make.generate", "run.simulate", "capture.ingest", "steps", "world.clock"},
     "world.fleet": BASE
     | {"cost", "make.generate", "run.simulate", "run.qualify", "analyse", "steps", "world.serve"}
     | {"world.clock"},
     "world.entities": BASE | ROOMS_OF_WORLD | {"world.clock", "world.devices", "world.policies"},
     "world.scenario": GROUND,
+    "world.makers": BASE | ROOMS_OF_WORLD | {"world.devices", "world.entities", "world.scenario"},
     "world.build": BASE
     | ROOMS_OF_WORLD
-    | {"world.clock", "world.devices", "world.policies", "world.entities", "world.scenario"},
+    | {"world.clock", "world.devices", "world.policies", "world.entities", "world.makers", "world.scenario"},
     "world.outcome": BASE | ROOMS_OF_WORLD | {"world.build", "world.devices"},
-    "world.asked": GROUND | {"world.scenario", "world.build", "world.outcome"},
+    "world.asked": GROUND | {"world.scenario", "world.build", "world.makers", "world.outcome"},
     "tell.view": BASE,
     "tell.demo": BASE | {"store"},  # its steps are commands, which the command line runs for it
     "tell.report": BASE

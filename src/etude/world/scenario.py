@@ -8,12 +8,13 @@
     events: {faults: llama3, prices: spot.csv, carbon: sweden}
     policies: {place: pack, share: lend, power: cap-training-first}
 
-What a workload says besides its kind are the parameters of `etude fleet train` or `etude serve`.
+What a workload says besides its kind are the parameters of its verb: `etude fleet train`, `etude serve`, `etude serve
+workflow`, `etude serve images`; `jobs` of a file have nodes and a policy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -22,7 +23,6 @@ from typing import Any, Final
 from etude.base.errors import UsageError
 from etude.base.figures import figure, read, read_mapping, usage_errors
 
-KINDS: Final = ("train", "serve")
 PATHS: Final = ("requests", "plan", "ops", "sweep")
 """Keys of a workload that name files, next to the scenario."""
 
@@ -83,18 +83,18 @@ class _Whole:
     seed: int = figure("count", "random seed of faults and requests", 0, zero=True)
 
 
-def read_scenario(path: str | PathLike[str]) -> Scenario:
-    """Reads a file. Raises UsageError that says where."""
+def read_scenario(path: str | PathLike[str], kinds: Sequence[str]) -> Scenario:
+    """Reads a file of workloads of these kinds. Raises UsageError that says where."""
     with usage_errors():
-        return scenario_of(read_mapping(path), str(path))
+        return scenario_of(read_mapping(path), str(path), kinds)
 
 
-def scenario_of(given: Mapping[str, Any], where: str) -> Scenario:
+def scenario_of(given: Mapping[str, Any], where: str, kinds: Sequence[str]) -> Scenario:
     whole = read(_Whole, given, where)
     workloads = whole.workloads
     if not isinstance(workloads, Mapping) or not workloads:
         raise UsageError("workloads: give at least one", where=where, hint="chat: {serve: llama3-8b, rate: 4}")
-    found = tuple(_workload(str(name), one, where) for name, one in workloads.items())
+    found = tuple(_workload(str(name), one, where, kinds) for name, one in workloads.items())
     names = {one.name for one in found}
     for one in found:
         if one.lend_to and one.lend_to not in names - {one.name}:
@@ -110,13 +110,13 @@ def scenario_of(given: Mapping[str, Any], where: str) -> Scenario:
                     policies=whole.policies, seed=whole.seed, where=where, said=dict(given))  # fmt: skip
 
 
-def _workload(name: str, given: Any, where: str) -> WorkloadSpec:
+def _workload(name: str, given: Any, where: str, known: Sequence[str]) -> WorkloadSpec:
     at = f"{where}: workloads: {name}"
     if not isinstance(given, Mapping):
         raise UsageError("is not a mapping", where=at, hint="chat: {serve: llama3-8b, rate: 4}")
-    kinds = [kind for kind in KINDS if kind in given]
+    kinds = [kind for kind in known if kind in given]
     if len(kinds) != 1:
-        hint = f"one of: {', '.join(KINDS)}"
+        hint = f"one of: {', '.join(known)}"
         raise UsageError(f"says {' and '.join(kinds) if kinds else 'no kind'}", where=at, hint=hint)
     if name in ("free", "down", "machine", "power"):
         raise UsageError("is a name that the account uses itself", where=at, hint="use another name")

@@ -10,6 +10,7 @@ from etude.base.figures import argument, part
 from etude.base.outputs import Place, Printed, Written
 from etude.base.talk import say
 from etude.world.build import run_scenario
+from etude.world.makers import kinds
 from etude.world.outcome import Outcome, outcome_of
 from etude.world.scenario import Scenario, read_scenario
 
@@ -49,7 +50,7 @@ class WorldInputs:
 
 
 def world_inputs(asked: RunWorld) -> WorldInputs:
-    return WorldInputs(read_scenario(asked.file), Place.of(asked))
+    return WorldInputs(read_scenario(asked.file, kinds()), Place.of(asked))
 
 
 def run_world(given: WorldInputs) -> Outcome:
@@ -93,12 +94,19 @@ def _said(its: dict[str, Any]) -> Iterator[str]:
     if "steps" in its:
         yield f"{its['useful_fraction']:.1%} of the time useful, {its['steps']:,} steps of {its['step_s']:.3g} s"
         yield f"{its['interruptions']:,} interruptions"
+    elif "sessions" in its:
+        yield f"{its['sessions_done']:,} of {its['sessions']:,} sessions done"
+        if its["latency_s"]:
+            yield f"p50 {its['latency_s']['p50']:.3g} s, p99 {its['latency_s']['p99']:.3g} s"
+    elif "jobs_done" in its:
+        yield f"{its['jobs_done']:,} jobs done, {its['jobs_stuck']:,} not; {its['interruptions']:,} interruptions"
     else:
         yield f"{its['finished']:,} of {its['requests']:,} requests answered"
         if its["finished"]:
-            yield f"first token p50 {its['ttft_s']['p50']:.3g} s, p99 {its['ttft_s']['p99']:.3g} s"
+            name, what = ("ttft_s", "first token") if "ttft_s" in its else ("latency_s", "pixels")
+            yield f"{what} p50 {its[name]['p50']:.3g} s, p99 {its[name]['p99']:.3g} s"
             yield f"{its['within_limits']:.1%} within the limits"
-        if its["failures"]:
+        if its.get("failures"):
             yield f"{its['failures']:,} replicas lost, {its['moved_requests']:,} requests moved"
     if its["useful_share"] is not None:
         yield f"devices used {its['useful_share']:.0%}"

@@ -98,6 +98,16 @@ class SeatedScale(Scale):
             self.missing += len(lost)
             self.retry(now)
 
+    def parts_ns(self, state: of.State, horizon_ns: int) -> dict[str, int]:
+        """Device time that was held, by use; a pass in progress counts up to the horizon."""
+        end = state.replica[self.rows, of.END]
+        over = np.where(end == of.NEVER, 0, end - horizon_ns)
+        busy = int((state.replica[self.rows, of.BUSY] - np.maximum(over, 0)).sum()) * self.tp
+        begun = sum(horizon_ns - since for since in self.starting.values())
+        starting = (self.started_ns + begun) * self.tp
+        held = int(self.held_ns(horizon_ns).sum()) * self.tp
+        return {"busy": busy, "starting": starting, "idle": held - busy - starting}
+
     def retry(self, now: int) -> None:
         """Starts replicas that got no devices before, as far as there are some now."""
         free = self.granted(self.rows[self.since[self.rows] == of.NEVER][: self.missing], now)

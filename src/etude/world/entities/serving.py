@@ -133,13 +133,7 @@ class ServingWorkload:
         return found | {"requests": came, "unfinished": came - found["finished"]} | more
 
     def parts_ns(self, horizon_ns: int) -> dict[str, int]:
-        state, scale = self.ready.state, self.scale
-        over = np.where(state.replica[:, of.END] == of.NEVER, 0, state.replica[:, of.END] - horizon_ns)
-        busy = int((state.replica[:, of.BUSY] - np.maximum(over, 0)).sum()) * scale.tp
-        begun = sum(horizon_ns - since for since in scale.starting.values())
-        starting = (scale.started_ns + begun) * scale.tp
-        held = int(scale.held_ns(horizon_ns).sum()) * scale.tp
-        return {"busy": busy, "starting": starting, "idle": held - busy - starting}
+        return self.scale.parts_ns(self.ready.state, horizon_ns)
 
     def work_j(self, horizon_ns: int) -> float | None:
         if not all(group.energy.ranks for group in self.groups):

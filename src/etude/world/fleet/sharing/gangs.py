@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import insort
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,8 +16,9 @@ from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.kernels.arrays import I64
+from etude.world.clock import NEVER, Clock, Event
 from etude.world.fleet.sharing.cluster import WHOLE, Cluster
-from etude.world.fleet.sharing.jobs import NEVER, Jobs, pairs_of
+from etude.world.fleet.sharing.jobs import Jobs, pairs_of
 from etude.world.fleet.sharing.place import Free, Seat, sort_of
 from etude.world.fleet.sharing.policies import QUEUES_S, JobView, SharingPolicy, las
 from etude.world.fleet.sharing.supply import Supply, SupplyChange
@@ -126,6 +128,8 @@ class Gangs:
     there: float = 0.0
     """Number of available devices."""
     since_ns: int = 0
+    end_ns: int = NEVER
+    name: str = "jobs"
 
     def __post_init__(self) -> None:
         n = len(self.jobs)
@@ -161,33 +165,55 @@ class Gangs:
                 f"the policy failed: {type(problem).__name__}: {problem}", where=self.policy.name
             ) from None
 
-    def run(self, refused: list[int]) -> Shared:
+    # -- on the clock --------------------------------------------------------------------------------------------------
+
+    def next_ns(self) -> int:
+        return NEVER
+
+    def _next(self) -> int:
+        """When a job arrives or ends, or a node comes or goes that somebody may wait for."""
+        turn = self.supply.next_ns
+        if not self.events and not (self.queued and turn is not None):
+            return NEVER
+        now = self.events[0][0] if self.events else int(turn or 0)
+        return now if turn is None else min(now, turn)
+
+    def advance(self, until_ns: int) -> Iterable[Event]:
+        while (now := self._next()) <= min(until_ns, self.end_ns, NEVER - 1):
+            self._instant(now)
+        return ()
+
+    def on(self, event: Event) -> Iterable[Event]:
+        """A node comes or goes."""
+        self._turn(SupplyChange(event.time_ns, *event.about))
+        self._arrange(event.time_ns)
+        return ()
+
+    def start(self, refused: list[int]) -> None:
+        """All jobs but those that fit nowhere will arrive."""
         self.out.refused = refused
         gone = set(refused)
         self.events = [(int(t), ARRIVE, k, 0) for k, t in enumerate(self.jobs.arrival_ns) if k not in gone]
         heapq.heapify(self.events)
-        end = self.times.end_ns(self.since_ns, self.supply)
-        while self.events or (self.queued and self.supply.next_ns is not None):
-            turn = self.supply.next_ns
-            now = self.events[0][0] if self.events else int(turn or 0)
-            if turn is not None and turn < now:
-                now = turn
-            if now > end:
-                break
-            while self.events and self.events[0][0] == now:
-                _, what, job, number = heapq.heappop(self.events)
-                if what == ARRIVE:
-                    self._queue(job, now)
-                elif what == END and number == self.round[job]:
-                    self._stop(job, now)
-                    self.left[job] = 0
-                    self.out.end_ns[job] = now
-            while self.supply.next_ns == now:
-                self._turn(self.supply.pop())
-            self._schedule(now)
-            self.out.series.append((now, len(self.seats), self.queued, self.in_use))
-        self._finish()
-        return self.out
+        self.end_ns = self.times.end_ns(self.since_ns, self.supply)
+
+    def _instant(self, now: int) -> None:
+        """Jobs that end now, then those that arrive, then nodes; then the queue is scanned once."""
+        while self.events and self.events[0][0] == now:
+            _, what, job, number = heapq.heappop(self.events)
+            if what == ARRIVE:
+                self._queue(job, now)
+            elif what == END and number == self.round[job]:
+                self._stop(job, now)
+                self.left[job] = 0
+                self.out.end_ns[job] = now
+        while self.supply.next_ns == now:
+            self._turn(self.supply.pop())
+        self._arrange(now)
+
+    def _arrange(self, now: int) -> None:
+        self._schedule(now)
+        self.out.series.append((now, len(self.seats), self.queued, self.in_use))
 
     def _turn(self, change: SupplyChange) -> None:
         """Handles a node that is reclaimed or comes back; jobs on a reclaimed node stop."""
@@ -210,8 +236,9 @@ class Gangs:
         self.out.there_ns += max(now - self.since_ns, 0) * self.there
         self.since_ns = max(now, self.since_ns)
 
-    def _finish(self) -> None:
-        out, now = self.out, self.out.series[-1][0] if self.out.series else 0
+    def finish(self, now: int) -> Shared:
+        """The end: jobs that run are stopped, and their time is counted."""
+        out = self.out
         for job in list(self.seats):
             self._stop(job, now)
         out.stuck = int((out.end_ns == UNKNOWN).sum()) - len(out.refused)
@@ -222,6 +249,7 @@ class Gangs:
                 hourly = (self.cluster.gpus * self.cluster.price)[self.cluster.group == k]
                 paid = float(hourly @ self.cluster.present_ns(k, first, now)) / 3.6e12
                 out.idle_cost += paid - float(self.by_group[k])
+        return out
 
     def _queue(self, job: int, now: int) -> tuple[float, int]:
         entry = self.key(job, now), job
@@ -386,4 +414,9 @@ class Gangs:
 def run_gangs(
     cluster: Cluster, jobs: Jobs, policy: SharingPolicy, refused: list[int], *, times: SharingTimes, seed: int = 0
 ) -> Shared:
-    return Gangs(cluster, jobs, policy, times, Supply(cluster, seed)).run(refused)
+    gangs = Gangs(cluster, jobs, policy, times, Supply(cluster, seed))
+    gangs.start(refused)
+    clock = Clock(NEVER if gangs.end_ns == NEVER else gangs.end_ns + 1)
+    clock.add(gangs)
+    clock.run()
+    return gangs.finish(gangs.out.series[-1][0] if gangs.out.series else 0)

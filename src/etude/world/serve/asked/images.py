@@ -16,7 +16,7 @@ from etude.world.serve.asked.stream import rates_of
 from etude.world.serve.images.costs import ImageCosts, image_costs
 from etude.world.serve.images.requests import MIX, ImageRequests, image_stream
 from etude.world.serve.images.results import image_summary
-from etude.world.serve.images.serving import ServedImages, serve_images
+from etude.world.serve.images.serving import ImageLoop, ServedImages, serve_images
 from etude.world.serve.images.words import degree_rule
 from etude.world.serve.limits import parse_limits
 from etude.world.serve.pools import function_of
@@ -102,6 +102,16 @@ class ImageServing:
     stack: str
     encode_ns: int
     limit_s: float
+
+    def ready(self) -> ImageLoop:
+        """The stream at its only rate, before its first request."""
+        rule = degree_rule(self.degree, self.gpus, function_of, **self.rule)
+        stream = image_stream(self.requests, rate_per_s=self.rates[0] if self.rates else 0.0, **self.drawn)
+        costs = image_costs(
+            self.model, self.system, stream.sizes, rule.degrees, stack=self.stack, batch=rule.batch,
+            encode_ns=self.encode_ns,
+        )  # fmt: skip
+        return ImageLoop(stream, costs, self.gpus, rule)
 
     def run(self) -> ImagesServed:
         rule = degree_rule(self.degree, self.gpus, function_of, **self.rule)

@@ -19,9 +19,9 @@ from etude.world.serve.engine import Engine, Policy
 from etude.world.serve.pools import function_of
 from etude.world.serve.stored.folder import write_workflow
 from etude.world.serve.workflow.choose import CHOOSERS
-from etude.world.serve.workflow.pools import placed_on
+from etude.world.serve.workflow.pools import Deployed, placed_on
 from etude.world.serve.workflow.results import workflow_summary
-from etude.world.serve.workflow.run import run_workflow
+from etude.world.serve.workflow.run import WorkflowLoop, run_workflow, workflow_loop
 from etude.world.serve.workflow.spec import Workflow, budget_of, open_workflow
 
 PANEL: Final = "Workflow"
@@ -110,7 +110,16 @@ class FlowServing:
         )  # fmt: skip
         return FlowServed(self.flow, ran, workflow_summary(ran), notes)
 
-    def _deployed(self) -> tuple[dict[str, Any], tuple[str, ...]]:
+    def ready(self) -> tuple[WorkflowLoop, dict[str, Deployed], tuple[str, ...]]:
+        """The sessions before their first call, what each role runs on, and what had to be assumed."""
+        on, notes = self._deployed()
+        loop = workflow_loop(
+            self.flow, on, order=self.order, router=self.router, choose=hook(self.choose),
+            place=hook(self.place) if self.place else None, seed=self.seed,
+        )  # fmt: skip
+        return loop, on, notes
+
+    def _deployed(self) -> tuple[dict[str, Deployed], tuple[str, ...]]:
         """What each role of the workflow runs on, and what had to be assumed of its model."""
         on, notes = {}, []
         for name, role in self.flow.models.items():

@@ -7,6 +7,7 @@ At an instant groups end first, then requests arrive, then groups begin.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ import pyarrow as pa
 
 from etude.base.errors import UsageError
 from etude.kernels.arrays import I64
+from etude.world.clock import NEVER, Clock, Event
 from etude.world.serve.images.costs import ImageCosts
 from etude.world.serve.images.elastic import Elastic
 from etude.world.serve.images.groups import DECODE, DONE, ENCODE, STEPS, DeviceGroup, Tasks
@@ -70,34 +72,69 @@ class Staying(Tasks):
                 self.ready.remove(r)
 
 
+class ImageLoop:
+    """Requests on the clock, until each has its pixels."""
+
+    name = "images"
+
+    def __init__(self, requests: ImageRequests, costs: ImageCosts, gpus: int, rule: DegreeRule) -> None:
+        if rule.batch > costs.step_ns.shape[2]:
+            raise UsageError(f"steps of {rule.batch} requests have no cost")
+        made = Elastic(requests, costs, gpus, rule) if rule.elastic else Staying(requests, costs, gpus, rule)
+        self.requests, self.gpus, self.rule, self.tasks = requests, gpus, rule, made
+        self._check()
+        self.finish_ns = np.full(len(requests), -1, np.int64)
+        self.arrival, self.number = requests.arrival_ns.tolist(), 0
+
+    def _check(self) -> None:
+        for size, allowed in enumerate(self.tasks.allowed):
+            if not allowed:
+                frames, height, width = self.requests.sizes[size].tolist()
+                raise UsageError(
+                    f"{frames} x {height} x {width} on {', '.join(map(str, self.rule.degrees))} devices: heads or "
+                    "tokens are not a multiple",
+                    where=f"request {int(np.flatnonzero(self.requests.size == size)[0])}",
+                )
+
+    def next_ns(self) -> int:
+        return NEVER
+
+    def on(self, event: Event) -> Iterable[Event]:
+        return ()
+
+    def advance(self, until_ns: int) -> Iterable[Event]:
+        while (now := self._next()) <= min(until_ns, NEVER - 1):
+            self._instant(now)
+        return ()
+
+    def _next(self) -> int:
+        """When a group ends what it does, or a request arrives."""
+        end = self.tasks.next_end()
+        arrival = self.arrival[self.number] if self.number < len(self.arrival) else NEVER
+        return min(NEVER if end is None else end, arrival)
+
+    def _instant(self, now: int) -> None:
+        tasks = self.tasks
+        while tasks.next_end() == now:
+            group = tasks.pop()
+            self.finish_ns[tasks.over(group)] = now
+            tasks.ended(group)
+        while self.number < len(self.arrival) and self.arrival[self.number] == now:
+            tasks.arrive(self.number)
+            if tasks.stage[self.number] == DONE:
+                raise UsageError("has no cost", where=f"request {self.number}")
+            self.number += 1
+        tasks.decide(now)
+
+    def served(self) -> ServedImages:
+        columns = list(zip(*self.tasks.rows, strict=True))
+        table = pa.table({name: list(c) for name, c in zip(COLUMNS, columns, strict=True)})
+        return ServedImages(self.requests, self.gpus, self.rule, self.finish_ns, table)
+
+
 def serve_images(requests: ImageRequests, costs: ImageCosts, gpus: int, rule: DegreeRule) -> ServedImages:
     """All requests, until the last has its pixels."""
-    if rule.batch > costs.step_ns.shape[2]:
-        raise UsageError(f"steps of {rule.batch} requests have no cost")
-    loop = Elastic(requests, costs, gpus, rule) if rule.elastic else Staying(requests, costs, gpus, rule)
-    for size, allowed in enumerate(loop.allowed):
-        if not allowed:
-            frames, height, width = requests.sizes[size].tolist()
-            raise UsageError(
-                f"{frames} x {height} x {width} on {', '.join(map(str, rule.degrees))} devices: heads or tokens are "
-                "not a multiple",
-                where=f"request {int(np.flatnonzero(requests.size == size)[0])}",
-            )
-    finish = np.full(len(requests), -1, np.int64)
-    arrival, number = requests.arrival_ns.tolist(), 0
-    while (end := loop.next_end()) is not None or number < len(arrival):
-        now = min(time for time in (end, arrival[number] if number < len(arrival) else None) if time is not None)
-        while loop.next_end() == now:
-            group = loop.pop()
-            finish[loop.over(group)] = now
-            loop.ended(group)
-        while number < len(arrival) and arrival[number] == now:
-            loop.arrive(number)
-            if loop.stage[number] == DONE:
-                raise UsageError("has no cost", where=f"request {number}")
-            number += 1
-        loop.decide(now)
-    columns = list(zip(*loop.rows, strict=True))
-    return ServedImages(
-        requests, gpus, rule, finish, pa.table({name: list(c) for name, c in zip(COLUMNS, columns, strict=True)})
-    )
+    loop, clock = ImageLoop(requests, costs, gpus, rule), Clock(NEVER)
+    clock.add(loop)
+    clock.run()
+    return loop.served()

@@ -34,6 +34,8 @@ class Deployed:
     energy: ReplicaPower
     caching: CacheRules
     token_bytes: float = 0.0
+    weights_bytes: float = 0.0
+    """Weights of a rank."""
 
 
 class ModelPool:
@@ -127,5 +129,5 @@ def placed_on(placed: Deployment, engine: Engine, *, ranks: int, replicas: int) 
     """A deployment for a role."""
     return Deployed(
         cost=placed.cost, engine=engine, replicas=replicas, blocks=placed.blocks, energy=placed.energy,
-        caching=placed.caching, token_bytes=placed.token_bytes * ranks,
+        caching=placed.caching, token_bytes=placed.token_bytes * ranks, weights_bytes=placed.weights_bytes,
     )  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from etude.base.errors import UsageError
 from etude.kernels.arrays import I64
+from etude.world.clock import NEVER, Clock, Event
 from etude.world.serve import state as of
 from etude.world.serve.pieces import next_uses
 from etude.world.serve.requests import Requests, requests_of
@@ -60,7 +61,16 @@ def run_workflow(
     place: Choose | None = None,
     seed: int = 0,
 ) -> WorkflowRun:
-    """`on` has the deployment of each role. With `belady` caches know the order of calls of a run with `lru`."""
+    """Every session, to the end of the last."""
+    return _ended(workflow_loop(flow, on, order=order, router=router, choose=choose, place=place, seed=seed))
+
+
+def workflow_loop(
+    flow: Workflow, on: Mapping[str, Deployed], *, order: str = "data", router: str = "least",
+    choose: str | Choose = "first", place: Choose | None = None, seed: int = 0,
+) -> WorkflowLoop:  # fmt: skip
+    """The sessions before their first call. `on` has the deployment of each role. With `belady` caches know the order
+    of calls of a run with `lru`."""
     if order not in ORDERS:
         raise UsageError(f"unknown order `{order}`", hint="data, program")
     calls, begin = unrolled(flow, seed=seed)
@@ -69,8 +79,8 @@ def run_workflow(
     came = None
     if any(one.caching.policy == "belady" for one in on.values()):
         plain = {k: replace(one, caching=replace(one.caching, policy="lru")) for k, one in on.items()}
-        came = _WorkflowLoop(flow, calls, begin, plain, requests, order, router, chosen, place, seed).done().came
-    return _WorkflowLoop(flow, calls, begin, on, requests, order, router, chosen, place, seed, came).done()
+        came = _ended(WorkflowLoop(flow, calls, begin, plain, requests, order, router, chosen, place, seed)).came
+    return WorkflowLoop(flow, calls, begin, on, requests, order, router, chosen, place, seed, came)
 
 
 def _requests(flow: Workflow, calls: list[TaskCall]) -> Requests:
@@ -86,7 +96,19 @@ def _requests(flow: Workflow, calls: list[TaskCall]) -> Requests:
     return replace(found, weights=tuple(round(weight * 1000) for weight in flow.tenants.values()))
 
 
-class _WorkflowLoop:
+def _ended(loop: WorkflowLoop) -> WorkflowRun:
+    """Every session to its end."""
+    clock = Clock(NEVER)
+    clock.add(loop)
+    clock.run()
+    return loop.ran
+
+
+class WorkflowLoop:
+    """Sessions on the clock."""
+
+    name = "workflow"
+
     def __init__(
         self, flow: Workflow, calls: list[TaskCall], begin: list[int], on: Mapping[str, Deployed], requests: Requests,
         order: str, router: str, choose: Choose, place: Choose | None, seed: int, came: list[int] | None = None,
@@ -124,24 +146,35 @@ class _WorkflowLoop:
         self.spent = [0.0] * flow.sessions
         self.seen = Seen(flow, calls)
 
-    def done(self) -> WorkflowRun:
-        for call in self.ran.calls:
+        for call in calls:
             if not self.missing[call.number]:
-                heapq.heappush(self.events, (self.ran.begin_ns[call.session], call.number, False))
+                heapq.heappush(self.events, (begin[call.session], call.number, False))
+
+    # -- on the clock --------------------------------------------------------------------------------------------------
+
+    def next_ns(self) -> int:
+        return NEVER
+
+    def on(self, event: Event) -> Iterable[Event]:
+        return ()
+
+    def advance(self, until_ns: int) -> Iterable[Event]:
+        """What happens first, until nothing more happens by then: a call ends or is ready, or a pool goes on."""
         while True:
             times = {name: pool.next_ns() for name, pool in self.pools.items()}
             name = min(times, key=lambda one: times[one], default="")
-            at = self.events[0][0] if self.events else int(of.NEVER)
-            if self.events and at <= times.get(name, of.NEVER):
+            at, own = self.events[0][0] if self.events else NEVER, times.get(name, NEVER)
+            if min(at, own) > until_ns or min(at, own) >= NEVER:
+                return ()
+            if at <= own:
                 at, number, ends = heapq.heappop(self.events)
                 self.ended(number, at) if ends else self.ready(number, at)
                 continue
-            if not name or times[name] == of.NEVER:
-                break
-            until = min([at, *(t for other, t in times.items() if other != name)])
-            for number, when in self.pools[name].advance(max(until, times[name]), self.placed):
+            until = min([at, until_ns, *(t for other, t in times.items() if other != name)])
+            for number, when in self.pools[name].advance(max(until, own), self.placed):
                 self.ended(number, when)
-        return self.ran
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
 
     def ready(self, number: int, at: int) -> None:
         call = self.ran.calls[number]

@@ -1,0 +1,86 @@
+"""A stream of requests: the parameters of `etude serve`, on seats of some devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from etude.base.grammar import line
+from etude.base.parameters import refuse_unread
+from etude.world.devices import Devices
+from etude.world.entities.seats import SeatedScale
+from etude.world.entities.serving import ServingWorkload, refuse_with_faults
+from etude.world.fleet.events import FleetEvents
+from etude.world.makers import Made, refused, request
+from etude.world.scenario import Scenario, WorkloadSpec
+from etude.world.serve.asked.text import TextInput, text_serving
+from etude.world.serve.elastic.moves import change_ns, moved_bytes
+from etude.world.serve.elastic.scale import EXAMPLE, ScaleRule, scale_rule
+from etude.world.serve.pools import function_of
+from etude.world.serve.serving import ServingOptions, ready_for
+
+RANGE: Final = "queue:2..16"
+"""Requests per replica of the rule `queue` where a scenario says no more."""
+
+
+def make(spec: WorkloadSpec, scenario: Scenario, devices: Devices, events: FleetEvents) -> Made:
+    given = {"model": spec.subject, "system": scenario.machine.system, **_scaled(spec, scenario)}
+    asked = request(TextInput, spec, given, scenario, "serve")
+    serving = text_serving(asked)
+    refuse_unread(asked)
+    if serving.stream.drawn or serving.replicas.draws:
+        seed = int(spec.given.get("seed", scenario.seed))
+        serving = replace(serving, stream=replace(serving.stream, seed=seed),
+                          replicas=replace(serving.replicas, seed=seed))  # fmt: skip
+    if len(serving.stream.rates) > 1:
+        raise refused("`rate`: one rate is served in a scenario", spec, scenario, "rate: 4")
+    if serving.replicas.between.reconfigure:
+        raise refused("`reconfigure` is not read in a scenario", spec, scenario, "scale: queue")
+    service = serving.replicas.open()
+    stream = serving.stream.one()
+    came = int((stream.arrival_ns < scenario.horizon_ns).sum())
+    if not came:
+        raise refused("no request arrives before the horizon", spec, scenario, "a longer horizon")
+    requests, options = service.prepared(stream.first(came) if came < len(stream) else stream)
+    groups, chosen, text = service.groups, ServingOptions(**options), service.between.scale
+    if len(groups) > 1 and text:
+        raise refused("one kind of replicas can be scaled in a scenario", spec, scenario)
+    count, tp = sum(pool.count for pool in service.pools), service.pools[0].tp
+    if len({pool.tp for pool in service.pools}) > 1:
+        raise refused("replicas of different sizes", spec, scenario, "one `tp` for all")
+    if len(events):
+        refuse_with_faults(service.rules, chosen, groups, spec.name)
+    rule = scale_rule(line(text, "scale", EXAMPLE), count, function_of) if text else ScaleRule(most=count, least=count)
+    scale = SeatedScale(rule, count, _cold_ns(service), who=spec.name, tp=tp, devices=devices)
+    for row in range(count):
+        seat = devices.take_seat(spec.name, tp, 0)
+        if seat is None:
+            hint = "machine: nodes: more"
+            raise refused(f"{count} replicas of {tp} devices: {row} have room", spec, scenario, hint)
+        scale.seats[row] = seat
+    ready = ready_for(requests, service.rules, groups, chosen)
+    made = ServingWorkload(spec.name, requests, groups, service.rules, chosen, ready, scale, service.limits, devices)
+    return made, service.notes
+
+
+def _cold_ns(service: Any) -> int:
+    tp, between = service.pools[0].tp, service.between
+    return change_ns(between.set_up_ns, moved_bytes(tp, 0, tp, service.placed.weights_bytes), between.load_bytes_per_s)
+
+
+def _scaled(spec: WorkloadSpec, scenario: Scenario) -> dict[str, Any]:
+    """Parameters of `etude serve`: `replicas: 4..32` with `scale: queue` is `queue:2..16,least=4,most=32`, and limits
+    may be a mapping."""
+    given = dict(spec.given)
+    slo = given.get("slo")
+    if isinstance(slo, Mapping):
+        given["slo"] = ",".join(f"{name}={value}" for name, value in slo.items())
+    text, scale = str(given.get("replicas", "")), str(given.get("scale", ""))
+    if ".." in text:
+        low, high = (end.count() for end in line(text, "replicas", "4..32").split(".."))
+        rule = RANGE if scale in ("queue", "") else scale
+        given |= {"replicas": low, "scale": f"{rule},least={low},most={high}"}
+    elif scale == "queue":
+        raise refused("`scale: queue` needs a range of replicas", spec, scenario, "replicas: 4..32")
+    return given

@@ -1,0 +1,52 @@
+"""Sessions of a workflow: the parameters of `etude serve workflow`. `models` may be a mapping of roles to models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from etude.base.parameters import refuse_unread
+from etude.world.devices import Devices
+from etude.world.entities.seats import SeatedScale
+from etude.world.entities.workflow import WorkflowWorkload
+from etude.world.fleet.events import FleetEvents
+from etude.world.makers import Made, refused, request
+from etude.world.scenario import Scenario, WorkloadSpec
+from etude.world.serve.asked.workflow import WorkflowInput, flow_serving
+from etude.world.serve.elastic.moves import change_ns, moved_bytes
+from etude.world.serve.elastic.scale import ScaleRule
+from etude.world.serve.pools import Between
+from etude.world.serve.workflow.spec import open_workflow
+
+
+def make(spec: WorkloadSpec, scenario: Scenario, devices: Devices, events: FleetEvents) -> Made:
+    given = {"workflow": spec.subject, "system": scenario.machine.system, "seed": scenario.seed, **spec.given}
+    if isinstance(given.get("models"), Mapping):
+        given["models"] = _by_role(spec, given["models"], scenario)
+    asked = request(WorkflowInput, spec, given, scenario, "serve workflow")
+    serving = flow_serving(asked)
+    refuse_unread(asked)
+    if not serving.flow.models:
+        raise refused("calls no model, so it needs no devices", spec, scenario)
+    loop, on, notes = serving.ready()
+    scales, between = {}, Between()
+    for name, one in on.items():
+        tp = serving.flow.models[name].tp
+        cold = change_ns(between.set_up_ns, moved_bytes(tp, 0, tp, one.weights_bytes), between.load_bytes_per_s)
+        rule = ScaleRule(most=one.replicas, least=one.replicas)
+        scales[name] = SeatedScale(rule, one.replicas, cold, who=spec.name, tp=tp, devices=devices)
+        for row in range(one.replicas):
+            seat = devices.take_seat(spec.name, tp, 0)
+            if seat is None:
+                raise refused(f"{name}: {one.replicas} replicas of {tp} devices: {row} have room", spec, scenario)
+            scales[name].seats[row] = seat
+    return WorkflowWorkload(spec.name, loop, scales, devices), notes
+
+
+def _by_role(spec: WorkloadSpec, models: Mapping[str, Any], scenario: Scenario) -> str:
+    """Models in the order of the workflow's roles."""
+    flow = open_workflow(spec.subject)
+    if set(models) != set(flow.models):
+        hint = f"roles: {', '.join(flow.models)}"
+        raise refused(f"models: {', '.join(models)}", spec, scenario, hint)
+    return ",".join(str(models[role]) for role in flow.models)
