@@ -160,7 +160,8 @@ def _start(name: str, out: Path) -> None:
     around["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     command = [sys.executable, __file__, "-o", str(out), "--one", name]
     ranks = [subprocess.Popen(command, env=around | ({"RANK": str(r)} if size > 1 else {})) for r in range(size)]
-    if any([one.wait() for one in ranks]):
+    codes = [one.wait() for one in ranks]
+    if any(codes):
         sys.exit(f"{name}: was not recorded")
 
 

@@ -10,7 +10,7 @@ from etude.kernels.arrays import I64
 from etude.world.devices import Devices, Seat
 from etude.world.serve import state as of
 from etude.world.serve.elastic.scale import Scale, ScaleRule
-from etude.world.serve.failing import fail
+from etude.world.serve.failing import fail, wake
 
 
 class SeatedScale(Scale):
@@ -65,16 +65,20 @@ class SeatedScale(Scale):
         return rows[: len(found)]
 
     def after(self, state: of.State, why: int) -> None:
-        now = self.next_ns
+        now, came = self.next_ns, np.flatnonzero(self.ready == self.next_ns).tolist()
         super().after(state, why)
-        for row in [row for row in self.starting if not state.replica[row, of.SHUT]]:
-            self.started_ns += now - self.starting.pop(row)
-        if self.parked is not None:
-            there = [int(i) for i in self.rows[state.replica[self.rows, of.SHUT] == 0] if i != self.parked]
-            if there:
-                row, self.parked = self.parked, None
-                state.replica[row, of.SHUT], state.replica[row, of.READY] = 1, 0
-                fail(state, self.rules, row, there, now)
+        for row in came:
+            self.started_ns += now - self.starting.pop(row, now)
+        if self.parked is None:
+            return
+        row = self.parked
+        there = [int(i) for i in self.rows[state.replica[self.rows, of.SHUT] == 0] if i != row]
+        if row in came:
+            state.replica[row, of.READY], self.parked = 0, None
+            wake(state, row, now)
+        elif there:
+            state.replica[row, of.SHUT], state.replica[row, of.READY], self.parked = 1, 0, None
+            fail(state, self.rules, row, there, now)
 
     def lose(self, state: of.State, nodes: set[int], now: int) -> None:
         """Replicas on nodes that failed are gone; their requests go to the others."""

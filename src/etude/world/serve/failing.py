@@ -33,12 +33,21 @@ def fail(state: of.State, rules: of.Rules, row: int, others: Sequence[int], now:
         q[[of.REPLICA, of.DECODER]] = there
         waits(state, rules, there, r)
         state.replica[there, of.PENDING] += pending(q)
+        wake(state, there, now)
     for r in fresh:
         there = _fewest(state, others, row)
         state.request[r, [of.REPLICA, of.DECODER]] = there
         state.replica[there, of.PENDING] += pending(state.request[r])
         put_last.py_func(state.request, state.replica[there], of.INBOX, r)
+        wake(state, there, now)
     return len(begun) + len(fresh)
+
+
+def wake(state: of.State, row: int, now: int) -> None:
+    """An idle replica looks at what it has got: now, or just after if the loop has been at this moment already."""
+    mine = state.replica[row]
+    if mine[of.END] == of.NEVER and mine[of.READY] <= now:
+        mine[of.READY] = now + (state.clock[of.NOW] >= now)
 
 
 def _fewest(state: of.State, others: Sequence[int], row: int) -> int:

@@ -1,0 +1,93 @@
+"""The clock: what comes first at an instant, and who is brought to it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import pytest
+
+from etude.world.clock import NEVER, Agenda, Clock, Event
+
+
+@dataclass
+class Told:
+    """Writes down what happens to it."""
+
+    name: str
+    log: list[tuple[str, str, int]]
+    wakes: list[int] = field(default_factory=list)
+    answers: dict[str, list[Event]] = field(default_factory=dict)
+
+    def next_ns(self) -> int:
+        return self.wakes[0] if self.wakes else NEVER
+
+    def advance(self, until_ns: int) -> Iterable[Event]:
+        if self.wakes and self.wakes[0] <= until_ns:
+            self.wakes.pop(0)
+            self.log.append((self.name, "works", until_ns))
+        return ()
+
+    def on(self, event: Event) -> Iterable[Event]:
+        self.log.append((self.name, event.kind, event.time_ns))
+        return self.answers.get(event.kind, ())
+
+
+def test_work_ends_before_what_was_announced_and_that_before_what_comes_from_outside():
+    log: list[tuple[str, str, int]] = []
+    a, b = Told("a", log, [5]), Told("b", log, [5])
+    clock = Clock(10)
+    clock.add(a, b)
+    clock.post([Event(5, "fault", "a")], outside=True)
+    clock.post([Event(5, "second", "b"), Event(5, "third", "a")])
+    clock.run()
+    assert log == [
+        ("a", "works", 5), ("b", "works", 5), ("b", "second", 5), ("a", "third", 5), ("a", "fault", 5),
+    ]  # fmt: skip
+
+
+def test_an_answer_at_the_same_instant_comes_before_faults():
+    log: list[tuple[str, str, int]] = []
+    a = Told("a", log, answers={"ask": [Event(3, "answer", "a")]})
+    clock = Clock(10)
+    clock.add(a)
+    clock.post([Event(3, "fault", "a")], outside=True)
+    clock.post([Event(3, "ask", "a")])
+    clock.run()
+    assert [kind for _, kind, _ in log] == ["ask", "answer", "fault"]
+
+
+def test_nothing_happens_at_the_horizon_but_work_reaches_it():
+    log: list[tuple[str, str, int]] = []
+    a = Told("a", log, [10])
+    clock = Clock(10)
+    clock.add(a)
+    clock.post([Event(10, "late", "a"), Event(9, "last", "a")])
+    clock.run()
+    assert log == [("a", "last", 9), ("a", "works", 10)]
+
+
+def test_who_has_nothing_to_say_is_not_asked():
+    log: list[tuple[str, str, int]] = []
+    a, quiet = Told("a", log, list(range(1, 50))), Told("quiet", log)
+    clock = Clock(100)
+    clock.add(a, quiet)
+    clock.run()
+    assert clock.crossings == 49 + 2  # and both at the end
+
+
+def test_the_past_is_refused_and_names_are_given_once():
+    clock = Clock(10)
+    clock.add(Told("a", [], answers={"go": [Event(1, "back", "a")]}))
+    clock.post([Event(4, "go", "a")])
+    with pytest.raises(ValueError, match="it is 4 already"):
+        clock.run()
+    with pytest.raises(ValueError, match="two entities"):
+        clock.add(Told("a", []))
+
+
+def test_an_agenda_is_in_order_of_time_then_of_noting():
+    agenda = Agenda()
+    for time_ns, kind in ((7, "c"), (3, "a"), (7, "d"), (3, "b")):
+        agenda.note(time_ns, kind, time_ns)
+    assert (agenda.next_ns(), agenda.times("d")) == (3, [7])
+    assert [agenda.pop()[0] for _ in range(4)] == ["a", "b", "c", "d"]
+    assert agenda.next_ns() == NEVER

@@ -1,0 +1,165 @@
+"""Workloads of one machine, each composition worked by hand: steps of 10 s, passes of 1 us, faults at known times."""
+
+import pytest
+
+from etude.world.clock import Clock
+from etude.world.devices import DOWN, FREE
+from etude.world.entities.jobs import JobsWorkload
+from etude.world.entities.power import PowerGovernor
+from etude.world.fleet.sharing.cluster import cluster_of
+from etude.world.fleet.sharing.gangs import Gangs, SharingTimes
+from etude.world.fleet.sharing.jobs import read_jobs
+from etude.world.fleet.sharing.policies import sharing_policy
+from etude.world.fleet.sharing.supply import Supply
+from etude.world.policies import policy
+from etude.world.serve.requests import requests_of
+from small_worlds import Borrower, S, faults, machine_of, run, serving, tier, training
+
+
+def seconds(parts: dict[str, int]) -> dict[str, float]:
+    return {name: ns / S for name, ns in parts.items() if ns}
+
+
+def test_a_free_node_takes_the_place_of_one_that_fails():
+    # as with endless spares: saves end at 52 and 104; the fault at 130 costs 26 s, 60, 105; then 13 saves, 2 steps, 9 s
+    machine = machine_of(5, faults((130 * S, 1, 500 * S)))
+    train = training(machine, tier())
+    run(machine, 1000 * S)
+    wanted = {"useful": 770, "detect": 60, "restart": 105, "redo": 26, "checkpoint": 30, "idle": 9}
+    assert seconds(train.parts_ns(1000 * S)) == {name: 4 * s for name, s in wanted.items()}
+    devices = machine.devices
+    assert devices.device_ns(DOWN, 1000 * S) == 500 * S
+    assert devices.device_ns(FREE, 1000 * S) == (130 + 370) * S
+    assert (train.job.account.step, train.job.interruptions) == (77, 1)
+
+
+def test_without_a_free_node_a_job_waits_for_the_repair():
+    # down from 130 to 630; 60 s of detection, 440 of waiting; start and load until 735; five rounds of 52 s, 5 s left
+    machine = machine_of(4, faults((130 * S, 1, 500 * S)))
+    train = training(machine, tier())
+    run(machine, 1000 * S)
+    assert seconds(train.parts_ns(1000 * S)) == {
+        "useful": 4 * 350, "detect": 3 * 60, "restart": 4 * 105, "redo": 4 * 26, "checkpoint": 4 * 14,
+        "idle": 3 * 440 + 4 * 5,
+    }  # fmt: skip
+    assert machine.devices.device_ns("train", 1000 * S) == 3500 * S
+
+
+def test_a_job_lends_a_node_and_takes_it_back():
+    # 10 steps; groups form for 20 s; 28 steps of three quarters of the batch; 25 s to take the node in; 57 steps, 5 s
+    machine = machine_of(4, faults())
+    train = training(machine, recover="shrink", lend_to="borrower", replicated=True)
+    borrower = Borrower(machine, 100 * S, 400 * S)
+    run(machine, 1000 * S)
+    assert borrower.got_ns == 100 * S
+    assert machine.devices.device_ns("borrower", 1000 * S) == 300 * S
+    assert train.job.account.tokens == 10 * 100 + 28 * 75 + 57 * 100
+    assert seconds(train.parts_ns(1000 * S)) == {
+        "useful": 4 * 100 + 3 * 210 + 4 * 570, "degraded": 3 * 70, "restart": 3 * 20 + 4 * 25, "idle": 4 * 5,
+    }  # fmt: skip
+    assert train.job.interruptions == 0
+
+
+def test_a_lender_keeps_what_it_needs():
+    machine = machine_of(4, faults())
+    train = training(machine, recover="shrink", lend_to="borrower", replicated=True)
+    Borrower(machine, 100 * S, 400 * S, nodes=9)
+    run(machine, 300 * S)
+    assert machine.devices.held("train") == 1 and machine.devices.held("borrower") == 3
+    assert train.job.account.tokens == 10 * 100 + 18 * 25
+
+
+def test_requests_of_a_lost_replica_are_answered_by_the_other():
+    # The pass from 1000 on is lost at 1500; the other replica reads prompt and first token again from 2000 on.
+    machine = machine_of(2, faults((1500, 1, 10**6)))
+    chat = serving(machine, requests_of([0, 0, 0, 0], [1, 1, 1, 1], [3, 3, 3, 3]), replicas=2)
+    run(machine, 10_000)
+    served = chat.served(10_000)
+    assert served.column("FIRST").tolist() == [1000] * 4
+    assert served.column("FINISH").tolist() == [3000, 4000, 3000, 4000]
+    assert served.column("PREEMPTED").tolist() == [0, 1, 0, 1]
+    assert chat.parts_ns(10_000) == {"busy": 4000 + 1500, "starting": 0, "idle": 6000}
+    assert machine.devices.device_ns(DOWN, 10_000) == 8500
+    assert chat.figures(10_000)["moved_requests"] == 2
+
+
+def test_a_lost_replica_starts_where_devices_are_free():
+    # The only replica is lost at 1500; the next starts at once, has its weights at 2000, and reads two tokens again.
+    machine = machine_of(2, faults((1500, 0, 10**6)))
+    chat = serving(machine, requests_of([0, 1600], [1, 1], [3, 1]), cold_ns=500)
+    run(machine, 10_000)
+    served = chat.served(10_000)
+    assert served.column("FIRST").tolist() == [1000, 3000]
+    assert served.column("FINISH").tolist() == [4000, 3000]
+    assert chat.parts_ns(10_000) == {"busy": 1500 + 2000, "starting": 500, "idle": 6000}
+    assert machine.devices.device_ns("chat", 10_000) == 1500 + 8500
+
+
+def test_requests_wait_while_no_device_is_there():
+    machine = machine_of(1, faults((1500, 0, 3500)))
+    chat = serving(machine, requests_of([0, 1600], [1, 1], [3, 1]))
+    run(machine, 10_000)
+    served = chat.served(10_000)
+    # back at 5000, and ready a nanosecond later
+    assert served.column("FIRST").tolist() == [1000, 6001]
+    assert served.column("FINISH").tolist() == [7001, 6001]
+
+
+def test_what_is_not_answered_by_the_horizon_is_counted():
+    machine = machine_of(1, faults())
+    chat = serving(machine, requests_of([0, 0], [1, 1], [3, 20]))
+    run(machine, 5500)
+    found = chat.figures(5500)
+    assert (found["requests"], found["finished"], found["unfinished"]) == (2, 1, 1)
+    assert chat.parts_ns(5500) == {"busy": 5500, "starting": 0, "idle": 0}
+
+
+def test_serving_takes_nodes_of_training_for_its_load():
+    """Sixteen requests at once want eight replicas: a second later there are the free node and three of the trainer's
+    four. At 2 s, with passes of 1 us, all 10^6 tokens of each are done, and at 3 s the trainer has its nodes again."""
+    machine = machine_of(6, faults())
+    train = training(machine, recover="shrink", lend_to="chat", replicated=True)
+    chat = serving(machine, requests_of([0] * 16, [1] * 16, [2 * 10**6] * 16), most=8)
+    run(machine, 60 * S)
+    held = {row.time_ns: row.devices for row in machine.devices.history["chat"]}
+    assert (held[0], held[S]) == (1, 5)
+    assert machine.devices.held("chat") == 1 and machine.devices.held("train") == 4
+    assert next(one["nodes"] for one in machine.log if one["kind"] == "lend") == 3
+    for one in (train, chat):
+        assert sum(one.parts_ns(60 * S).values()) == machine.devices.device_ns(one.name, 60 * S)
+
+
+def test_training_slows_down_under_a_cap_and_no_joule_is_lost():
+    # 4 W of idle devices and 1 W of steps; a cap of 4.5 W leaves half the speed: 30 steps of 10 J above idle in 600 s
+    machine = machine_of(4, faults())
+    train = training(machine)
+    clock = Clock(600 * S)
+    governor = PowerGovernor(clock, machine, 4.5, 1.0, policy("power", "cap-training-first"))
+    clock.add(machine, train, governor)
+    clock.run()
+    train.close()
+    assert (train.job.account.step, train.work_j(600 * S)) == (30, pytest.approx(300))
+    assert seconds(train.parts_ns(600 * S)) == {"useful": 4 * 300, "degraded": 4 * 300}
+    drawn = sum(row.total_w * 60 for row in governor.readings[1:])
+    assert drawn == pytest.approx(4 * 600 + 300)
+    assert all(row.total_w == pytest.approx(4.5) for row in governor.readings[1:])
+
+
+def test_jobs_of_a_shared_cluster_lose_their_work_since_the_last_save(tmp_path):
+    """Two nodes of one device. `a` runs on the first, which fails at 25 s: of its 25 s, 5 are lost, and it goes on when
+    the node is back at 40 s. `b` does not notice."""
+    file = tmp_path / "jobs.csv"
+    file.write_text("name,arrival_s,gpus,duration_s,save_s\na,0,1,60,10\nb,0,1,50,10\n")
+    machine, jobs = machine_of(2, faults((25 * S, 0, 15 * S))), read_jobs(file)
+    cluster = cluster_of({"nodes": [{"count": 2, "gpus": 1}]}, "test")
+    gangs = Gangs(cluster, jobs, sharing_policy("fifo"), SharingTimes(), Supply(cluster))
+    gangs.start([])
+    nodes = machine.devices.take_nodes("jobs", 2, 0)
+    shared = JobsWorkload("jobs", gangs, machine.devices, dict(enumerate(nodes)), "fifo")
+    machine.workloads["jobs"] = shared
+    run(machine, 200 * S)
+    found = shared.figures(200 * S)
+    assert gangs.out.end_ns.tolist() == [(40 + 40) * S, 50 * S]
+    assert shared.parts_ns(200 * S) == {"useful": 110 * S, "redo": 5 * S, "starting": 0, "idle": (385 - 115) * S}
+    assert (found["jobs_done"], found["interruptions"]) == (2, 1)
+    assert machine.devices.device_ns(DOWN, 200 * S) == 15 * S
