@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from etude.base.errors import UsageError
 from etude.machine import System, open_system
-from etude.world.clock import Clock
+from etude.world.clock import NEVER, Clock
 from etude.world.devices import Devices
 from etude.world.entities.machine import Machine
 from etude.world.entities.power import PowerGovernor
@@ -30,23 +30,27 @@ class World:
 
 
 def run_scenario(scenario: Scenario) -> World:
-    """Runs it to its horizon. Raises UsageError."""
+    """Runs it to its horizon, or until all workloads are done. Raises UsageError."""
     world = world_of(scenario)
     world.clock.run()
     for one in world.machine.workloads.values():
         one.close()
-    return world
+    if scenario.horizon_ns:
+        return world
+    ends = max(one.done_ns() for one in world.machine.workloads.values())
+    return replace(world, scenario=replace(scenario, horizon_ns=ends))
 
 
 def world_of(scenario: Scenario) -> World:
     """The world before its first event."""
+    _check_end(scenario)
     system = open_system(scenario.machine.system)
     per_node = system.levels[0].size
     place = policy("place", scenario.policies.place)
     devices = Devices(scenario.machine.nodes, per_node, place)
     events = _faults(scenario, per_node)
     machine = Machine(devices, events, policy("share", scenario.policies.share), scenario.seed)
-    clock, notes = Clock(scenario.horizon_ns), list[str]()
+    clock, notes = Clock(scenario.horizon_ns or NEVER), list[str]()
     for spec in scenario.workloads:
         made, told = _made(spec, scenario, devices, events)
         machine.workloads[spec.name] = made
@@ -55,6 +59,21 @@ def world_of(scenario: Scenario) -> World:
     clock.post(machine.faults(), outside=True)
     governor = _governor(scenario, system, clock, machine) if scenario.machine.power_w else None
     return World(scenario, system, clock, machine, governor, (*notes, *_unfelt(scenario, events)))
+
+
+def _check_end(scenario: Scenario) -> None:
+    """Without a horizon all must come to an end by itself."""
+    if scenario.horizon_ns:
+        return
+    hint = "horizon: 7d"
+    for spec in scenario.workloads:
+        if spec.kind == "train":
+            raise UsageError(
+                "training never ends by itself", where=f"{scenario.where}: workloads: {spec.name}", hint=hint
+            )
+    for there, what in ((scenario.events.faults, "faults"), (scenario.machine.power_w, "a cap of the power")):
+        if there:
+            raise UsageError(f"{what} without a horizon", where=scenario.where, hint=hint)
 
 
 def _made(spec: WorkloadSpec, scenario: Scenario, devices: Devices, events: FleetEvents) -> Made:

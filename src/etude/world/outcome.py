@@ -63,7 +63,15 @@ def outcome_of(world: World) -> Outcome:
     }
     if world.governor is not None:
         record["power"] = _power(world)
-    return Outcome(record, _tables(world), world.notes)
+    return Outcome(record, _tables(world), (*world.notes, *_unknown(world)))
+
+
+def _unknown(world: World) -> list[str]:
+    """Why the account has no energy."""
+    if not world.system.device.power_w:
+        return [f"the power of `{world.system.name}` is not known, so the account has no energy"]
+    names = [one.name for one in world.machine.workloads.values() if one.work_j(world.scenario.horizon_ns) is None]
+    return [f"the power of {', '.join(names)} is not known, so the account has no energy"] if names else []
 
 
 def account_of(world: World) -> dict[str, Any]:

@@ -64,6 +64,7 @@ class WorkloadSpec:
 class Scenario:
     machine: MachineSpec
     horizon_ns: int
+    """0: until all workloads are done."""
     workloads: tuple[WorkloadSpec, ...]
     events: EventsSpec = field(default_factory=EventsSpec)
     policies: PoliciesSpec = field(default_factory=PoliciesSpec)
@@ -76,7 +77,7 @@ class Scenario:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Whole:
     machine: MachineSpec = figure("one", "the machine", of=MachineSpec)
-    horizon_ns: float = figure("time", "how long")
+    horizon_ns: float = figure("time", "how long; 0: until all workloads are done", 0.0, zero=True)
     workloads: Any = figure("one", "what runs there, by name")
     events: EventsSpec = figure("one", "what happens to it", EventsSpec(), of=EventsSpec)
     policies: PoliciesSpec = figure("one", "who decides", PoliciesSpec(), of=PoliciesSpec)

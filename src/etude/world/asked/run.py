@@ -93,13 +93,13 @@ def readable(found: Outcome) -> dict[str, Any]:
 def _said(its: dict[str, Any]) -> Iterator[str]:
     if "steps" in its:
         yield f"{its['useful_fraction']:.1%} of the time useful, {its['steps']:,} steps of {its['step_s']:.3g} s"
-        yield f"{its['interruptions']:,} interruptions"
+        yield f"interrupted {its['interruptions']:,} times"
     elif "sessions" in its:
         yield f"{its['sessions_done']:,} of {its['sessions']:,} sessions done"
         if its["latency_s"]:
             yield f"p50 {its['latency_s']['p50']:.3g} s, p99 {its['latency_s']['p99']:.3g} s"
     elif "jobs_done" in its:
-        yield f"{its['jobs_done']:,} jobs done, {its['jobs_stuck']:,} not; {its['interruptions']:,} interruptions"
+        yield f"{its['jobs_done']:,} jobs done, {its['jobs_stuck']:,} not; interrupted {its['interruptions']:,} times"
     else:
         yield f"{its['finished']:,} of {its['requests']:,} requests answered"
         if its["finished"]:

@@ -43,6 +43,9 @@ class ImagesWorkload:
     def close(self) -> None:
         pass
 
+    def done_ns(self) -> int:
+        return int(self.loop.finish_ns.max())
+
     def tables(self) -> dict[str, pa.Table]:
         return {"tasks": self.loop.served().tasks} if self.loop.tasks.rows else {}
 

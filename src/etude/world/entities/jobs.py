@@ -73,6 +73,9 @@ class JobsWorkload:
             self.shared = self.gangs.finish(horizon_ns)
         return self.shared
 
+    def done_ns(self) -> int:
+        return int(self.gangs.out.end_ns.max())
+
     def tables(self) -> dict[str, pa.Table]:
         return shared_tables(self.shared) if self.shared is not None and self.shared.series else {}
 

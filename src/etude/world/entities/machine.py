@@ -42,6 +42,10 @@ class Workload(Entity, Protocol):
         """The horizon is reached."""
         ...
 
+    def done_ns(self) -> int:
+        """When it was done; NEVER if it was not."""
+        ...
+
     def tables(self) -> dict[str, pa.Table]:
         """Tables of an outcome's folder, by name."""
         ...

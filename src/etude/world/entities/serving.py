@@ -107,8 +107,11 @@ class ServingWorkload:
     def close(self) -> None:
         pass
 
+    def done_ns(self) -> int:
+        return int(self.ready.state.request[:, of.FINISH].max())
+
     def tables(self) -> dict[str, pa.Table]:
-        served = self.served(int(self.ready.state.clock[of.UNTIL]))
+        served = self.served(int(self.ready.state.clock[of.NOW]))
         return {} if served is None else {"requests": request_table(served)}
 
     def served(self, horizon_ns: int) -> Served | None:

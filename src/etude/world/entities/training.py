@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from etude.base.errors import UsageError
-from etude.world.clock import Event
+from etude.world.clock import NEVER, Event
 from etude.world.devices import Devices, held_ns
 from etude.world.entities.machine import FAULT, GIVEN, LEND, MACHINE, OFFER
 from etude.world.fleet.account import LOST, TRAIN, Account, stretches
@@ -107,6 +107,9 @@ class TrainingWorkload:
     def figures(self, horizon_ns: int) -> dict[str, Any]:
         found = summary(self.ran(horizon_ns), self.job.costs, name=self.name)
         return {key: value for key, value in found.items() if key not in ("jobs", "node_availability", "device_s")}
+
+    def done_ns(self) -> int:
+        return NEVER
 
     def tables(self) -> dict[str, pa.Table]:
         return {"states": self.job.account.table()}

@@ -76,6 +76,9 @@ class WorkflowWorkload:
     def close(self) -> None:
         pass
 
+    def done_ns(self) -> int:
+        return int(self.loop.ran.end_ns.max())
+
     def tables(self) -> dict[str, pa.Table]:
         return {}
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from etude.base.figures import figure, part
 from etude.base.parameters import refuse_unread, whole
+from etude.machine import open_system
 from etude.world.devices import Devices
 from etude.world.entities.jobs import JobsWorkload
 from etude.world.fleet.events import FleetEvents
@@ -45,7 +46,10 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: Devices, events: Fleet
     nodes, name = asked.nodes, asked.policy
     times: Any = whole(asked.times)
     refuse_unread(asked)
-    cluster = cluster_of({"nodes": [{"count": nodes, "gpus": devices.per_node}]}, spec.name)
+    device = open_system(scenario.machine.system).device.name
+    asked_kinds = sorted({one for text in jobs.kind for one in text.split("|") if one})
+    kind = next((one for one in asked_kinds if one.lower() in device.lower()), device)  # `h100`, as files have it
+    cluster = cluster_of({"nodes": [{"count": nodes, "gpus": devices.per_node, "kind": kind}]}, spec.name)
     got = devices.take_nodes(spec.name, nodes, 0)
     if len(got) < nodes:
         raise refused(f"needs {nodes} nodes, and {len(got)} are free", spec, scenario, "machine: nodes: more")

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from etude.base.grammar import line
 from etude.base.parameters import refuse_unread
+from etude.world.clock import NEVER
 from etude.world.devices import Devices
 from etude.world.entities.seats import SeatedScale
 from etude.world.entities.serving import ServingWorkload, refuse_with_faults
@@ -39,7 +40,7 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: Devices, events: Fleet
         raise refused("`reconfigure` is not read in a scenario", spec, scenario, "scale: queue")
     service = serving.replicas.open()
     stream = serving.stream.one()
-    came = int((stream.arrival_ns < scenario.horizon_ns).sum())
+    came = int((stream.arrival_ns < (scenario.horizon_ns or NEVER)).sum())
     if not came:
         raise refused("no request arrives before the horizon", spec, scenario, "a longer horizon")
     requests, options = service.prepared(stream.first(came) if came < len(stream) else stream)

@@ -1,0 +1,95 @@
+"""`etude world run`: the same figures as the commands of its kinds, errors that say where, an account that adds up."""
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from etude.surface.cli import main
+
+MACHINE = "machine: {system: dgx-h100, nodes: 2}\n"
+CHAT = "  chat: {serve: gpt2, replicas: 2, rate: 20, count: 60, slo: {ttft: 1s}}\n"
+
+
+def ran(file: Path, text: str, capsys, *more: str) -> dict:
+    file.write_text(text)
+    assert main(["world", "run", str(file), "--json", *more]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_service_alone_is_etude_serve(tmp_path, capsys):
+    found = ran(tmp_path / "one.yaml", f"{MACHINE}workloads:\n{CHAT}", capsys)
+    args = "serve gpt2 --system dgx-h100 --replicas 2 --rate 20 --count 60 --slo ttft=1s --json"
+    assert main(args.split()) == 0
+    wanted = json.loads(capsys.readouterr().out)
+    its = found["workloads"]["chat"]
+    for name in ("ttft_s", "tpot_s", "latency_s", "goodput_rps", "within_limits", "busy", "passes", "duration_s"):
+        assert its[name] == wanted[name], name
+    assert its["energy_j"] == pytest.approx(wanted["energy_j"], abs=1e-3)
+    assert found["horizon_s"] == wanted["duration_s"]
+
+
+def test_training_alone_is_etude_fleet_train(tmp_path, capsys):
+    plan = {"gpus": 16, "tp": 2, "checkpoint": "remote:30min", "recover": "restart", "spares": 0}
+    text = f"{MACHINE}horizon: 2d\nworkloads:\n  job: {json.dumps({'train': 'gpt2', **plan})}\n"
+    found = ran(tmp_path / "one.yaml", text + 'events: {faults: "node:mtbf=20h,repair=1h"}\n', capsys)
+    args = ["fleet", "train", "gpt2", "--system", "dgx-h100", "--days", "2", "--faults", "node:mtbf=20h,repair=1h"]
+    for name, value in plan.items():
+        args += [f"--{name}", str(value)]
+    assert main([*args, "--json"]) == 0
+    wanted = json.loads(capsys.readouterr().out)
+    its = found["workloads"]["job"]
+    for name in ("useful_s", "lost_s", "steps", "tokens", "interruptions", "saves"):
+        assert its[name] == wanted[name], name
+    assert wanted["interruptions"] > 0
+
+
+def test_the_account_of_a_mixed_machine_adds_up(tmp_path, capsys):
+    (tmp_path / "jobs.csv").write_text("name,arrival_s,gpus,duration_s\na,0,8,100\nb,10,4,50\n")
+    (tmp_path / "spot.csv").write_text("time_s,price\n0,2\n300,4\n")
+    text = (
+        "machine: {system: dgx-h100, nodes: 6, regions: [sweden]}\nhorizon: 600s\nworkloads:\n"
+        '  train: {train: gpt2, gpus: 16, checkpoint: ["remote:60s"], recover: shrink, lend_to: chat}\n'
+        "  chat: {serve: gpt2, replicas: 1..12, scale: queue, rate: 40, count: 20000}\n"
+        "  others: {jobs: jobs.csv, nodes: 1}\n"
+        'events: {faults: "node:mtbf=1h,repair=100s", prices: spot.csv}\nseed: 4\n'
+    )
+    found = ran(tmp_path / "mixed.yaml", text, capsys, "-o", str(tmp_path / "out"))
+    account = found["account"]["device_ns"]
+    assert account["total"] == 48 * 600 * 10**9 == sum(sum(its.values()) for its in account["parts"].values())
+    cost = found["account"]["cost"]
+    assert cost["total"] == pytest.approx(48 * (300 * 2 + 300 * 4) / 3600)
+    assert found["account"]["energy_mj"] is None  # that of jobs is not known
+    assert found["events"] and found["workloads"]["others"]["jobs_done"] == 2
+    held = pq.read_table(tmp_path / "out" / "holdings.parquet").to_pydict()
+    assert set(held["holder"]) == {"train", "chat", "others", "free", "down"}
+    assert (tmp_path / "out" / "chat_requests.parquet").is_file()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("workloads: {}\n", "machine"),
+        (MACHINE + "horizon: 1h\nworkloads: {}\n", "give at least one"),
+        (MACHINE + "horizon: 1h\nworkloads:\n  a: {rate: 4}\n", "says no kind"),
+        (MACHINE + "horizon: 1h\nworkloads:\n  a: {serve: gpt2, train: gpt2}\n", "says serve and train"),
+        (MACHINE + "horizon: 1h\nworkloads:\n  free: {serve: gpt2, rate: 4}\n", "uses itself"),
+        (MACHINE + "horizon: 1h\nworkloads:\n  a: {serve: gpt2, rate: 4, speed: 3}\n", "workloads: a"),
+        (MACHINE + "horizon: 1h\nworkloads:\n  a: {serve: gpt2, rate: 1..4}\n", "one rate"),
+        (MACHINE + "horizon: 1h\nworkloads:\n  a: {serve: gpt2, rate: 4, replicas: 17}\n", "16 have room"),
+        (MACHINE + "horizon: 1h\nworkloads:\n  a: {train: gpt2, gpus: 32}\n", "needs 4 nodes"),
+        (MACHINE + "workloads:\n  a: {train: gpt2, gpus: 8}\n", "never ends"),
+        (MACHINE + "horizon: 1h\nworkloads:\n  a: {train: gpt2, gpus: 8, days: 3}\n", "one for all"),
+        (MACHINE + "horizon: 1h\nworkloads:\n  a: {train: gpt2, gpus: 8, lend_to: b}\n", "no workload `b`"),
+        (MACHINE + f"horizon: 1h\nworkloads:\n{CHAT}policies: {{place: tight}}\n", "unknown policy"),
+        (MACHINE + f"horizon: 1h\nworkloads:\n{CHAT}event: {{}}\n", "unknown key `event`"),
+        (MACHINE + f"workloads:\n{CHAT}events: {{faults: llama3}}\n", "faults without a horizon"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_by_name(tmp_path, capsys, text: str, told: str):
+    file = tmp_path / "wrong.yaml"
+    file.write_text(text)
+    assert main(["world", "run", str(file)]) == 2
+    said = capsys.readouterr().err
+    assert told in said and "Traceback" not in said
