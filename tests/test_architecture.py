@@ -68,13 +68,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "world.clock": set(),
     "world.policies": GROUND | {"world.serve"},
     "world.devices": BASE | {"world.policies"},
-    "world.serve": BASE | {"cost", "make.generate", "run.simulate", "capture.ingest", "steps", "world.clock"},
+    "world.serve": BASE
+    | {"cost", "make.generate", "run.simulate", "capture.ingest", "steps", "world.clock", "world.scenario"},
     "world.fleet": BASE
     | {"cost", "make.generate", "run.simulate", "run.qualify", "analyse", "steps", "world.serve"}
-    | {"world.clock"},
+    | {"world.clock", "world.scenario"},
     "world.entities": BASE | ROOMS_OF_WORLD | {"world.clock", "world.devices", "world.policies"},
     "world.scenario": GROUND,
-    "world.makers": BASE | ROOMS_OF_WORLD | {"world.devices", "world.entities", "world.scenario"},
+    "world.makers": BASE | ROOMS_OF_WORLD | {"world.clock", "world.devices", "world.entities", "world.scenario"},
     "world.build": BASE
     | ROOMS_OF_WORLD
     | {"world.clock", "world.devices", "world.policies", "world.entities", "world.makers", "world.scenario"},

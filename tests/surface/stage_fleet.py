@@ -6,7 +6,7 @@ from shutil import copy
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 COPIED = (
     "airan.yaml", "backbone.yaml", "clients.csv", "cluster.yaml", "edge.yaml", "jobs.csv", "moe.yaml", "pool.yaml",
-    "qwen1.5-moe.yaml", "rl.yaml", "spot_capacity.csv",
+    "monday.yaml", "qwen1.5-moe.yaml", "rl.yaml", "spot_capacity.csv", "spot_price.csv",
 )  # fmt: skip
 
 

@@ -45,6 +45,25 @@ def test_training_alone_is_etude_fleet_train(tmp_path, capsys):
     assert wanted["interruptions"] > 0
 
 
+@pytest.mark.parametrize(
+    ("line", "name", "same"),
+    [
+        ("serve gpt2 --system dgx-h100 --replicas 2 --rate 30 --count 80 --seed 3 --scale queue:1..2,most=5,every=1s",
+         "chat", ("ttft_s", "latency_s", "busy", "replica_s", "changes", "workload")),
+        ("serve gpt2 --system dgx-h100 --disaggregate 1:2 --rate 10 --count 40 --slo ttft=1s", "chat",
+         ("ttft_s", "tpot_s", "transfer_s", "goodput_rps", "busy")),
+        ("fleet train gpt2 --system dgx-h100 --gpus 16 --days 2 --checkpoint remote:30min --recover shrink --spares 1 "
+         "--faults node:mtbf=20h,repair=1h --seed 2", "train", ("useful_s", "lost_s", "tokens", "transitions")),
+    ],
+)  # fmt: skip
+def test_a_command_printed_as_a_scenario_has_the_same_figures(tmp_path, capsys, line, name, same):
+    assert main([*line.split(), "--json"]) == 0
+    wanted = json.loads(capsys.readouterr().out)
+    assert main([*line.split(), "--scenario"]) == 0
+    found = ran(tmp_path / "one.yaml", capsys.readouterr().out, capsys)["workloads"][name]
+    assert {key: found[key] for key in same} == {key: wanted[key] for key in same}
+
+
 def test_the_account_of_a_mixed_machine_adds_up(tmp_path, capsys):
     (tmp_path / "jobs.csv").write_text("name,arrival_s,gpus,duration_s\na,0,8,100\nb,10,4,50\n")
     (tmp_path / "spot.csv").write_text("time_s,price\n0,2\n300,4\n")

@@ -1,7 +1,7 @@
 """Who holds which devices of a machine, and for how long.
 
-Every device has one holder at a time: a workload, nobody (`free`), or nobody because its node is out of order (`down`).
-The device time of all holders adds up to that of the machine, to the nanosecond.
+Every device has one holder at a time: a workload, or `free`, or `down` if its node is out of order. The device time
+of all holders adds up to that of the machine, to the nanosecond.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Devices:
     """Number of the holder of each device, or -1: (node, device)."""
     up: NDArray[np.bool_] = field(init=False)
     leaving: NDArray[np.bool_] = field(init=False)
-    """Nodes that will be down soon: nobody gets them any more."""
+    """Nodes that will be down soon: they are not given to a workload any more."""
     names: list[str] = field(default_factory=list)
     history: dict[str, list[Holding]] = field(default_factory=dict)
     """Of each holder, its devices over time; at least one row, from 0 on."""
@@ -96,7 +96,7 @@ class Devices:
         return seat
 
     def give(self, seat: Seat, now_ns: int) -> None:
-        """Devices that nobody needs any more."""
+        """A workload gives devices back."""
         row = self.holder[seat.node]
         who = self.names[int(row[seat.devices[0]])]
         row[list(seat.devices)] = _NOBODY

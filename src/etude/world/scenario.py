@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
@@ -131,3 +132,31 @@ def _workload(name: str, given: Any, where: str, known: Sequence[str]) -> Worklo
     if lend_to and kinds[0] != "train":
         raise UsageError("lend_to: only training gives nodes up", where=at, hint="leave it out")
     return WorkloadSpec(name, kinds[0], str(given[kinds[0]]), own, str(lend_to))
+
+
+# -- a run of one command as a scenario --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioText:
+    """A scenario that is to be printed."""
+
+    said: Mapping[str, Any]
+
+    def record(self) -> Mapping[str, Any]:
+        return self.said
+
+    def text(self) -> str:
+        import yaml
+
+        return yaml.safe_dump(dict(self.said), sort_keys=False, width=120, default_flow_style=None).rstrip("\n")
+
+
+def only_workload(
+    name: str, kind: str, subject: str, given: Mapping[str, Any], *, system: str, nodes: int, **more: Any
+) -> ScenarioText:
+    """A scenario of one workload, on as many nodes as it needs."""
+    own = {key: str(one) if isinstance(one, Enum) else one for key, one in given.items()}
+    own = {key: int(one) if isinstance(one, str) and one.isdecimal() else one for key, one in own.items()}
+    machine = {"system": system, "nodes": nodes}
+    return ScenarioText({"machine": machine, **more, "workloads": {name: {kind: subject, **own}}})

@@ -30,7 +30,7 @@ VERBS = (
         asks=train.TrainFleet,
         inputs=train.inputs,
         run=train.run,
-        record=lambda found: found.record,
+        record=train.record,
         reads=train.readable,
     ),
     _sharing("share", shared.Share),

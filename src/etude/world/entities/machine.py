@@ -1,8 +1,8 @@
 """The machine: nodes that fail and are repaired, and devices that go from one workload to another.
 
-A fault takes its nodes down, and every workload that holds devices of them is told. A fault of processes alone hits the
-holder of a device that is drawn. A node that is down does not fail again; when it is repaired its devices are free, and
-workloads that are short of devices are told so, in the order of the scenario.
+A fault takes its nodes down, and is an event of every workload that holds devices of them. A fault of processes alone
+hits the holder of a device that is drawn. A node that is down does not fail again; when it is repaired its devices are
+free, and workloads that are short of devices get an offer, in the order of the scenario.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MACHINE: Final = "machine"
 FAULT, FAIL, REPAIR, WANTED, GIVEN = "fault", "fail", "repair", "wanted", "given"
 """Events of a machine. `wanted` is about (workload, devices), `given` about nothing: devices are free again."""
 OFFER, LEND = "offer", "lend"
-"""Events of a workload: devices are free; give up so many nodes."""
+"""Events of a workload: devices are free; give up this many nodes."""
 
 
 class Workload(Entity, Protocol):
@@ -142,7 +142,7 @@ class Machine:
         return [Event(now, LEND, lender, nodes) for lender, nodes in given.items()]
 
     def _offers(self, now: int) -> Iterable[Event]:
-        """To those that are short of devices; to lenders only once nobody else is."""
+        """To those that are short of devices; to lenders only once the others are not."""
         short = [one for one in self.workloads.values() if one.short()]
         others = [one for one in short if one.lender() is None]
         return [Event(now, OFFER, one.name) for one in others or short]

@@ -38,6 +38,8 @@ class ServingWorkload:
     scale: SeatedScale
     limits: Limits
     devices: Devices
+    stays: bool = False
+    """Whether its replicas stay as they are once all is answered, as in a world without a horizon."""
     loop: Any = None
     done: bool = False
     decided: bool = False
@@ -51,7 +53,8 @@ class ServingWorkload:
 
     def next_ns(self) -> int:
         scale = self.scale
-        over = self.done and not scale.starting and len(scale.seats) <= scale.rule.least
+        least = not scale.starting and len(scale.seats) <= scale.rule.least
+        over = self.done and (self.stays or least)
         return NEVER if over else scale.next_ns
 
     def advance(self, until_ns: int) -> Iterable[Event]:

@@ -61,7 +61,10 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: Devices, events: Fleet
             raise refused(f"{count} replicas of {tp} devices: {row} have room", spec, scenario, hint)
         scale.seats[row] = seat
     ready = ready_for(requests, service.rules, groups, chosen)
-    made = ServingWorkload(spec.name, requests, groups, service.rules, chosen, ready, scale, service.limits, devices)
+    made = ServingWorkload(
+        spec.name, requests, groups, service.rules, chosen, ready, scale, service.limits, devices,
+        stays=not scenario.horizon_ns,
+    )  # fmt: skip
     return made, service.notes
 
 

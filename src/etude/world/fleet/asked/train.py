@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from etude.base.figures import part
+from etude.base.errors import UsageError
+from etude.base.figures import figure, part
 from etude.base.outputs import Printed, Written
+from etude.base.parameters import is_given, request_of, spelled
 from etude.world.fleet.asked.kept import FleetInputs, kept, tell
 from etude.world.fleet.costs import REPLAN
 from etude.world.fleet.days.request import TrainInputs, TrainRequest, train, train_inputs
+from etude.world.fleet.training import spares_of
+from etude.world.scenario import ScenarioText, only_workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +35,32 @@ class TrainFleet(Written, TrainRequest):
     seed gives the same faults to every policy. `etude report`, `compare` and `query` read the folder of --out.
     """
 
+    scenario: bool = figure("switch", "print this run as a file for `etude world run`, and stop", False)
     output: Printed = part(Printed)
 
 
-def _inputs(asked: TrainFleet) -> tuple[TrainInputs, float]:
-    return train_inputs(asked), asked.price
+def _inputs(asked: TrainFleet) -> tuple[TrainInputs, float, ScenarioText | None]:
+    days = train_inputs(asked)
+    return days, asked.price, _scenario(asked, days) if asked.scenario else None
+
+
+def _scenario(asked: TrainFleet, days: TrainInputs) -> ScenarioText:
+    """This job alone on a machine."""
+    for name in ("out", "force", "price", "retry", "exclude", "sweep"):
+        if is_given(asked, name):
+            raise UsageError(f"{spelled(asked, name)} cannot be combined with {spelled(asked, 'scenario')}")
+    spares = spares_of(days.recover, days.recovery)
+    if days.faults and spares is None:
+        said = f"{spelled(asked, 'scenario')} needs the number of spare nodes"
+        raise UsageError(said, hint=f"{spelled(asked, 'spares')} 4")
+    given = request_of(asked).given
+    own = {name: one for name, one in given.items()
+           if name not in ("model", "system", "days", "faults", "seed", "scenario", "json")}  # fmt: skip
+    node = min(days.system.levels[0].size, days.plan.gpus)
+    more: dict[str, Any] = {"horizon": f"{days.days:.12g}d"}
+    more |= {"events": {"faults": days.faults}, "seed": days.seed} if days.faults else {}
+    nodes = -(-days.plan.gpus // node) + (spares or 0)
+    return only_workload("train", "train", str(given["model"]), own, system=str(given["system"]), nodes=nodes, **more)
 
 
 inputs = kept(_inputs)
@@ -50,8 +75,10 @@ class DaysRecord:
     state_bytes: float
 
 
-def run(given: FleetInputs) -> DaysRecord:
-    days, price = given.inputs
+def run(given: FleetInputs) -> DaysRecord | ScenarioText:
+    days, price, scenario = given.inputs
+    if scenario is not None:
+        return cast(ScenarioText, scenario)
     made = train(days)
     tell(made.notes)
     found, costs = made.fleet, made.costs
@@ -62,8 +89,14 @@ def run(given: FleetInputs) -> DaysRecord:
     return DaysRecord(record, costs.state_bytes)
 
 
-def readable(found: DaysRecord) -> dict[str, Any]:
+def record(found: DaysRecord | ScenarioText) -> Any:
+    return found.said if isinstance(found, ScenarioText) else found.record
+
+
+def readable(found: DaysRecord | ScenarioText) -> Any:
     """What a reader wants to see first."""
+    if isinstance(found, ScenarioText):
+        return found.text()
     record = found.record
     whole = record["duration_s"]
     lost = {part: seconds for part, seconds in record["lost_s"].items() if seconds}

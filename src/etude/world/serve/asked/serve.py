@@ -8,11 +8,16 @@ from typing import Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import figure, part
+from etude.base.grammar import line
 from etude.base.outputs import Place, Printed
+from etude.base.parameters import is_given, request_of, spelled
 from etude.base.talk import say
+from etude.machine import open_system
+from etude.world.scenario import ScenarioText, only_workload
 from etude.world.serve.asked.kept import OUTPUT, KeptStream, ServedPlace, told
 from etude.world.serve.asked.text import HOLDS, TextInput, TextServed, TextServing, holds_rps, said_of, text_serving
 from etude.world.serve.asked.window import write_window
+from etude.world.serve.elastic.scale import EXAMPLE, scale_rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +53,7 @@ class Serve(TextInput, KeptStream):
     )  # fmt: skip
     job_out: str | None = figure("out", "folder for the job of the window", None, needs="window", panel=OUTPUT)
     force: bool = figure("switch", "replace what is there", False, needs="out|requests_out|job_out", names=("-f",))
+    scenario: bool = figure("switch", "print this run as a file for `etude world run`, and stop", False, panel=OUTPUT)
     output: Printed = part(Printed)
 
 
@@ -58,6 +64,8 @@ class ServeInputs:
     requests_out: Place | None
     window: str
     job: Place | None
+    scenario: ScenarioText | None = None
+    """Printed instead of a run."""
 
 
 def serve_inputs(asked: Serve) -> ServeInputs:
@@ -67,9 +75,29 @@ def serve_inputs(asked: Serve) -> ServeInputs:
     if window:
         _check_window(serving, one=one)
     keep = (folder is not None and one) or bool(window)
+    scenario = _scenario(asked, serving) if asked.scenario else None
     return ServeInputs(
-        serving=replace(serving, keep_passes=keep), folder=folder, requests_out=table, window=window, job=job
-    )
+        serving=replace(serving, keep_passes=keep), folder=folder, requests_out=table, window=window, job=job,
+        scenario=scenario,
+    )  # fmt: skip
+
+
+def _scenario(asked: Serve, serving: TextServing) -> ScenarioText:
+    """This run alone on a machine."""
+    for name in ("out", "requests_out", "window", "job_out", "force"):
+        if is_given(asked, name):
+            raise UsageError(f"{spelled(asked, name)} cannot be combined with {spelled(asked, 'scenario')}")
+    replicas = serving.replicas
+    if replicas.file or replicas.between.reconfigure or len(serving.stream.rates) > 1:
+        said = f"{spelled(asked, 'scenario')} needs replicas of one size, one rate, and a plan that does not change"
+        raise UsageError(said, hint="a model with `replicas`, and one `rate`")
+    tp, rows = replicas.pools[0].tp, sum(pool.count for pool in replicas.pools)
+    for rule in replicas.between.scale.split(";") if replicas.between.scale else ():
+        rows = max(rows, scale_rule(line(rule, "--scale", EXAMPLE), replicas.pools[0].count, lambda _: str).most)
+    each = max(open_system(replicas.system).levels[0].size // tp, 1)
+    but = ("model", "system", "scenario", "json")
+    given = {name: value for name, value in request_of(asked).given.items() if name not in but}
+    return only_workload("chat", "serve", str(replicas.model), given, system=replicas.system, nodes=-(-rows // each))
 
 
 def _check_window(serving: TextServing, *, one: bool) -> None:
@@ -95,7 +123,9 @@ def _place(path: str | None, asked: Serve) -> Place | None:
     return Place(Path(path), asked.force)
 
 
-def run_serve(given: ServeInputs) -> TextServed:
+def run_serve(given: ServeInputs) -> TextServed | ScenarioText:
+    if given.scenario is not None:
+        return given.scenario
     serving, found = given.serving, told(given.serving)
     if serving.stream.options.get("sort"):
         say(f"note: --sort moved {found.points[0][1].requests.moved:,} rows of {serving.stream.path}")
@@ -123,14 +153,18 @@ def _write_requests(found: TextServed, place: Place) -> None:
 # -- for a reader ------------------------------------------------------------------------------------------------------
 
 
-def readable(found: TextServed) -> Any:
+def readable(found: TextServed | ScenarioText) -> Any:
     """The figures of a stream, or a row for each rate."""
+    if isinstance(found, ScenarioText):
+        return found.text()
     rows = found.rows()
     return stream_figures(rows[0]) if len(rows) == 1 else [rate_row(one) for one in rows]
 
 
-def lines(found: TextServed) -> list[str]:
+def lines(found: TextServed | ScenarioText) -> list[str]:
     """How far step costs may be off, and up to which rate the limits hold."""
+    if isinstance(found, ScenarioText):
+        return []
     told, rows = [], found.rows()
     if off := found.more["interpolation_error"]:
         told.append(f"step costs are interpolated; error {off['median']:.1%} at the median, {off['max']:.1%} at most")
