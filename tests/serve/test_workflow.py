@@ -12,7 +12,6 @@ import yaml
 from etude.base.errors import UsageError
 from etude.surface.cli import main
 from etude.world.serve import Engine
-from etude.world.serve import state as of
 from etude.world.serve.energy import UNKNOWN
 from etude.world.serve.steps import step_cost
 from etude.world.serve.workflow import open_workflow, run_workflow, session_table, task_table, workflow_summary
@@ -126,7 +125,7 @@ def test_work_is_the_same_wherever_it_runs():
         ran = run_workflow(chat, {"m": on(replicas=replicas)}, router=router)
         state = ran.pools["m"].state
         made.append(
-            (workflow_summary(ran)["models"]["m"]["output_tokens"], len(ran.came), int(state.clock[of.FINISHED]))
+            (workflow_summary(ran)["models"]["m"]["output_tokens"], len(ran.came), int(state.clock["finished"][0]))
         )
         assert (ran.end_ns < 2**60).all()
     assert made == [(150, 60, 60)] * 4
@@ -193,7 +192,7 @@ def test_hooks_see_and_say_and_nonsense_is_refused():
     ran = run_workflow(chat, {"m": on("prefix", replicas=2)}, place=spread)
     assert {call.session % 2 for call, r in zip(ran.calls, ran.end_ns, strict=True)} == {0, 1}
     state = ran.pools["m"].state
-    assert state.request[:8, of.REPLICA].tolist() == [ran.calls[c].session % 2 for c in ran.pools["m"].rows]
+    assert state.request["replica"][:8].tolist() == [ran.calls[c].session % 2 for c in ran.pools["m"].rows]
     assert ("more", [192, 128]) in seen or ("more", [128, 192]) in seen
     for bad in (lambda task, state: 2, lambda task, state: "x", lambda task, state: 1 / 0):
         with pytest.raises(UsageError, match="tasks: ask"):

@@ -72,12 +72,12 @@ class SeatedScale(Scale):
         if self.parked is None:
             return
         row = self.parked
-        there = [int(i) for i in self.rows[state.replica[self.rows, of.SHUT] == 0] if i != row]
+        there = [int(i) for i in self.rows[state.replica["shut"][self.rows] == 0] if i != row]
         if row in came:
-            state.replica[row, of.READY], self.parked = 0, None
+            state.replica["ready_ns"][row], self.parked = 0, None
             wake(state, row, now)
         elif there:
-            state.replica[row, of.SHUT], state.replica[row, of.READY], self.parked = 1, 0, None
+            state.replica["shut"][row], state.replica["ready_ns"][row], self.parked = 1, 0, None
             fail(state, self.rules, row, there, now)
 
     def lose(self, state: of.State, nodes: set[int], now: int) -> None:
@@ -85,17 +85,17 @@ class SeatedScale(Scale):
         lost = [row for row, seat in self.seats.items() if seat.node in nodes]
         if not lost:
             return
-        others = [int(i) for i in self.rows[state.replica[self.rows, of.SHUT] == 0] if int(i) not in lost]
+        others = [int(i) for i in self.rows[state.replica["shut"][self.rows] == 0] if int(i) not in lost]
         for row in lost:
             self.failures += 1
-            is_open = not state.replica[row, of.SHUT]
-            state.replica[row, of.SHUT] = 1
+            is_open = not state.replica["shut"][row]
+            state.replica["shut"][row] = 1
             self.ready[row] = of.NEVER
             self.shut_at.pop(row, None)
             self.end(row, now)
             if not others and self.parked is None and is_open:
                 self.parked = row
-                state.replica[row, of.SHUT], state.replica[row, of.READY] = 0, of.NEVER
+                state.replica["shut"][row], state.replica["ready_ns"][row] = 0, of.NEVER
                 others = [row]
             self.moved += fail(state, self.rules, row, [one for one in others if one != row], now)
         if self.fixed:
@@ -104,9 +104,9 @@ class SeatedScale(Scale):
 
     def parts_ns(self, state: of.State, horizon_ns: int) -> dict[str, int]:
         """Device time that was held, by use; a pass in progress counts up to the horizon."""
-        end = state.replica[self.rows, of.END]
+        end = state.replica["end_ns"][self.rows]
         over = np.where(end == of.NEVER, 0, end - horizon_ns)
-        busy = int((state.replica[self.rows, of.BUSY] - np.maximum(over, 0)).sum()) * self.tp
+        busy = int((state.replica["busy_ns"][self.rows] - np.maximum(over, 0)).sum()) * self.tp
         begun = sum(horizon_ns - since for since in self.starting.values())
         starting = (self.started_ns + begun) * self.tp
         held = int(self.held_ns(horizon_ns).sum()) * self.tp

@@ -98,7 +98,7 @@ class ServingWorkload:
         state, rules, machines, asked = self.ready
         if self.done:
             return
-        state.clock[of.UNTIL] = until_ns
+        state.clock["until_ns"] = until_ns
         while (why := self.loop(state, rules, machines, NO_LOG)) == of.ASKED:
             asked.answer(state)
         if why == of.STUCK and self.scale.parked is None:
@@ -111,22 +111,22 @@ class ServingWorkload:
         pass
 
     def done_ns(self) -> int:
-        return int(self.ready.state.request[:, of.FINISH].max())
+        return int(self.ready.state.request["finish_ns"].max())
 
     def tables(self) -> dict[str, pa.Table]:
-        served = self.served(int(self.ready.state.clock[of.NOW]))
+        served = self.served(int(self.ready.state.clock["now_ns"][0]))
         return {} if served is None else {"requests": request_table(served)}
 
     def served(self, horizon_ns: int) -> Served | None:
         """What was answered by the horizon; None: nothing was."""
         state, energies = self.ready.state, tuple(g.energy for g in self.groups for _ in range(g.count))
-        ended = np.flatnonzero(state.request[:, of.FINISH] != of.NEVER)
+        ended = np.flatnonzero(state.request["finish_ns"] != of.NEVER)
         if not len(ended):
             return None
         requests = self.requests if len(ended) == len(self.requests) else part_of(self.requests, ended)
         own = state._replace(request=state.request[ended])
         held = self.scale.held_ns(horizon_ns)
-        room = int(state.replica[:, of.ROOM].min())
+        room = int(state.replica["room"].min())
         return Served(requests, own, self.engine, room, None, energies[0], energies, held, self.scale.changes)
 
     def figures(self, horizon_ns: int) -> dict[str, Any]:

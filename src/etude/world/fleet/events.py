@@ -107,7 +107,7 @@ def given_up(events: FleetEvents, now_ns: int) -> FleetEvents:
         "detect_ns": 0,
     }  # fmt: skip
     columns: dict[str, Any] = {name: np.append(getattr(events, name), value) for name, value in row.items()}
-    return events._replace(**columns, names=(*events.names, "lent"))
+    return FleetEvents(**columns, names=(*events.names, "lent"))
 
 
 def read_events(path: str | PathLike[str], *, nodes: int) -> FleetEvents:

@@ -29,42 +29,42 @@ def adapters_of(replicas: int, count: int) -> I64:
 
 @kernel(allocates=False)
 def may_enter(q, mine, table, slots, r):
-    adapter = q[r, at.ADAPTER]
-    return adapter == at.NOBODY or table[adapter, USERS] > 0 or mine[at.ADAPTERS] < slots
+    adapter = q[r].adapter
+    return adapter == at.NOBODY or table[adapter, USERS] > 0 or mine.adapters < slots
 
 
 @kernel(allocates=False)
 def take_adapter(q, mine, table, rules, r):
     """A request that enters uses its adapter."""
-    adapter = q[r, at.ADAPTER]
+    adapter = q[r].adapter
     if adapter == at.NOBODY:
         return
     if table[adapter, USERS] == at.NOBODY:
-        if mine[at.RESIDENT] >= rules.lora_slots:
+        if mine.resident >= rules.lora_slots:
             oldest, since = at.NOBODY, at.NEVER
             for other in range(len(table)):
                 if table[other, USERS] == 0 and table[other, USED_AT] < since:
                     oldest, since = other, table[other, USED_AT]
             table[oldest, USERS] = at.NOBODY
-            mine[at.RESIDENT] -= 1
+            mine.resident -= 1
         table[adapter, USERS] = 0
-        mine[at.RESIDENT] += 1
-        mine[at.LOADED] += 1
-        mine[at.LOADING] += rules.lora_load_ns
+        mine.resident += 1
+        mine.loaded += 1
+        mine.loading_ns += rules.lora_load_ns
     if table[adapter, USERS] == 0:
-        mine[at.ADAPTERS] += 1
+        mine.adapters += 1
     table[adapter, USERS] += 1
 
 
 @kernel(allocates=False)
 def leave_adapter(q, mine, table, r, now):
-    adapter = q[r, at.ADAPTER]
+    adapter = q[r].adapter
     if adapter == at.NOBODY:
         return
     table[adapter, USERS] -= 1
     if table[adapter, USERS] == 0:
         table[adapter, USED_AT] = now
-        mine[at.ADAPTERS] -= 1
+        mine.adapters -= 1
 
 
 class LoraCost(NamedTuple):

@@ -3,52 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from etude.world.serve import state as of
-from etude.world.serve.elastic.live import LivePlan, begun_and_fresh, pending, waits
+from etude.world.serve.elastic.live import PLAIN, LivePlan, begun_and_fresh, pending, waits
 from etude.world.serve.queues import put_last
 
 
 def fail(state: of.State, rules: of.Rules, row: int, others: Sequence[int], now: int) -> int:
     """Replica `row` loses all that it has, its pass in progress included. Its requests go to the one of `others` with
     the fewest tokens to do; with no others they wait there until it is back. Returns how many."""
-    mine = state.replica[row]
-    if mine[of.END] != of.NEVER:
-        mine[of.BUSY] -= mine[of.END] - now
-    for k in range(int(mine[of.BATCH]) if mine[of.BATCH] != of.NOBODY else 0):
-        r = int(state.batch[row, 0, k])
-        state.request[r, of.PLANNED] = state.request[r, of.OUT]
-    for k in range(int(mine[of.AHEAD]) if mine[of.AHEAD] != of.NOBODY else 0):
-        r = int(state.batch[row, 1, k])
-        state.request[r, of.PLANNED] = state.request[r, of.OUT]
-    mine[[of.BATCH, of.AHEAD]], mine[of.END] = of.NOBODY, of.NEVER
-    begun, fresh = begun_and_fresh(state, LivePlan(range(row, row + 1), 1))
-    mine[of.PENDING] = 0
+    rows: Any = of.in_rows(state)
+    mine = rows.replica[row]
+    if mine.end_ns != of.NEVER:
+        mine.busy_ns -= mine.end_ns - now
+    mine.batch = mine.ahead = of.NOBODY
+    mine.end_ns = of.NEVER
+    begun, fresh = begun_and_fresh(rows, LivePlan(range(row, row + 1), 1))
+    mine.pending = 0
     for r, _ in begun:
-        q = state.request[r]
-        q[[of.COMPUTED, of.REUSED, of.LESS, of.LEFT, of.HELD, of.THERE]] = 0
-        q[of.PLANNED] = q[of.OUT]
-        q[of.PREEMPTED] += 1
-        there = _fewest(state, others, row)
-        q[[of.REPLICA, of.DECODER]] = there
-        waits(state, rules, there, r)
-        state.replica[there, of.PENDING] += pending(q)
+        q = rows.request[r]
+        q.computed = q.reused = q.less = q.left = q.held = q.there = 0
+        q.planned = q.out
+        q.preempted += 1
+        there = _fewest(rows, others, row)
+        q.replica = q.decoder = there
+        waits(rows, rules, there, r)
+        rows.replica[there].pending += pending(q)
         wake(state, there, now)
     for r in fresh:
-        there = _fewest(state, others, row)
-        state.request[r, [of.REPLICA, of.DECODER]] = there
-        state.replica[there, of.PENDING] += pending(state.request[r])
-        put_last.py_func(state.request, state.replica[there], of.INBOX, r)
+        there = _fewest(rows, others, row)
+        q = rows.request[r]
+        q.replica = q.decoder = there
+        rows.replica[there].pending += pending(q)
+        PLAIN[put_last](rows.request, rows.replica[there].inbox, r)
         wake(state, there, now)
     return len(begun) + len(fresh)
 
 
 def wake(state: of.State, row: int, now: int) -> None:
     """An idle replica looks at what it has got: now, or just after if the loop has been at this moment already."""
-    mine = state.replica[row]
-    if mine[of.END] == of.NEVER and mine[of.READY] <= now:
-        mine[of.READY] = now + (state.clock[of.NOW] >= now)
+    rows: Any = of.in_rows(state)
+    mine = rows.replica[row]
+    if mine.end_ns == of.NEVER and mine.ready_ns <= now:
+        mine.ready_ns = now + (rows.clock[0].now_ns >= now)
 
 
-def _fewest(state: of.State, others: Sequence[int], row: int) -> int:
-    return min(others, key=lambda i: (int(state.replica[i, of.PENDING]), i), default=row)
+def _fewest(rows: Any, others: Sequence[int], row: int) -> int:
+    return min(others, key=lambda i: (rows.replica[i].pending, i), default=row)

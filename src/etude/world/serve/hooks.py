@@ -19,13 +19,15 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
 
 from etude.base.errors import UsageError
 from etude.kernels.compile import Kernel
-from etude.world.serve import adapters, batching, loop, queues, routing, transfers
+from etude.kernels.rows import Table, TableRows, field_of
+from etude.world.serve import adapters, batching, branches, loop, pass_content, prefix, queues, routing, transfers
 from etude.world.serve import state as of
 from etude.world.serve.queues import put_last
 
@@ -63,24 +65,28 @@ class Hooks:
 
 NO_HOOKS: Final = Hooks()
 ROLES: Final = {of.BOTH: "both", of.PREFILL: "prefill", of.DECODE: "decode", of.OFF: "off"}
-SEEN: Final = (
-    "arrival", "prompt", "output", "session", "tenant", "tier", "deadline", "branches", "out", "computed", "preempted",
-    "adapter", "images",
-)  # fmt: skip
+SEEN: Final = {
+    name: field_of(of.REQUEST, name) for name in (
+        "arrival", "prompt", "output", "session", "tenant", "tier", "deadline", "branches", "out", "computed",
+        "preempted", "adapter", "images",
+    )
+}  # fmt: skip
+"""Names of what a hook sees of a request, and their fields."""
+FIELDS: Final = attrgetter(*SEEN.values())
 
 
 def seen_request(state: of.State, number: int) -> dict[str, int]:
-    row = state.request[number]
-    return {"request": number} | {name: int(row[of.RequestColumn[name.upper()]]) for name in SEEN}
+    """What a hook sees of a request; the state is in rows."""
+    return {"request": number} | dict(zip(SEEN, FIELDS(state.request[number]), strict=True))
 
 
 def seen_replica(state: of.State, i: int, found_tokens: int = 0) -> Replica:
-    row = state.replica[i].tolist()
-    waiting = row[of.WAITING + 2] + row[of.INBOX + 2] + row[of.COMING + 2] + row[of.LANDING + 2]
+    """What a hook sees of a replica; the state is in rows."""
+    mine = state.replica[i]
+    waiting = mine.waiting.count + mine.inbox.count + mine.coming.count + mine.landing.count
     return Replica(
-        row[of.RUNNING], waiting, row[of.PENDING], row[of.USED], found_tokens, i, row[of.ROOM], ROLES[row[of.ROLE]],
-        not row[of.SHUT],
-    )  # fmt: skip
+        mine.running, waiting, mine.pending, mine.used, found_tokens, i, mine.room, ROLES[mine.role], not mine.shut
+    )
 
 
 def called(hook: Callable[..., Any], where: str, *given: Any) -> Any:
@@ -106,24 +112,28 @@ class HookAnswers:
     def __init__(self, hooks: Hooks, router: Any, rules: of.Rules) -> None:
         self.route = hooks.route or (router if callable(router) else None)
         self.place, self.choose, self.rules = hooks.place, hooks.choose, rules
+        self.state: of.State | None = None
 
     def answer(self, state: of.State) -> None:
         """Writes the hook's answer to where the loop reads it."""
-        what, number = int(state.clock[of.ASKING]), int(state.clock[of.ABOUT])
-        where, now_s = f"request {number}", int(state.clock[of.NOW]) / 1e9
-        request = seen_request(state, number)
+        if state is not self.state:
+            self.state, self.rows = state, of.in_rows(state)
+        clock = self.rows.clock[0]
+        what, number = clock.asking, clock.about
+        where, now_s = f"request {number}", clock.now_ns / 1e9
+        request = seen_request(self.rows, number)
         if what == of.CODEC:
             hook, allowed = self.choose, list(range(len(self.rules.wire.codec)))
             given: Any = self._codecs()
         else:
             hook = self.route if what == of.ROUTE else self.place
-            given = [seen_replica(state, i, self._found(state, i, number)) for i in range(len(state.replica))]
+            given = [seen_replica(self.rows, i, self._found(state, i, number)) for i in range(len(state.replica))]
             roles = ("decode",) if what == of.PLACE else ("both", "prefill")
             allowed = [one.number for one in given if one.open and one.role in roles]
         if hook is None:
             raise UsageError("no pool is assigned to it", where=where)
         found = called(hook, where, request, given, now_s)
-        state.clock[of.CHOSEN] = number_of(found, allowed, hook, where)
+        clock.chosen = number_of(found, allowed, hook, where)
 
     def _found(self, state: of.State, i: int, number: int) -> int:
         return int(routing.there_on(state, self.rules, i, number)) if self.rules.prefix else 0
@@ -137,6 +147,8 @@ class HookAnswers:
 
 
 Around = Callable[[Callable[..., Any]], Callable[..., Any]]
+MODULES: Final = (queues, adapters, routing, pass_content, branches, batching, transfers, loop)
+"""Those whose kernels run as plain Python."""
 
 
 def loop_with(hooks: Hooks, asked: HookAnswers, around: dict[Any, Around] | None = None) -> Callable[..., int]:
@@ -151,13 +163,27 @@ def loop_with(hooks: Hooks, asked: HookAnswers, around: dict[Any, Around] | None
     given = {old: new for old, new in inside.items() if new is not None}
     if not given and not around:
         return loop.advance
-    plain = plain_form((queues, adapters, routing, batching, transfers, loop), given, around or {})[loop.advance]
+    return _PlainLoop(given, around or {})
 
-    def advance(*arguments: Any) -> int:
+
+class _PlainLoop:
+    """`loop.advance` as plain Python."""
+
+    def __init__(self, given: dict[Any, Any], around: dict[Any, Around]) -> None:
+        for kernel in (prefix.evict, prefix.keep, prefix.release, prefix.share):
+            given[kernel] = self._compiled(kernel)
+        self.advance = plain_form(MODULES, given, around)[loop.advance]
+        self.state: of.State | None = None
+
+    def __call__(self, state: of.State, rules: of.Rules, machines: Any, log: Table) -> int:
+        if state is not self.state:
+            self.state, self.rows = state, of.in_rows(state)
         with np.errstate(over="ignore"):
-            return int(plain(*arguments))
+            return int(self.advance(self.rows, rules, machines, TableRows(log)))
 
-    return advance
+    def _compiled(self, kernel: Kernel) -> Callable[..., Any]:
+        """A kernel that stays compiled, and is given the arrays."""
+        return lambda rows, *more: kernel(self.state, *map(int, more))  # one kind of integers: compiled once
 
 
 def plain_form(modules: Sequence[types.ModuleType], given: dict[Any, Any], around: dict[Any, Around]) -> dict[Any, Any]:
@@ -191,10 +217,11 @@ def _admits(hook: Callable[..., Any]) -> Callable[..., bool]:
 
 def _arrange(hook: Callable[..., Any]) -> Callable[..., None]:
     def arrange(state: of.State, rules: of.Rules, i: int, now: int) -> None:
-        waiting, r = [], int(state.replica[i, of.WAITING])
+        queue = state.replica[i].waiting
+        waiting, r = [], queue.first
         while r != of.NOBODY:
             waiting.append(r)
-            r = int(state.request[r, of.FOLLOWING])
+            r = state.request[r].next
         if len(waiting) < 2:
             return
         where = f"replica {i}"
@@ -210,10 +237,9 @@ def _arrange(hook: Callable[..., Any]) -> Callable[..., None]:
                 where=where,
                 hint="return the numbers of all waiting requests",
             )
-        state.replica[i, [of.WAITING, of.WAITING + 1]] = of.NOBODY
-        state.replica[i, of.WAITING + 2] = 0
+        queue.first, queue.last, queue.count = of.NO_REQUESTS
         for one in order:
-            put_last.py_func(state.request, state.replica[i], of.WAITING, one)
+            put_last.py_func(state.request, queue, one)
 
     return arrange
 
@@ -223,8 +249,8 @@ def _victim(hook: Callable[..., Any]) -> Callable[..., int]:
         q = state.request
         places = {
             int(state.running[i, k]): k
-            for k in range(int(least), int(state.replica[i, of.RUNNING]))
-            if q[state.running[i, k], of.PLANNED] != q[state.running[i, k], of.OUTPUT]
+            for k in range(int(least), state.replica[i].running)
+            if q[state.running[i, k]].planned != q[state.running[i, k]].output
         }
         if not places:
             return of.NOBODY

@@ -30,7 +30,6 @@ from etude.world.serve.rings import (
     ring_of,
     unlink,
 )
-from etude.world.serve.state import CACHED, COMPUTED, EVICTED, HELD, NOW, PEAK, PROMPT, REFS, REUSED, SESSION_OF, USED
 
 MOST: Final = 1 << 28
 """Limit of replicas times ids."""
@@ -92,12 +91,12 @@ def share(state, i, r, count):
         one = prefix.pieces.ids[k]
         if prefix.refs[i, one] == 0:
             unlink(prefix.ring, i, one)
-            mine[CACHED] -= prefix.blocks[one]
-            mine[USED] += prefix.blocks[one]
+            mine.cached -= prefix.blocks[one]
+            mine.used += prefix.blocks[one]
         prefix.refs[i, one] += 1
         held += prefix.blocks[one]
-    mine[PEAK] = max(mine[PEAK], mine[USED])
-    state.request[r, REFS], state.request[r, HELD] = count, held
+    mine.peak = max(mine.peak, mine.used)
+    state.request[r].refs, state.request[r].held = count, held
 
 
 @kernel(allocates=False)
@@ -105,56 +104,56 @@ def keep(state, i, r):
     """Ids whose last token a request has read become available to others. If another request has read them meanwhile,
     one copy is kept."""
     prefix, mine, asked = state.prefix, state.replica[i], state.request[r]
-    if asked[REUSED] and asked[COMPUTED] < asked[PROMPT]:
+    if asked.reused and asked.computed < asked.prompt:
         return  # what was found may be anywhere: only a complete prompt has all of its prefix
     pieces = prefix.pieces
-    while pieces.start[r] + asked[REFS] < pieces.start[r + 1]:
-        if asked[COMPUTED] < pieces.ends[pieces.start[r] + asked[REFS]]:
+    while pieces.start[r] + asked.refs < pieces.start[r + 1]:
+        if asked.computed < pieces.ends[pieces.start[r] + asked.refs]:
             break
-        one = pieces.ids[pieces.start[r] + asked[REFS]]
+        one = pieces.ids[pieces.start[r] + asked.refs]
         if prefix.refs[i, one] == ABSENT:
             prefix.refs[i, one] = 0
         elif prefix.refs[i, one] == 0:
             unlink(prefix.ring, i, one)
-            mine[CACHED] -= prefix.blocks[one]
+            mine.cached -= prefix.blocks[one]
         else:
-            mine[USED] -= prefix.blocks[one]
+            mine.used -= prefix.blocks[one]
         prefix.refs[i, one] += 1
-        asked[REFS] += 1
+        asked.refs += 1
 
 
 @kernel(allocates=False)
 def release(state, i, r):
     """A request releases all that it holds."""
     prefix, mine, asked = state.prefix, state.replica[i], state.request[r]
-    now, later = state.clock[NOW], np.int64(0)
+    now, later = state.clock[0].now_ns, np.int64(0)
     if prefix.ring.policy == EXPECTED:
-        later = again_ns(state.reuse, asked)
-    while asked[REFS] > 0:
-        asked[REFS] -= 1
-        k = prefix.pieces.start[r] + asked[REFS]
+        later = again_ns(state.reuse, asked.finish_ns, asked.task)
+    while asked.refs > 0:
+        asked.refs -= 1
+        k = prefix.pieces.start[r] + asked.refs
         one = prefix.pieces.ids[k]
-        asked[HELD] -= prefix.blocks[one]
+        asked.held -= prefix.blocks[one]
         prefix.refs[i, one] -= 1
         prefix.ring.soon[one] = prefix.pieces.next_use[k]
         if prefix.ring.policy == EXPECTED:
-            expect(prefix.ring, i, one, asked[SESSION_OF], now, later)
+            expect(prefix.ring, i, one, asked.session, now, later)
         if prefix.refs[i, one] == 0:
             put_newest(prefix.ring, i, one, len(prefix.blocks))
-            mine[USED] -= prefix.blocks[one]
-            mine[CACHED] += prefix.blocks[one]
+            mine.used -= prefix.blocks[one]
+            mine.cached += prefix.blocks[one]
         prefix.ring.used_at[i, one] = now
-    mine[USED] -= asked[HELD]
-    asked[HELD] = 0
+    mine.used -= asked.held
+    asked.held = 0
 
 
 @kernel(allocates=False)
 def evict(state, i, room):
     """Evicts unused ids until the rest fits."""
     prefix, mine = state.prefix, state.replica[i]
-    while mine[USED] + mine[CACHED] > room:
-        one = goes_first(prefix.ring, i, len(prefix.blocks), state.clock[NOW])
+    while mine.used + mine.cached > room:
+        one = goes_first(prefix.ring, i, len(prefix.blocks), state.clock[0].now_ns)
         unlink(prefix.ring, i, one)
         prefix.refs[i, one] = ABSENT
-        mine[CACHED] -= prefix.blocks[one]
-        mine[EVICTED] += 1
+        mine.cached -= prefix.blocks[one]
+        mine.evicted += 1

@@ -8,62 +8,62 @@ from etude.world.serve import state as at
 
 
 @kernel(allocates=False)
-def put_last(q, mine, queue, r):
-    q[r, at.FOLLOWING] = at.NOBODY
-    if mine[queue] == at.NOBODY:
-        mine[queue] = r
+def put_last(q, queue, r):
+    q[r].next = at.NOBODY
+    if queue.first == at.NOBODY:
+        queue.first = r
     else:
-        q[mine[queue + 1], at.FOLLOWING] = r
-    mine[queue + 1] = r
-    mine[queue + 2] += 1
+        q[queue.last].next = r
+    queue.last = r
+    queue.count += 1
 
 
 @kernel(allocates=False)
-def put_first(q, mine, queue, r):
-    q[r, at.FOLLOWING] = mine[queue]
-    if mine[queue] == at.NOBODY:
-        mine[queue + 1] = r
-    mine[queue] = r
-    mine[queue + 2] += 1
+def put_first(q, queue, r):
+    q[r].next = queue.first
+    if queue.first == at.NOBODY:
+        queue.last = r
+    queue.first = r
+    queue.count += 1
 
 
 @kernel(allocates=False)
-def put_by_key(q, mine, queue, r):
+def put_by_key(q, queue, r):
     """Inserted after all whose key is not larger."""
-    key = q[r, at.KEY]
-    if mine[queue] == at.NOBODY or q[mine[queue + 1], at.KEY] <= key:
-        put_last(q, mine, queue, r)
-    elif q[mine[queue], at.KEY] > key:
-        put_first(q, mine, queue, r)
+    key = q[r].key
+    if queue.first == at.NOBODY or q[queue.last].key <= key:
+        put_last(q, queue, r)
+    elif q[queue.first].key > key:
+        put_first(q, queue, r)
     else:
-        before = mine[queue]
-        while q[q[before, at.FOLLOWING], at.KEY] <= key:
-            before = q[before, at.FOLLOWING]
-        q[r, at.FOLLOWING] = q[before, at.FOLLOWING]
-        q[before, at.FOLLOWING] = r
-        mine[queue + 2] += 1
+        before = queue.first
+        while q[q[before].next].key <= key:
+            before = q[before].next
+        q[r].next = q[before].next
+        q[before].next = r
+        queue.count += 1
 
 
 @kernel(allocates=False)
-def put_back(q, mine):
+def put_back(q, waiting, skipped):
     """Skipped requests go to the front of the queue."""
-    if mine[at.WAITING] == at.NOBODY:
-        mine[at.WAITING + 1] = mine[at.SKIPPED + 1]
-    q[mine[at.SKIPPED + 1], at.FOLLOWING] = mine[at.WAITING]
-    mine[at.WAITING] = mine[at.SKIPPED]
-    mine[at.WAITING + 2] += mine[at.SKIPPED + 2]
-    mine[at.SKIPPED] = at.NOBODY
-    mine[at.SKIPPED + 1] = at.NOBODY
-    mine[at.SKIPPED + 2] = 0
+    if waiting.first == at.NOBODY:
+        waiting.last = skipped.last
+    q[skipped.last].next = waiting.first
+    waiting.first = skipped.first
+    waiting.count += skipped.count
+    skipped.first = at.NOBODY
+    skipped.last = at.NOBODY
+    skipped.count = 0
 
 
 @kernel(allocates=False)
-def take(q, mine, queue):
-    r = mine[queue]
-    mine[queue] = q[r, at.FOLLOWING]
-    if mine[queue] == at.NOBODY:
-        mine[queue + 1] = at.NOBODY
-    mine[queue + 2] -= 1
+def take(q, queue):
+    r = queue.first
+    queue.first = q[r].next
+    if queue.first == at.NOBODY:
+        queue.last = at.NOBODY
+    queue.count -= 1
     return r
 
 
@@ -71,18 +71,18 @@ def take(q, mine, queue):
 def draw(clock, n):
     """A number below n, by Park and Miller's generator: products stay below 2^63, so compiled code and plain Python
     agree."""
-    clock[at.RANDOM] = clock[at.RANDOM] * 48271 % at.PRIME
-    return clock[at.RANDOM] % n
+    clock.random = clock.random * 48271 % at.PRIME
+    return clock.random % n
 
 
 @kernel(allocates=False)
 def push_later(q, heap, clock, r):
-    """Request r arrives at its `AT`; ties by number."""
-    k = clock[at.HEAP]
-    clock[at.HEAP] += 1
+    """Request r arrives at its `at_ns`; ties by number."""
+    k = clock.heap
+    clock.heap += 1
     while k > 0:
         up = (k - 1) // 2
-        if q[heap[up], at.AT] < q[r, at.AT] or (q[heap[up], at.AT] == q[r, at.AT] and heap[up] < r):
+        if q[heap[up]].at_ns < q[r].at_ns or (q[heap[up]].at_ns == q[r].at_ns and heap[up] < r):
             break
         heap[k] = heap[up]
         k = up
@@ -92,19 +92,19 @@ def push_later(q, heap, clock, r):
 @kernel(allocates=False)
 def pop_later(q, heap, clock):
     top = heap[0]
-    clock[at.HEAP] -= 1
-    n = clock[at.HEAP]
+    clock.heap -= 1
+    n = clock.heap
     r = heap[n]
     k = 0
     while 2 * k + 1 < n:
         down = 2 * k + 1
         right = down + 1
         if right < n and (
-            q[heap[right], at.AT] < q[heap[down], at.AT]
-            or (q[heap[right], at.AT] == q[heap[down], at.AT] and heap[right] < heap[down])
+            q[heap[right]].at_ns < q[heap[down]].at_ns
+            or (q[heap[right]].at_ns == q[heap[down]].at_ns and heap[right] < heap[down])
         ):
             down = right
-        if q[r, at.AT] < q[heap[down], at.AT] or (q[r, at.AT] == q[heap[down], at.AT] and r < heap[down]):
+        if q[r].at_ns < q[heap[down]].at_ns or (q[r].at_ns == q[heap[down]].at_ns and r < heap[down]):
             break
         heap[k] = heap[down]
         k = down

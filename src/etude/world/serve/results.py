@@ -12,7 +12,7 @@ from etude.base.errors import UsageError
 from etude.kernels.arrays import F64
 from etude.model.tokens import token_times
 from etude.world.serve.engine import FOLLOWS
-from etude.world.serve.state import BARRIERS, NEVER, PREFILL
+from etude.world.serve.state import NEVER, PREFILL
 from etude.world.serve.workloads import statistics
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def step_imbalance(served: Served) -> float | None:
     sum of longest."""
     if not served.engine.barrier:
         return None
-    longest = float(served.state.clock[BARRIERS])
+    longest = float(served.state.clock["barriers_ns"][0])
     together = served.count("ROLE") != PREFILL
     return 1.0 - float(served.count("OWN")[together].mean()) / longest
 

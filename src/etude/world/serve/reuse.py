@@ -62,11 +62,11 @@ def answered(reuse, session, kind, now):
 
 
 @kernel(allocates=False)
-def again_ns(reuse, asked):
+def again_ns(reuse, finish_ns, task):
     """Time after an answer until its session calls again. A preempted request returns at once."""
-    if asked[at.FINISH] == at.NEVER:
+    if finish_ns == at.NEVER:
         return np.int64(0)
-    return after_ns(reuse, asked[at.TASK])
+    return after_ns(reuse, task)
 
 
 @kernel(allocates=False)

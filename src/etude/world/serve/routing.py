@@ -14,11 +14,11 @@ from etude.world.serve.store import find
 @kernel(allocates=False)
 def serves(mine, phase):
     """Whether a replica takes requests as they arrive, or ANSWERS."""
-    if mine[at.SHUT]:
+    if mine.shut:
         return False
     if phase == at.ANSWERS:
-        return mine[at.ROLE] == at.DECODE
-    return mine[at.ROLE] == at.BOTH or mine[at.ROLE] == at.PREFILL
+        return mine.role == at.DECODE
+    return mine.role == at.BOTH or mine.role == at.PREFILL
 
 
 @kernel(allocates=False)
@@ -45,24 +45,24 @@ def _number(replicas, phase, k):
 
 @kernel(allocates=False)
 def requests_at(mine):
-    here = mine[at.RUNNING] + mine[at.WAITING + 2] + mine[at.INBOX + 2]
-    return here + mine[at.COMING + 2] + mine[at.LANDING + 2]
+    here = mine.running + mine.waiting.count + mine.inbox.count
+    return here + mine.coming.count + mine.landing.count
 
 
 @kernel(allocates=False)
 def _load_in(q, mine, running, ahead):
     """Tokens that the requests of a replica will hold after `ahead` steps."""
     total = 0
-    for k in range(mine[at.RUNNING]):
+    for k in range(mine.running):
         r = running[k]
-        if q[r, at.OUTPUT] - q[r, at.PLANNED] >= ahead:
-            total += q[r, at.PROMPT] + q[r, at.PLANNED] + ahead
-    for queue in (at.WAITING, at.INBOX, at.COMING, at.LANDING):
-        r = mine[queue]
+        if q[r].output - q[r].planned >= ahead:
+            total += q[r].prompt + q[r].planned + ahead
+    for first in (mine.waiting.first, mine.inbox.first, mine.coming.first, mine.landing.first):
+        r = first
         while r != at.NOBODY:
-            if q[r, at.OUTPUT] - q[r, at.PLANNED] >= ahead:
-                total += q[r, at.PROMPT] + q[r, at.PLANNED] + ahead
-            r = q[r, at.FOLLOWING]
+            if q[r].output - q[r].planned >= ahead:
+                total += q[r].prompt + q[r].planned + ahead
+            r = q[r].next
     return total
 
 
@@ -73,24 +73,22 @@ def _balance(q, replicas, running, horizon, r, phase):
     on several replicas, the one that holds least."""
     others = _how_many(replicas, phase)
     for i in range(len(replicas)):
-        replicas[i, at.SCORE] = 0 if serves(replicas[i], phase) else -at.NEVER
-    for ahead in range(min(horizon, q[r, at.OUTPUT]) + 1):
+        replicas[i].score = 0 if serves(replicas[i], phase) else -at.NEVER
+    for ahead in range(min(horizon, q[r].output) + 1):
         fullest = 0
         for i in range(len(replicas)):
             if serves(replicas[i], phase):
-                replicas[i, at.LOAD] = _load_in(q, replicas[i], running[i], ahead)
-                fullest = max(fullest, replicas[i, at.LOAD])
-        size = q[r, at.PROMPT] + ahead
+                replicas[i].load = _load_in(q, replicas[i], running[i], ahead)
+                fullest = max(fullest, replicas[i].load)
+        size = q[r].prompt + ahead
         for i in range(len(replicas)):
             if serves(replicas[i], phase):
-                margin = fullest - replicas[i, at.LOAD]
-                replicas[i, at.SCORE] += min(size, margin) - others * max(size - margin, 0)
+                margin = fullest - replicas[i].load
+                replicas[i].score += min(size, margin) - others * max(size - margin, 0)
     best = 0
     for i in range(len(replicas)):
-        better = replicas[i, at.SCORE] - replicas[best, at.SCORE]
-        if better > 0 or (
-            better == 0 and serves(replicas[i], phase) and replicas[i, at.LOAD] < replicas[best, at.LOAD]
-        ):
+        better = replicas[i].score - replicas[best].score
+        if better > 0 or (better == 0 and serves(replicas[i], phase) and replicas[i].load < replicas[best].load):
             best = i
     return best
 
@@ -100,11 +98,11 @@ def there_on(state, rules, i, r):
     """Tokens of a prompt that a replica itself has."""
     if not rules.prefix:
         return 0
-    now = state.clock[at.NOW]
+    now = state.clock[0].now_ns
     _, blocks, _ = leading(state.prefix, i, r, now)
     tokens = blocks * rules.block
     if state.store.tiers:
-        tokens += find(state.store, i, r, tokens, state.request[r, at.PROMPT], now, at.NONE)[1]
+        tokens += find(state.store, i, r, tokens, state.request[r].prompt, now, at.NONE)[1]
     return tokens
 
 
@@ -119,8 +117,8 @@ def _spread(replicas, clock, session, router, phase):
         return one if requests_at(replicas[one]) <= requests_at(replicas[other]) else other
     if router == at.SESSION:
         return _number(replicas, phase, session % n)
-    chosen = clock[at.DEALT] % n
-    clock[at.DEALT] += 1
+    chosen = clock.dealt % n
+    clock.dealt += 1
     return _number(replicas, phase, chosen)
 
 
@@ -130,14 +128,14 @@ def route(state, rules, router, r, phase):
     if router == at.BALANCE:
         return _balance(q, replicas, state.running, rules.horizon, r, phase)
     if router == at.TURN or router == at.TWO or router == at.SESSION:
-        return _spread(replicas, state.clock, q[r, at.SESSION_OF], router, phase)
+        return _spread(replicas, state.clock[0], q[r].session, router, phase)
     # Affinity chooses the replica that has most of the prompt, whatever its queue; ties by the shortest queue.
     weight = np.int64(1) if router == at.BY_PREFIX else np.int64(1 << 31)
     best, least = 0, at.NEVER
     for i in range(len(replicas)):
         if not serves(replicas[i], phase):
             continue
-        load = replicas[i, at.PENDING]
+        load = replicas[i].pending
         if router == at.LEAST:
             load = requests_at(replicas[i])
         elif router != at.TOKENS and phase == at.PROMPTS:
@@ -153,19 +151,20 @@ def steal(q, replicas, i):
     most, found = 0, at.NOBODY
     for j in range(len(replicas)):
         there = replicas[j]
-        first = there[at.WAITING]
-        if first == at.NOBODY or there[at.END] == at.NEVER or there[at.ROLE] != replicas[i, at.ROLE]:
+        first = there.waiting.first
+        if first == at.NOBODY or there.end_ns == at.NEVER or there.role != replicas[i].role:
             continue
-        if there[at.WAITING + 2] > most and q[first, at.SCHEDULED] == at.NEVER:
-            most, found = there[at.WAITING + 2], j
+        if there.waiting.count > most and q[first].scheduled_ns == at.NEVER:
+            most, found = there.waiting.count, j
     if found == at.NOBODY:
         return 0
-    r = take(q, replicas[found], at.WAITING)
-    whole = q[r, at.PROMPT] + q[r, at.OUTPUT]
-    replicas[found, at.PENDING] -= whole
-    replicas[i, at.PENDING] += whole
-    replicas[i, at.STOLEN] += 1
-    q[r, at.REPLICA] = i
-    q[r, at.DECODER] = i
-    put_last(q, replicas[i], at.INBOX, r)
+    r = take(q, replicas[found].waiting)
+    asked = q[r]
+    whole = asked.prompt + asked.output
+    replicas[found].pending -= whole
+    replicas[i].pending += whole
+    replicas[i].stolen += 1
+    asked.replica = i
+    asked.decoder = i
+    put_last(q, replicas[i].inbox, r)
     return 1

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from etude.base.errors import UsageError
 from etude.kernels.arrays import I64
+from etude.kernels.rows import Table, field_of
 from etude.world.serve import state as of
 from etude.world.serve.adapters import NO_LORA, LoraCost, adapters_of
 from etude.world.serve.cache import CacheRules
@@ -26,7 +27,7 @@ from etude.world.serve.store import no_store, store_of
 from etude.world.serve.wire import NO_WIRE
 
 LOG_ROWS: Final = 1 << 18
-NO_LOG: Final = np.zeros((0, len(of.Logged)), np.int64)
+NO_LOG: Final = np.zeros(0, of.PASS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,12 +119,12 @@ class Served:
         return request_table(self)
 
     def column(self, name: str) -> I64:
-        """One `state.Column` of the requests."""
-        return self.state.request[:, of.RequestColumn[name]]
+        """A field of the requests: `FINISH` is `finish_ns`."""
+        return self.state.request[field_of(of.REQUEST, name)]
 
     def count(self, name: str) -> I64:
-        """One `state.Count` of the replicas."""
-        return self.state.replica[:, of.Count[name]]
+        """A field of the replicas: `BUSY` is `busy_ns`."""
+        return self.state.replica[field_of(of.REPLICA, name)]
 
 
 def serve(
@@ -146,10 +147,10 @@ def serve(
     state = ready.state
     passes = run(state, ready.rules, ready.machines, options, ready.asked)
     energies = tuple(group.energy for group in groups for _ in range(group.count))
-    room = int(state.replica[:, of.ROOM].min())
+    room = int(state.replica["room"].min())
     control, held = options.control, None
     if control is not None:
-        held = control.held_ns(int(state.request[:, of.FINISH].max()))
+        held = control.held_ns(int(state.request["finish_ns"].max()))
     changes = [] if control is None else control.changes
     return Served(requests, state, engine, room, passes, energies[0], energies, held, changes)
 
@@ -234,8 +235,8 @@ def start_of(
     first = 0
     for kind, group in enumerate(groups):
         mine = state.replica[first : first + group.count]
-        mine[:, of.KIND], mine[:, of.ROLE] = kind, group.role
-        mine[:, of.ROOM] = engine.num_gpu_blocks or group.blocks or FOREVER
+        mine["kind"], mine["role"] = kind, group.role
+        mine["room"] = engine.num_gpu_blocks or group.blocks or FOREVER
         first += group.count
     return state
 
@@ -245,7 +246,7 @@ def run(
 ) -> pa.Table | None:
     """The loop, with its hooks; the passes if they are kept."""
     keep = options.keep_passes
-    log = np.zeros((max(LOG_ROWS, 2 * len(state.replica)) if keep else 0, len(of.Logged)), np.int64)
+    log = np.zeros(max(LOG_ROWS, 2 * len(state.replica)) if keep else 0, of.PASS)
     kept: list[pa.Table] = []
     advance, control = loop_with(options.hooks, asked), options.control
     if control is not None:
@@ -266,9 +267,9 @@ def run(
 
 def stuck(state: of.State) -> None:
     """Raises UsageError for a request that never gets memory."""
-    request = int(state.clock[of.MISFIT])
+    request = int(state.clock["misfit"][0])
     if request == of.NOBODY:
-        request = int(np.flatnonzero(state.request[:, of.FINISH] == of.NEVER)[0])
+        request = int(np.flatnonzero(state.request["finish_ns"] == of.NEVER)[0])
     raise UsageError(
         "never gets memory", where=f"request {request}", hint="check what a hook admits, and the memory of replicas"
     )
@@ -276,7 +277,7 @@ def stuck(state: of.State) -> None:
 
 def _check(requests: Requests, engine: Engine, rules: of.Rules, state: of.State, options: ServingOptions) -> None:
     """Requests that could never be served, or options without a meaning."""
-    role = state.replica[:, of.ROLE]
+    role = state.replica["role"]
     if (role == of.PREFILL).any() != (role == of.DECODE).any():
         raise UsageError("prefill and decode each need replicas", hint="--disaggregate 2:6")
     if engine.num_speculative_tokens and requests.branches.max() > 1:
@@ -299,7 +300,7 @@ def _check(requests: Requests, engine: Engine, rules: of.Rules, state: of.State,
         raise UsageError(
             "has images, but the model has no tower for them", where=where, hint="use a model with a tower"
         )
-    room = state.replica[:, of.ROOM]
+    room = state.replica["room"]
     for roles, tokens in (
         ((of.PREFILL,), requests.prompt),
         ((of.BOTH, of.DECODE), requests.prompt + requests.output - (0 if rules.reserve else 1)),
@@ -317,8 +318,8 @@ def _check(requests: Requests, engine: Engine, rules: of.Rules, state: of.State,
             )
 
 
-def _logged(log: I64, state: of.State) -> pa.Table:
+def _logged(log: Table, state: of.State) -> pa.Table:
     """The content of the log, which is emptied."""
-    rows = int(state.clock[of.LOGGED])
-    state.clock[of.LOGGED] = 0
-    return pa.table({column.name.lower(): log[:rows, column].copy() for column in of.Logged})
+    rows = int(state.clock["logged"][0])
+    state.clock["logged"][0] = 0
+    return pa.table({name: log[name][:rows].copy() for name in of.PASS.names or ()})

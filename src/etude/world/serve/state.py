@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from etude.kernels.arrays import F64, I64
+from etude.kernels.rows import Table, TableRows, record
 from etude.world.serve.requests import Requests
+from etude.world.serve.steps import PassContent
 
 NEVER: Final = np.int64(2**62)
 NOBODY: Final = -1
 DONE, FULL, ASKED, STUCK, PAUSED, HALTED = 0, 1, 2, 3, 4, 5
 """Why the loop stopped: all is done; the log of passes is full; a hook is to be asked; a request can never run; the
-clock came to UNTIL, or with STOPS a request was answered; no pass runs, as requested by HALT."""
+clock came to `until_ns`, or with `stops` a request was answered; no pass runs, as requested by `halt`."""
 TURN, LEAST, TOKENS, TWO, SESSION, ASK, BY_PREFIX, AFFINITY, BALANCE = 0, 1, 2, 3, 4, 5, 6, 7, 8
 """Routers."""
 ROUTE, PLACE, CODEC = 0, 1, 2
@@ -107,155 +108,154 @@ class Rules(NamedTuple):
     """Time of the tower for each image of an entering request."""
 
 
-class RequestColumn(IntEnum):
-    """Columns of a request: first what it asks for, then its progress, then what happened. One array compiles in a
-    tenth of the time of thirty."""
-
-    ARRIVAL = 0
-    PROMPT = 1
-    OUTPUT = 2
-    SESSION = 3
-    TENANT = 4
-    TIER = 5
-    DEADLINE = 6
-    BRANCHES = 7
-    PARENTS = 8
-    COMPUTED = 9  # tokens whose keys and values are held
-    PLANNED = 10  # output tokens, including passes in progress
-    OUT = 11
-    HELD = 12  # blocks
-    LEFT = 13  # blocks that it held when it was preempted
-    LEFT_AT = 14  # blocks taken by then, and those to be taken before the first of its own
-    NEXT = 15  # next in its queue
-    REPLICA = 16
-    QUEUED = 17  # when the engine accepted it, between two passes
-    SCHEDULED = 18
-    FIRST = 19
-    FINISH = 20
-    PREEMPTED = 21
-    REFS = 22  # ids of its prompt that it shares
-    HIT = 23  # tokens found when it entered first
-    AT = 24  # when the router has decided
-    MISSING = 25  # parents without an answer
-    KEY = 26  # key in a sorted queue
-    THERE = 27  # 1: its keys and values come with it
-    DECODER = 28  # replica that decodes it
-    READY = 29  # when its keys and values have arrived
-    BRANCH_AT = 30  # of its branches in `State.branch`
-    BRANCH = 31  # branch that the next pass continues
-    COMING = 32  # blocks that wait for it
-    CODED = 33  # codec that it was sent with
-    SENT = 34  # bytes
-    REUSED = 35  # tokens from a store, at any position
-    LESS = 36  # pairs of queries and keys saved, beyond those of a prefix of this length
-    ADAPTER = 37  # or NOBODY
-    IMAGES = 38  # images that a tower turns into tokens of its prompt
-    WEIGHT = 39  # of its tenant in fair queueing, in thousandths
-    ON_WIRE = 40  # ns that its keys and values were on the link
-    TASK = 41  # kind of call
-    STEPS = 42  # passes that give it tokens
-
-
-class Count(IntEnum):
-    """Columns of a replica. Queues are first and last request, and their length."""
-
-    INBOX = 0
-    WAITING = 3
-    RUNNING = 6
-    BATCH = 7  # requests that get a token from the current pass; NOBODY: no pass
-    AHEAD = 8  # of the next pass
-    END = 9  # of the current pass, ns
-    USED = 10  # blocks
-    PENDING = 11  # tokens that its requests still need
-    PASSES = 12
-    BUSY = 13  # ns
-    PEAK = 14  # blocks
-    PREEMPTED = 15
-    READ = 16  # tokens of prompts
-    MADE = 17  # tokens out
-    MOST = 18  # requests at a time
-    TAKEN = 19  # blocks, in all
-    FOUND = 20  # tokens whose blocks were still there
-    CACHED = 21  # blocks of unused ids
-    EVICTED = 22  # ids
-    ROOM = 23  # blocks
-    KIND = 24  # of its machine
-    ROLE = 25
-    SHUT = 26  # 1: takes no more requests
-    READY = 27  # when it may run passes, ns
-    COMING = 28  # queue: prompts read elsewhere, whose keys and values wait there
-    LANDING = 31  # queue: keys and values in transfer
-    MOVED = 34  # tokens that move to or from the host with the next pass
-    OWN = 35  # ns of its passes, without waiting at a barrier
-    EXTRA = 36  # branches of the next pass, beyond one for each request
-    EXTRA_NS = 37  # time that these add to it
-    SLACK_NS = 38  # slack of its requests
-    LOAD = 39  # tokens, during a router's lookahead
-    SCORE = 40
-    VIRTUAL = 41  # clock of fair queueing
-    ENCODER = 42  # when it is free, ns; likewise the ports and the decoder of keys and values
-    PORT_OUT = 43
-    PORT_IN = 44
-    DECODER = 45
-    LOADING = 46  # ns that the next pass waits for a store
-    STORED = 47  # tokens found in a store
-    SKIPPED = 48  # queue: requests whose adapter has no slot, while a pass is built
-    ADAPTERS = 51  # in use
-    RESIDENT = 52  # adapters in slots
-    LOADED = 53  # adapters, in all
-    STOLEN = 54  # requests taken over from other replicas
-    DUMMY = 55  # empty steps in which it took part for the others
-
-
-class Clock(IntEnum):
-    NOW = 0
-    NEXT = 1  # request that arrives
-    FINISHED = 2
-    LOGGED = 3
-    DEALT = 4
-    RANDOM = 5
-    CHOSEN = 6  # answer of the hook
-    MISFIT = 7  # request that never gets room
-    ASKING = 8  # what is asked
-    ABOUT = 9  # ... of which request
-    UNTIL = 10  # ns; nothing after it happens
-    HALT = 11  # 1: no pass is started
-    HAND = 12  # queue: prompts already read, to be decoded elsewhere
-    HEAP = 15  # requests whose parents are done and that have not arrived
-    BARRIERS = 16  # ns of all steps between barriers
-    STOPS = 17  # 1: the loop stops whenever a request is answered
-
-
-class Logged(IntEnum):
-    """Columns of the log of passes."""
-
-    REPLICA = 0
-    START_NS = 1
-    END_NS = 2
-    PROMPT_TOKENS = 3
-    DECODE = 4
-    DECODE_KEYS = 5
-    BLOCKS = 6
-    WAITING = 7
-    CACHED = 8
-    ENERGY_NJ = 9  # above idle
-    EXTRA_BRANCHES = 10
-    EXTRA_NS = 11
-    SLACK_NS = 12
+QUEUE: Final = record("first", "last", "count")
+"""A list of requests through their `next`, or NOBODY."""
+NO_REQUESTS: Final = (NOBODY, NOBODY, 0)
+"""An empty QUEUE."""
+REQUEST: Final = record(
+    "arrival_ns",  # from here on: what it asks for
+    "prompt",
+    "output",
+    "session",
+    "tenant",
+    "tier",
+    "deadline_ns",
+    "branches",
+    "parents",
+    "computed",  # tokens whose keys and values are held
+    "planned",  # output tokens, including passes in progress
+    "out",
+    "held",  # blocks
+    "left",  # blocks that it held when it was preempted
+    "left_at",  # blocks taken by then, and those to be taken before the first of its own
+    "next",  # in its queue
+    "replica",
+    "queued_ns",  # when the engine accepted it, between two passes
+    "scheduled_ns",
+    "first_ns",
+    "finish_ns",
+    "preempted",
+    "refs",  # ids of its prompt that it shares
+    "hit",  # tokens found when it entered first
+    "at_ns",  # when the router has decided
+    "missing",  # parents without an answer
+    "key",  # in a sorted queue
+    "there",  # 1: its keys and values come with it
+    "decoder",  # replica that decodes it
+    "ready_ns",  # when its keys and values have arrived
+    "branch_at",  # of its branches in `State.branch`
+    "branch",  # that the next pass continues
+    "coming",  # blocks that wait for it
+    "coded",  # codec that it was sent with
+    "sent",  # bytes
+    "reused",  # tokens from a store, at any position
+    "less",  # pairs of queries and keys saved, beyond those of a prefix of this length
+    "adapter",  # or NOBODY
+    "images",  # that a tower turns into tokens of its prompt
+    "weight",  # of its tenant in fair queueing, in thousandths
+    "on_wire_ns",  # that its keys and values were on the link
+    "task",  # kind of call
+    "steps",  # passes that give it tokens
+)
+REPLICA: Final = record(
+    ("inbox", QUEUE),
+    ("waiting", QUEUE),
+    "running",  # requests
+    "batch",  # requests that get a token from the current pass; NOBODY: no pass
+    "ahead",  # of the next pass
+    "end_ns",  # of the current pass
+    "used",  # blocks
+    "pending",  # tokens that its requests still need
+    "passes",
+    "busy_ns",
+    "peak",  # blocks
+    "preempted",
+    "read",  # tokens of prompts
+    "made",  # tokens out
+    "most",  # requests at a time
+    "taken",  # blocks, in all
+    "found",  # tokens whose blocks were still there
+    "cached",  # blocks of unused ids
+    "evicted",  # ids
+    "room",  # blocks
+    "kind",  # of its machine
+    "role",
+    "shut",  # 1: takes no more requests
+    "ready_ns",  # when it may run passes
+    ("coming", QUEUE),  # prompts read elsewhere, whose keys and values wait there
+    ("landing", QUEUE),  # keys and values in transfer
+    "moved",  # tokens that move to or from the host with the next pass
+    "own_ns",  # of its passes, without waiting at a barrier
+    "extra",  # branches of the next pass, beyond one for each request
+    "extra_ns",  # that these add to it
+    "slack_ns",  # of its requests
+    "load",  # tokens, during a router's lookahead
+    "score",
+    "virtual",  # clock of fair queueing
+    "encoder_ns",  # when it is free; likewise the ports and the decoder of keys and values
+    "port_out_ns",
+    "port_in_ns",
+    "decoder_ns",
+    "loading_ns",  # that the next pass waits for a store
+    "stored",  # tokens found in a store
+    ("skipped", QUEUE),  # requests whose adapter has no slot, while a pass is built
+    "adapters",  # in use
+    "resident",  # adapters in slots
+    "loaded",  # adapters, in all
+    "stolen",  # requests taken over from other replicas
+    "dummy",  # empty steps in which it took part for the others
+)
+CLOCK: Final = record(
+    "now_ns",
+    "next",  # request that arrives
+    "finished",
+    "logged",
+    "dealt",
+    "random",
+    "chosen",  # answer of the hook
+    "misfit",  # request that never gets room
+    "asking",  # what is asked
+    "about",  # ... of which request
+    "until_ns",  # nothing after it happens
+    "halt",  # 1: no pass is started
+    ("hand", QUEUE),  # prompts already read, to be decoded elsewhere
+    "heap",  # requests whose parents are done and that have not arrived
+    "barriers_ns",  # of all steps between barriers
+    "stops",  # 1: the loop stops whenever a request is answered
+)
+SHAPE: Final = record(*((name, np.float64) if name in ("pairs", "depth") else name for name in PassContent._fields))
+"""`steps.PassContent`, while a pass is built."""
+PASS: Final = record(
+    "replica",
+    "start_ns",
+    "end_ns",
+    "prompt_tokens",
+    "decode",
+    "decode_keys",
+    "blocks",
+    "waiting",
+    "cached",
+    "energy_nj",  # above idle
+    "extra_branches",
+    "extra_ns",
+    "slack_ns",
+)
+"""A row of the log of passes."""
 
 
 class State(NamedTuple):
-    request: I64
-    """Column by column: (request, Column)."""
-    replica: I64
-    """(replica, Count)."""
+    request: Table
+    """A REQUEST each."""
+    replica: Table
+    """A REPLICA each."""
     running: I64
     """Requests in the order in which they entered: (replica, position)."""
     batch: I64
     """Requests that get tokens from the current and the next pass, and how many each: (replica, 4, position)."""
-    shape: F64
-    """Shape of the next pass, as `steps.Shape`: (replica, 8)."""
-    clock: I64
+    shape: Table
+    """Shape of the next pass of each replica: a SHAPE."""
+    clock: Table
+    """One CLOCK."""
     energy_nj: F64
     """Energy of the passes of each replica, above idle."""
     tags: I64
@@ -266,7 +266,7 @@ class State(NamedTuple):
     """Requests that wait for request r are child[child_start[r] : child_start[r + 1]]."""
     child: I64
     heap: I64
-    """Requests that arrive later, in order of `AT`: a binary heap."""
+    """Requests that arrive later, in order of `at_ns`: a binary heap."""
     prefix: Any
     """Ids of blocks, and which are held: `prefix.Prefix`."""
     store: Any
@@ -279,57 +279,12 @@ class State(NamedTuple):
     """Statistics of consecutive calls: `reuse.Reuse`."""
 
 
-(
-    ARRIVAL,
-    PROMPT,
-    OUTPUT,
-    SESSION_OF,
-    TENANT,
-    TIER,
-    DEADLINE,
-    BRANCHES,
-    PARENTS,
-    COMPUTED,
-    PLANNED,
-    OUT,
-    HELD,
-    LEFT,
-    LEFT_AT,
-    FOLLOWING,
-    REPLICA,
-    QUEUED,
-    SCHEDULED,
-    FIRST,
-    FINISH,
-    PREEMPTED,
-    REFS,
-    HIT,
-    AT,
-    MISSING,
-    KEY,
-    THERE,
-    DECODER,
-    LANDS,
-    BRANCH_AT,
-    BRANCH,
-    HOLDS,
-    CODED,
-    SENT,
-    REUSED,
-    LESS,
-    ADAPTER,
-    IMAGES,
-    WEIGHT,
-    ON_WIRE,
-    TASK,
-    STEPS,
-) = (int(c) for c in RequestColumn)
-(INBOX, WAITING, RUNNING, BATCH, AHEAD, END, USED, PENDING, PASSES, BUSY, PEAK, GAVE_WAY, READ, MADE, MOST, TAKEN,
- FOUND, CACHED, EVICTED, ROOM, KIND, ROLE, SHUT, READY, COMING, LANDING, MOVED, OWN, EXTRA, EXTRA_NS, SLACK_NS, LOAD,
- SCORE, VIRTUAL, ENCODER, PORT_OUT, PORT_IN, DECODES, LOADING, STORED, SKIPPED, ADAPTERS,
- RESIDENT, LOADED, STOLEN, DUMMY) = (int(c) for c in Count)  # fmt: skip
-(NOW, NEXT, FINISHED, LOGGED, DEALT, RANDOM, CHOSEN, MISFIT, ASKING, ABOUT, UNTIL, HALT, HAND, HEAP,
- BARRIERS, STOPS) = (int(c) for c in Clock)  # fmt: skip
+def in_rows(state: State) -> State:
+    """The same state, in the same memory, as kernels take it that run as plain Python."""
+    tables: dict[str, Any] = {
+        name: TableRows(getattr(state, name)) for name in ("request", "replica", "shape", "clock")
+    }
+    return state._replace(**tables)
 
 
 def start(
@@ -337,45 +292,51 @@ def start(
     seed: int = 0, decide_ns: int = 0,
 ) -> State:  # fmt: skip
     """The initial state. All replicas are equal, with no room; a router takes `decide_ns` for each request."""
-    count = len(requests)
-    request = np.zeros((count, len(RequestColumn)), np.int64)
-    asked = (requests.arrival_ns, requests.prompt, requests.output, requests.session, requests.tenant, requests.tier,
-             requests.deadline_ns, requests.branches, np.diff(requests.parent_start))  # fmt: skip
-    request[:, : len(asked)] = np.stack(asked, axis=1)
-    request[:, [FOLLOWING, REPLICA, DECODER, CODED]] = NOBODY
-    request[:, QUEUED : FINISH + 1] = NEVER
-    request[:, LANDS] = NEVER
-    request[:, MISSING] = request[:, PARENTS]
-    request[:, AT] = _decided(request, decide_ns)
-    request[:, BRANCH_AT] = np.concatenate([[0], np.cumsum(requests.branches)[:-1]])
-    request[:, [ADAPTER, IMAGES]] = np.stack([requests.adapter, requests.images], axis=1)
-    request[:, WEIGHT] = np.asarray(requests.weights, np.int64)[requests.tenant] if len(requests.weights) else 1000
-    replica = np.zeros((replicas, DUMMY + 1), np.int64)
-    for queue in (INBOX, WAITING, COMING, LANDING, SKIPPED):
-        replica[:, [queue, queue + 1]] = NOBODY
-    replica[:, [BATCH, AHEAD]] = NOBODY
-    replica[:, END] = NEVER
-    clock = np.zeros(STOPS + 1, np.int64)
-    clock[RANDOM] = (seed * 2654435761 + 88172645) % (PRIME - 1) + 1
-    clock[[CHOSEN, MISFIT, HAND, HAND + 1]] = NOBODY
-    clock[UNTIL] = NEVER
-    order = np.argsort(requests.parent, kind="stable")
-    child = np.repeat(np.arange(count), request[:, PARENTS])[order]
+    request = _requests(requests, decide_ns)
+    replica = np.zeros(replicas, REPLICA)
+    for queue in ("inbox", "waiting", "coming", "landing", "skipped"):
+        replica[queue] = NO_REQUESTS
+    replica["batch"] = replica["ahead"] = NOBODY
+    replica["end_ns"] = NEVER
+    clock = np.zeros(1, CLOCK)
+    clock["random"] = (seed * 2654435761 + 88172645) % (PRIME - 1) + 1
+    clock["chosen"] = clock["misfit"] = NOBODY
+    clock["hand"] = NO_REQUESTS
+    clock["until_ns"] = NEVER
+    count, order = len(requests), np.argsort(requests.parent, kind="stable")
+    child = np.repeat(np.arange(count), request["parents"])[order]
     child_start = np.searchsorted(requests.parent[order], np.arange(count + 1))
     return State(
         request, replica, np.zeros((replicas, max_seqs), np.int64), np.zeros((replicas, 4, max_seqs), np.int64),
-        np.zeros((replicas, 8)), clock, np.zeros(replicas),
+        np.zeros(replicas, SHAPE), clock, np.zeros(replicas),
         np.zeros((replicas, int(requests.tenant.max()) + 1), np.int64),
         np.zeros(int(requests.branches.sum()), np.int64), child_start.astype(np.int64), child.astype(np.int64),
-        np.zeros(int((request[:, PARENTS] > 0).sum()), np.int64), prefix, store, adapter, np.zeros(replicas), reuse,
+        np.zeros(int((request["parents"] > 0).sum()), np.int64), prefix, store, adapter, np.zeros(replicas), reuse,
     )  # fmt: skip
 
 
-def _decided(request: I64, decide_ns: int) -> I64:
+def _requests(requests: Requests, decide_ns: int) -> Table:
+    """All of them before they arrive."""
+    found = np.zeros(len(requests), REQUEST)
+    for name in ("arrival_ns", "prompt", "output", "session", "tenant", "tier", "deadline_ns", "branches", "adapter"):
+        found[name] = getattr(requests, name)
+    found["images"] = requests.images
+    found["parents"] = found["missing"] = np.diff(requests.parent_start)
+    for name in ("next", "replica", "decoder", "coded"):
+        found[name] = NOBODY
+    for name in ("queued_ns", "scheduled_ns", "first_ns", "finish_ns", "ready_ns"):
+        found[name] = NEVER
+    found["at_ns"] = _decided(found, decide_ns)
+    found["branch_at"] = np.concatenate([[0], np.cumsum(requests.branches)[:-1]])
+    found["weight"] = np.asarray(requests.weights, np.int64)[requests.tenant] if len(requests.weights) else 1000
+    return found
+
+
+def _decided(request: Table, decide_ns: int) -> I64:
     """Times of decisions, one after another: max(arrival, the one before) + decide_ns, for requests without parents."""
-    alone = request[:, PARENTS] == 0
-    arrival = request[alone, ARRIVAL]
+    alone = request["parents"] == 0
+    arrival = request["arrival_ns"][alone]
     done = decide_ns * (np.arange(len(arrival)) + 1)
-    found = request[:, ARRIVAL].copy()
+    found = request["arrival_ns"].copy()
     found[alone] = np.maximum.accumulate(arrival - done + decide_ns) + done
     return found

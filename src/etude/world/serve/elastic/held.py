@@ -38,8 +38,8 @@ class HeldTime:
 def empty(state: of.State, rows: Any) -> bool:
     """Whether nothing is in progress there, and no keys and values wait to be sent."""
     mine = state.replica[rows]
-    queues = [of.RUNNING, of.USED, *(queue + 2 for queue in (of.INBOX, of.WAITING, of.COMING, of.LANDING))]
-    return not mine[:, queues].any() and bool((mine[:, of.END] == of.NEVER).all())
+    queued = any(mine[queue]["count"].any() for queue in ("inbox", "waiting", "coming", "landing"))
+    return not (queued or mine["running"].any() or mine["used"].any()) and bool((mine["end_ns"] == of.NEVER).all())
 
 
 def forget(state: of.State, rules: of.Rules, rows: Any) -> None:
@@ -51,7 +51,7 @@ def forget(state: of.State, rules: of.Rules, rows: Any) -> None:
 
 def arrived(state: of.State, since_ns: int, until_ns: int) -> I64:
     """Requests that arrived in between, as rows."""
-    arrival, waits = state.request[:, of.ARRIVAL], state.request[:, of.MISSING] > 0  # children not released yet
+    arrival, waits = state.request["arrival_ns"], state.request["missing"] > 0  # children not released yet
     return np.flatnonzero((arrival >= since_ns) & (arrival < until_ns) & ~waits)
 
 

@@ -28,7 +28,7 @@ class Lending:
         self.changes: list[dict[str, Any]] = []
 
     def start(self, state: of.State, rules: of.Rules) -> None:
-        self.own = state.replica[:, of.KIND].copy()
+        self.own = state.replica["kind"].copy()
         self._tick(state)
 
     def after(self, state: of.State, why: int) -> None:
@@ -36,11 +36,12 @@ class Lending:
             self._tick(state)
 
     def _tick(self, state: of.State) -> None:
-        seen = [seen_replica(state, i) for i in range(len(state.replica))]
+        rows = of.in_rows(state)
+        seen = [seen_replica(rows, i) for i in range(len(state.replica))]
         lent = np.array(self.decide(seen, self.next_ns), bool)
-        state.replica[:, of.KIND] = np.where(lent, self.slow_kind, self.own)
+        state.replica["kind"] = np.where(lent, self.slow_kind, self.own)
         self.next_ns += self.every_ns
-        state.clock[of.UNTIL] = self.next_ns - 1
+        state.clock["until_ns"][0] = self.next_ns - 1
 
     def held_ns(self, now: int) -> NDArray[np.int64]:
         return np.full(len(self.own), now, np.int64)

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
-
+from etude.world.serve import queues
 from etude.world.serve import state as of
-from etude.world.serve.batching import blocks_of
 from etude.world.serve.elastic.moves import part_of
+from etude.world.serve.hooks import plain_form
+from etude.world.serve.pass_content import blocks_of
 from etude.world.serve.prefix import release
 from etude.world.serve.queues import put_by_key, put_last
 from etude.world.serve.transfers import through_ns
 
-QUEUES = (of.WAITING, of.INBOX, of.COMING)
+QUEUES = ("waiting", "inbox", "coming")
+PLAIN = plain_form((queues,), {}, {})
+"""Functions of queues, for a state in rows."""
 
 
 class LivePlan(NamedTuple):
@@ -43,51 +45,54 @@ class Carried(NamedTuple):
     read_again: int
 
 
-def listed(state: of.State, i: int, queue: int) -> list[int]:
+def listed(state: of.State, i: int, queue: str) -> list[int]:
     """The requests of a queue, which is emptied."""
-    found, r = [], int(state.replica[i, queue])
+    mine = getattr(state.replica[i], queue)
+    found, r = [], mine.first
     while r != of.NOBODY:
         found.append(r)
-        r = int(state.request[r, of.FOLLOWING])
-    state.replica[i, [queue, queue + 1]], state.replica[i, queue + 2] = of.NOBODY, 0
+        r = state.request[r].next
+    mine.first, mine.last, mine.count = of.NO_REQUESTS
     return found
 
 
-def pending(row: np.ndarray) -> int:
+def pending(row: Any) -> int:
     """Tokens that a request still needs, while no pass of it runs."""
-    past = 1 if row[of.OUT] else 0  # its last token is its own next input
-    return int(row[of.PROMPT] + row[of.OUTPUT] - past - row[of.COMPUTED])
+    past = 1 if row.out else 0  # its last token is its own next input
+    return int(row.prompt + row.output - past - row.computed)
 
 
 def carry(state: of.State, rules: of.Rules, old: LivePlan, new: LivePlan, now: int, *, move: bool) -> Carried:
-    """Moves all requests of the old replicas to the new ones."""
+    """Moves all requests of the old replicas to the new ones. The state is in rows."""
     begun, fresh = begun_and_fresh(state, old)
     load = dict.fromkeys(new.rows, 0)
     moved_bytes = {row: dict.fromkeys(new.ranks(row), Fraction(0)) for row in new.rows}
     moved = again = 0
     for r, here in begun:
         q = state.request[r]
-        there = _destination(state, load, new, old.ranks(here), answers=bool(q[of.OUT]))
-        load[there] += int(q[of.PROMPT] + q[of.OUT])
-        computed = int(q[of.COMPUTED])
-        q[[of.REPLICA, of.DECODER]] = there
-        if q[of.THERE]:  # in the host's memory
+        there = _destination(state, load, new, old.ranks(here), answers=bool(q.out))
+        load[there] += int(q.prompt + q.out)
+        computed = int(q.computed)
+        q.replica = q.decoder = there
+        if q.there:  # in the host's memory
             waits(state, rules, there, r)
         elif move and computed and _seated(state, rules, there, r):
             _count(moved_bytes[there], computed, new.tp, old.tp, old.ranks(here))
             moved += 1
         else:
             again += computed > 0
-            q[[of.COMPUTED, of.REUSED, of.LESS, of.LEFT]] = 0
+            q.computed = q.reused = q.less = q.left = 0
             waits(state, rules, there, r)
-        state.replica[there, of.PENDING] += pending(q)
-    opening = [i for i in new.rows if state.replica[i, of.ROLE] != of.DECODE]
+        state.replica[there].pending += pending(q)
+    replicas: Any = state.replica
+    opening = [i for i in new.rows if replicas[i].role != of.DECODE]
     for r in fresh:
-        there = min(opening, key=lambda i: int(state.replica[i, of.INBOX + 2] + state.replica[i, of.RUNNING]))
-        state.request[r, [of.REPLICA, of.DECODER]] = there
-        state.replica[there, of.PENDING] += pending(state.request[r])
-        put_last.py_func(state.request, state.replica[there], of.INBOX, r)
-    state.replica[old.rows, of.PENDING] = 0
+        there = min(opening, key=lambda i: int(replicas[i].inbox.count + replicas[i].running))
+        state.request[r].replica = state.request[r].decoder = there
+        state.replica[there].pending += pending(state.request[r])
+        PLAIN[put_last](state.request, state.replica[there].inbox, r)
+    for row in old.rows:
+        state.replica[row].pending = 0
     wire, ready = rules.wire, {}
     for row, of_ranks in moved_bytes.items():
         most = float(max(of_ranks.values())) * wire.token_bytes
@@ -101,25 +106,25 @@ def begun_and_fresh(state: of.State, old: LivePlan) -> tuple[list[tuple[int, int
     order of arrival."""
     begun, fresh = [], []
     for i in old.rows:
-        running = [int(r) for r in state.running[i, : state.replica[i, of.RUNNING]]]
-        state.replica[i, of.RUNNING] = 0
+        running = [int(r) for r in state.running[i, : state.replica[i].running]]
+        state.replica[i].running = 0
         for r in [*running, *(r for queue in QUEUES for r in listed(state, i, queue))]:
-            if state.request[r, of.SCHEDULED] == of.NEVER:
+            if state.request[r].scheduled_ns == of.NEVER:
                 fresh.append(r)
                 continue
-            here = int(state.request[r, of.REPLICA]) if state.request[r, of.HELD] else i
+            here = int(state.request[r].replica) if state.request[r].held else i
             if r in running:
                 here = i
             release.py_func(state, here, r)
             begun.append((r, here))
-    return sorted(begun, key=lambda one: (int(state.request[one[0], of.SCHEDULED]), one[0])), sorted(fresh)
+    return sorted(begun, key=lambda one: (int(state.request[one[0]].scheduled_ns), one[0])), sorted(fresh)
 
 
 def _destination(state: of.State, load: dict[int, int], new: LivePlan, ranks: range, *, answers: bool) -> int:
     """The new replica for a request: among those of the right kind, those on its own ranks, and of these the one with
     fewest tokens."""
     wrong = of.PREFILL if answers else of.DECODE
-    right = [i for i in new.rows if state.replica[i, of.ROLE] != wrong]
+    right = [i for i in new.rows if state.replica[i].role != wrong]
     own = [i for i in right if set(new.ranks(i)) & set(ranks)]
     return min(own or right, key=lambda i: (load[i], i))
 
@@ -127,23 +132,23 @@ def _destination(state: of.State, load: dict[int, int], new: LivePlan, ranks: ra
 def _seated(state: of.State, rules: of.Rules, i: int, r: int) -> bool:
     """The request runs on replica i at once, if there is room."""
     q, mine = state.request[r], state.replica[i]
-    tokens = q[of.PROMPT] + q[of.OUTPUT] if rules.reserve else q[of.COMPUTED] + 1
+    tokens = q.prompt + q.output if rules.reserve else q.computed + 1
     need = blocks_of.py_func(tokens, rules.block)
-    if mine[of.USED] + need > mine[of.ROOM] or mine[of.RUNNING] >= rules.max_seqs:
+    if mine.used + need > mine.room or mine.running >= rules.max_seqs:
         return False
-    q[of.HELD] = need
-    mine[of.USED] += need
-    mine[of.TAKEN] += need
-    mine[of.PEAK] = max(mine[of.PEAK], mine[of.USED])
-    state.running[i, mine[of.RUNNING]] = r
-    mine[of.RUNNING] += 1
-    mine[of.MOST] = max(mine[of.MOST], mine[of.RUNNING])
+    q.held = need
+    mine.used += need
+    mine.taken += need
+    mine.peak = max(mine.peak, mine.used)
+    state.running[i, mine.running] = r
+    mine.running += 1
+    mine.most = max(mine.most, mine.running)
     return True
 
 
 def waits(state: of.State, rules: of.Rules, i: int, r: int) -> None:
     put = put_last if rules.order == of.FCFS else put_by_key
-    put.py_func(state.request, state.replica[i], of.WAITING, r)
+    PLAIN[put](state.request, state.replica[i].waiting, r)
 
 
 def _count(ranks: dict[int, Fraction], tokens: int, after: int, before: int, had: Sequence[int]) -> None:

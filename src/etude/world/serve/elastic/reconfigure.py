@@ -15,13 +15,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from etude.base.errors import UsageError
 from etude.base.grammar import LinePiece, line, pairs
 from etude.world.serve import state as of
 from etude.world.serve.elastic.held import EVERY_NS, HeldTime, arrived, empty, forget, read_rule
-from etude.world.serve.elastic.live import LivePlan, carry, listed
+from etude.world.serve.elastic.live import PLAIN, LivePlan, carry, listed
 from etude.world.serve.elastic.moves import change_ns, moved_bytes
 from etude.world.serve.engine import FOREVER
 from etude.world.serve.hooks import called, number_of, seen_replica
@@ -167,8 +167,8 @@ class Reconfigure(HeldTime):
 
     def start(self, state: of.State, rules: of.Rules) -> None:
         self.rules = rules
-        state.replica[:, of.SHUT] = 1
-        state.replica[self.placed[0].rows, of.SHUT] = 0
+        state.replica["shut"] = 1
+        state.replica["shut"][self.placed[0].rows] = 0
         self.begin(self.placed[0].rows, 0)
         self._wait(state, 0)
 
@@ -176,15 +176,16 @@ class Reconfigure(HeldTime):
         """The loop stopped."""
         if self.to != of.NOBODY and self.how.live:
             if why == of.PAUSED:  # weights are loaded
-                state.clock[of.HALT], state.clock[of.UNTIL] = 1, of.NEVER
+                state.clock["halt"][0], state.clock["until_ns"][0] = 1, of.NEVER
                 rows = self.placed[self.plan].rows
-                if (state.replica[rows, of.END] == of.NEVER).all() and not state.replica[rows, of.LANDING + 2].any():
+                mine = state.replica[rows]
+                if (mine["end_ns"] == of.NEVER).all() and not mine["landing"]["count"].any():
                     self._carry(state, self.copied_ns)
             elif why == of.HALTED:
-                self._carry(state, int(state.clock[of.NOW]))
+                self._carry(state, int(state.clock["now_ns"][0]))
         elif self.to != of.NOBODY:
-            if empty(state, self.placed[self.plan].rows) and state.clock[of.HAND] == of.NOBODY:
-                self._switch(state, int(state.clock[of.NOW]))
+            if empty(state, self.placed[self.plan].rows) and state.clock["hand"]["first"][0] == of.NOBODY:
+                self._switch(state, int(state.clock["now_ns"][0]))
         elif why == of.PAUSED:
             to = self._wanted(state)
             self.number += 1
@@ -213,7 +214,7 @@ class Reconfigure(HeldTime):
             self.next_ns = max(changes[self.number].at_ns, free_ns)
         else:
             self.next_ns = int(of.NEVER)
-        state.clock[of.UNTIL] = self.next_ns - 1
+        state.clock["until_ns"][0] = self.next_ns - 1
 
     def _wanted(self, state: of.State) -> int:
         table, now = self.table, self.next_ns
@@ -225,9 +226,9 @@ class Reconfigure(HeldTime):
         q = state.request[rows]
         seen = {
             "plan": self.plan,
-            "replicas": [seen_replica(state, i) for i in self.placed[self.plan].rows],
-            "arrived": len(rows), "prompt": int(q[:, of.PROMPT].sum()), "output": int(q[:, of.OUTPUT].sum()),
-            "tiers": q[:, of.TIER].tolist(),
+            "replicas": [seen_replica(of.in_rows(state), i) for i in self.placed[self.plan].rows],
+            "arrived": len(rows), "prompt": int(q["prompt"].sum()), "output": int(q["output"].sum()),
+            "tiers": q["tier"].tolist(),
             "cost_s": [self.cost(self.plan, other)[1] / 1e9 for other in range(len(table.plans))],
             "every_s": table.every_ns / 1e9, "requests": rows.tolist(),
         }  # fmt: skip
@@ -241,11 +242,11 @@ class Reconfigure(HeldTime):
         old, new = self.placed[self.plan], self.placed[to]
         moved = moved_bytes(self.ranks, old.shape.tp, new.shape.tp, new.rank_bytes)
         block_bytes = self.rules.wire.token_bytes / old.shape.tp * self.rules.block
-        room = int(state.replica[old.rows, of.ROOM].min())
+        room = int(state.replica["room"][old.rows].min())
         if block_bytes and room < FOREVER:
             self.less = math.ceil(max(moved) / block_bytes)
             q = state.request
-            need = -(-(q[:, of.PROMPT] + q[:, of.OUTPUT]) // self.rules.block)
+            need = -(-(q["prompt"] + q["output"]) // self.rules.block)
             if need.max() > room - self.less:
                 raise UsageError(
                     f"weights of both plans leave {max(room - self.less, 0):,} blocks of a replica's {room:,}, and "
@@ -253,22 +254,22 @@ class Reconfigure(HeldTime):
                     where=f"--reconfigure at {self.asked_ns / 1e9:g} s",
                     hint="how=drained",
                 )
-            state.replica[old.rows, of.ROOM] -= self.less
-        self.copied_ns = max(self.asked_ns + self.cost(self.plan, to)[1], int(state.clock[of.NOW]) + 1)
-        state.clock[of.UNTIL] = self.copied_ns - 1
+            state.replica["room"][old.rows] -= self.less
+        self.copied_ns = max(self.asked_ns + self.cost(self.plan, to)[1], int(state.clock["now_ns"][0]) + 1)
+        state.clock["until_ns"][0] = self.copied_ns - 1
 
     def _carry(self, state: of.State, now: int) -> None:
         """No pass runs: requests continue with the new plan."""
         old, new = self.placed[self.plan], self.placed[self.to]
-        state.clock[of.HALT] = 0
-        state.replica[old.rows, of.ROOM] += self.less
+        state.clock["halt"][0] = 0
+        state.replica["room"][old.rows] += self.less
         before, after = LivePlan(old.rows, old.shape.tp), LivePlan(new.rows, new.shape.tp)
-        found = carry(state, self.rules, before, after, now, move=self.how.move)
+        found = carry(of.in_rows(state), self.rules, before, after, now, move=self.how.move)
         forget(state, self.rules, old.rows)
-        state.replica[old.rows, of.SHUT] = 1
-        state.replica[new.rows, of.SHUT] = 0
+        state.replica["shut"][old.rows] = 1
+        state.replica["shut"][new.rows] = 0
         for row, ready in found.ready_ns.items():
-            state.replica[row, of.READY] = max(ready, int(state.clock[of.NOW]) + 1)
+            state.replica["ready_ns"][row] = max(ready, int(state.clock["now_ns"][0]) + 1)
         self.end(old.rows, now)
         self.begin(new.rows, now)
         self.changes.append({
@@ -284,15 +285,15 @@ class Reconfigure(HeldTime):
         """Old replicas take no more requests; new ones take them, and wait."""
         self.to, self.asked_ns = to, self.next_ns
         old, new = self.placed[self.plan].rows, self.placed[to].rows
-        role = state.replica[:, of.ROLE]
+        role = state.replica["role"]
         closing = [i for i in old if role[i] != of.DECODE]
         opening = [i for i in new if role[i] != of.DECODE]
-        state.replica[closing, of.SHUT] = 1
-        state.replica[opening, of.SHUT] = 0
-        state.replica[new, of.READY] = of.NEVER
-        _move(state, closing, opening)
-        state.clock[of.STOPS], state.clock[of.UNTIL] = 1, of.NEVER
-        if empty(state, old) and state.clock[of.HAND] == of.NOBODY:
+        state.replica["shut"][closing] = 1
+        state.replica["shut"][opening] = 0
+        state.replica["ready_ns"][new] = of.NEVER
+        _move(of.in_rows(state), closing, opening)
+        state.clock["stops"][0], state.clock["until_ns"][0] = 1, of.NEVER
+        if empty(state, old) and state.clock["hand"]["first"][0] == of.NOBODY:
             self._switch(state, self.asked_ns)
 
     def _switch(self, state: of.State, now: int) -> None:
@@ -300,10 +301,10 @@ class Reconfigure(HeldTime):
         moved, cost_ns = self.cost(self.plan, self.to)
         old, new = self.placed[self.plan].rows, self.placed[self.to].rows
         forget(state, self.rules, old)
-        state.replica[old, of.SHUT] = 1
-        state.replica[new, of.SHUT] = 0
-        ready = max(now + cost_ns, int(state.clock[of.NOW]) + 1)  # the loop looks for moments after now
-        state.replica[new, of.READY] = ready
+        state.replica["shut"][old] = 1
+        state.replica["shut"][new] = 0
+        ready = max(now + cost_ns, int(state.clock["now_ns"][0]) + 1)  # the loop looks for moments after now
+        state.replica["ready_ns"][new] = ready
         self.end(old, now)
         self.begin(new, now)
         self.changes.append({
@@ -311,7 +312,7 @@ class Reconfigure(HeldTime):
             "ready_s": ready / 1e9, "bytes": moved,
         })  # fmt: skip
         self.plan, self.to = self.to, of.NOBODY
-        state.clock[of.STOPS] = 0
+        state.clock["stops"][0] = 0
         self._wait(state, ready)
 
 
@@ -327,19 +328,20 @@ def reconfigured(
 
 
 def _move(state: of.State, closing: Sequence[int], opening: Sequence[int]) -> None:
-    """Requests that have not started move in their order, each to the replica with fewest requests."""
-    q, moving = state.request, []
+    """Requests that have not started move in their order, each to the replica with fewest requests. The state is
+    in rows."""
+    q, replicas, moving = state.request, cast(Any, state.replica), []
     for i in closing:
-        mine = state.replica[i]
-        for queue in (of.WAITING, of.INBOX):
+        mine = replicas[i]
+        for queue in ("waiting", "inbox"):
             for r in listed(state, i, queue):
-                if q[r, of.SCHEDULED] != of.NEVER:
-                    put_last.py_func(q, mine, queue, r)
+                if q[r].scheduled_ns != of.NEVER:
+                    PLAIN[put_last](q, getattr(mine, queue), r)
                 else:
-                    mine[of.PENDING] -= q[r, of.PROMPT] + q[r, of.OUTPUT]
+                    mine.pending -= q[r].prompt + q[r].output
                     moving.append(r)
     for r in sorted(moving):
-        i = min(opening, key=lambda i: int(state.replica[i, of.INBOX + 2]))
-        q[r, [of.REPLICA, of.DECODER]] = i
-        state.replica[i, of.PENDING] += q[r, of.PROMPT] + q[r, of.OUTPUT]
-        put_last.py_func(q, state.replica[i], of.INBOX, r)
+        i = min(opening, key=lambda i: int(replicas[i].inbox.count))
+        q[r].replica = q[r].decoder = i
+        replicas[i].pending += q[r].prompt + q[r].output
+        PLAIN[put_last](q, replicas[i].inbox, r)

@@ -18,6 +18,7 @@ import numpy as np
 from etude.base.errors import UsageError
 from etude.base.grammar import LinePiece, line
 from etude.kernels.arrays import I64
+from etude.kernels.rows import Table
 from etude.world.serve import state as of
 from etude.world.serve.elastic.held import EVERY_NS, HeldTime, arrived, empty, forget, read_rule
 from etude.world.serve.hooks import called, number_of, seen_replica
@@ -129,9 +130,9 @@ class Scale(HeldTime):
 
     def start(self, state: of.State, rules: of.Rules) -> None:
         self.state, self.rules = state, rules
-        state.replica[self.rows[self.first :], of.SHUT] = 1
+        state.replica["shut"][self.rows[self.first :]] = 1
         self.begin(self.rows[: self.first], 0)
-        state.clock[of.UNTIL] = self.next_ns - 1
+        state.clock["until_ns"][0] = self.next_ns - 1
 
     def after(self, state: of.State, why: int) -> None:
         """The loop stopped."""
@@ -141,12 +142,12 @@ class Scale(HeldTime):
         self._released(state)
         for i in np.flatnonzero(self.ready == now):
             self.ready[i] = of.NEVER
-            state.replica[i, of.SHUT] = 0
+            state.replica["shut"][i] = 0
         if now == self.decide_ns:
             self.decide_ns += self.rule.every_ns
             self._change(state, now)
         self.next_ns = int(min(self.decide_ns, self.ready.min()))
-        state.clock[of.UNTIL] = self.next_ns - 1
+        state.clock["until_ns"][0] = self.next_ns - 1
 
     def granted(self, rows: I64, now: int) -> I64:
         """Which of these rows can be held: all, unless devices are shared with others."""
@@ -164,7 +165,7 @@ class Scale(HeldTime):
                 del self.shut_at[i]
 
     def _change(self, state: of.State, now: int) -> None:
-        open_ = self.rows[state.replica[self.rows, of.SHUT] == 0]
+        open_ = self.rows[state.replica["shut"][self.rows] == 0]
         coming = np.flatnonzero(self.ready != of.NEVER)
         wanted, before = self._wanted(state, open_, len(coming), now), len(open_) + len(coming)
         if wanted == before:
@@ -172,7 +173,7 @@ class Scale(HeldTime):
         self.changes.append(({"role": self.role} if self.role else {}) | {"replicas": wanted, "asked_s": now / 1e9})
         more = wanted - before
         for i in sorted(self.shut_at)[: max(more, 0)]:
-            state.replica[i, of.SHUT] = 0
+            state.replica["shut"][i] = 0
             del self.shut_at[i]
             more -= 1
         free = self.granted(self.rows[self.since[self.rows] == of.NEVER][: max(more, 0)], now)
@@ -183,7 +184,7 @@ class Scale(HeldTime):
                 self.ready[i] = of.NEVER
                 self.end(i, now)
             else:
-                state.replica[i, of.SHUT] = 1
+                state.replica["shut"][i] = 1
                 self.shut_at[int(i)] = now
 
     def _wanted(self, state: of.State, open_: Any, coming: int, now: int) -> int:
@@ -205,7 +206,8 @@ class Scale(HeldTime):
     def _known(self, state: of.State, open_: Any, now: int) -> dict[str, Any] | None:
         """The known load: as it was `seen_ns` ago, with noise; None before there is anything that old."""
         rule = self.rule
-        seen = [seen_replica(state, int(i)) for i in open_]
+        rows = of.in_rows(state)
+        seen = [seen_replica(rows, int(i)) for i in open_]
         counts = sum(one.running + one.waiting for one in seen), len(arrived(state, now - rule.every_ns, now))
         requests, came = (
             count * float(np.exp(self.random.normal(0.0, rule.noise))) if rule.noise else count for count in counts
@@ -223,11 +225,11 @@ class Scale(HeldTime):
         return max(aim, min(replicas, max(one for _, one in self.aims)))
 
 
-def _left_ns(q: I64, i: int) -> int:
+def _left_ns(q: Table, i: int) -> int:
     """When the last request of a replica was answered, or its prompt's keys and values were sent elsewhere."""
-    read, decoded = q[:, of.REPLICA] == i, q[:, of.DECODER] == i
-    sent = q[read & ~decoded, of.LANDS]
-    return int(max(q[decoded, of.FINISH].max(initial=0), sent[sent < of.NEVER].max(initial=0)))
+    read, decoded = q["replica"] == i, q["decoder"] == i
+    sent = q["ready_ns"][read & ~decoded]
+    return int(max(q["finish_ns"][decoded].max(initial=0), sent[sent < of.NEVER].max(initial=0)))
 
 
 class Scales:
@@ -256,7 +258,7 @@ class Scales:
         return np.sum([rule.held_ns(now) for rule in self.rules], axis=0)
 
     def _wait(self, state: of.State) -> None:
-        state.clock[of.UNTIL] = min(rule.next_ns for rule in self.rules) - 1
+        state.clock["until_ns"][0] = min(rule.next_ns for rule in self.rules) - 1
 
 
 def scaled(rules: Sequence[ScaleRule], replicas: Sequence[int], cold_ns: int) -> Scale | Scales:

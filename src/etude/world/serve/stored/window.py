@@ -27,8 +27,8 @@ from etude.run.simulate import simulate
 from etude.steps import grown
 from etude.world.serve import batching, loop
 from etude.world.serve import state as of
-from etude.world.serve.batching import shape_of
 from etude.world.serve.hooks import loop_with
+from etude.world.serve.pass_content import shape_of
 from etude.world.serve.serving import Group, Ready, Served, ServingOptions, ready_for
 
 ALL: Final = -1
@@ -102,8 +102,8 @@ def passes_in(served: Served, groups: Sequence[Group], window: ServedWindow, **g
 
 
 def _run(ready: Ready, advance: Callable[..., int], until_ns: int) -> None:
-    state, log = ready.state, np.zeros((0, len(of.Logged)), np.int64)
-    state.clock[of.UNTIL] = until_ns
+    state, log = ready.state, np.zeros(0, of.PASS)
+    state.clock["until_ns"][0] = until_ns
     while advance(state, ready.rules, ready.machines, log) == of.ASKED:
         ready.asked.answer(state)
 
@@ -128,7 +128,8 @@ class _Seen:
 
     def _add(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         def add(state: of.State, rules: of.Rules, i: int, r: int, tokens: int, now: int) -> Any:
-            past, prompt, planned = (int(state.request[r, c]) for c in (of.COMPUTED, of.PROMPT, of.PLANNED))
+            q = state.request[r]
+            past, prompt, planned = q.computed, q.prompt, q.planned
             reads = not (tokens == 1 and past >= prompt)
             last = past + int(tokens) == prompt + planned
             self.next[i].append((int(r), int(tokens), past + int(tokens), reads, reads and last))
@@ -137,7 +138,7 @@ class _Seen:
         return add
 
     def _begin(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        def begin(state: of.State, mine: I64, batch: I64, shape: F64, clock: I64, *more: Any) -> Any:
+        def begin(state: of.State, mine: Any, batch: I64, shape: Any, clock: Any, *more: Any) -> Any:
             i, now, time_ns = int(more[-3]), int(more[-2]), int(more[-1])
             if self.window.begin_ns <= now and self.window.replica in (ALL, i):
                 spans = self.next[i]
@@ -166,7 +167,7 @@ class _Seen:
         return Moment(replicas, tuple(passes), tuple(requests), tuple(starts), tuple(times))
 
 
-def _check(spans: Sequence[tuple[int, int, int, bool, bool]], shape: F64, where: str) -> None:
+def _check(spans: Sequence[tuple[int, int, int, bool, bool]], shape: Any, where: str) -> None:
     """Checks that everything in the pass was observed."""
     reads = [(tokens, keys) for _, tokens, keys, prompt, _ in spans if prompt]
     answers = [keys for _, _, keys, prompt, _ in spans if not prompt]

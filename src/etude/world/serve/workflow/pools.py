@@ -49,8 +49,8 @@ class ModelPool:
         self.rules = rules_of(on.engine, groups, options)
         self.machines = machines_of([(on.cost, on.energy)])
         state = start_of(requests, on.engine, groups, self.rules, options, max(kinds) + 1)
-        state.request[:, [of.ARRIVAL, of.AT]] = of.NEVER
-        state.clock[of.STOPS] = 1
+        state.request["arrival_ns"] = state.request["at_ns"] = of.NEVER
+        state.clock["stops"][0] = 1
         self.parts: list[tuple[CachePieces, CachePieces]] = []
         """Pieces of all calls, and of those added, in the order of rows."""
         if self.rules.prefix:
@@ -59,15 +59,15 @@ class ModelPool:
         if on.caching.stores:
             self.parts.append((state.store.pieces, _empty(state.store.pieces)))
             state = state._replace(store=state.store._replace(pieces=self.parts[-1][1]))
-        self.state = state
+        self.state, self.in_rows = state, of.in_rows(state)
         self.rows: list[int] = []
         """Call of each row."""
         self.ended = np.zeros(len(requests), bool)
-        self.room = int(state.replica[:, of.ROOM].min())
+        self.room = int(state.replica["room"].min())
 
     def give(self, call: int, at_ns: int) -> None:
         """A call is ready."""
-        r, all_, q = len(self.rows), self.requests, self.state.request
+        r, all_ = len(self.rows), self.requests
         if -(-(all_.prompt[call] + all_.output[call]) // self.rules.block) > self.room:
             raise UsageError(
                 f"a call of {all_.prompt[call] + all_.output[call]:,} tokens never fits the {self.room:,} blocks of "
@@ -75,10 +75,11 @@ class ModelPool:
                 hint="use a higher tp for its role",
             )
         self.rows.append(call)
-        q[r, [of.ARRIVAL, of.AT]] = at_ns
-        q[r, [of.PROMPT, of.OUTPUT, of.SESSION_OF]] = all_.prompt[call], all_.output[call], all_.session[call]
-        q[r, [of.TASK, of.TENANT]] = self.kinds[call], all_.tenant[call]
-        q[r, of.WEIGHT] = all_.weights[all_.tenant[call]] if all_.weights else 1000
+        asked = self.in_rows.request[r]
+        asked.arrival_ns = asked.at_ns = at_ns
+        asked.prompt, asked.output, asked.session = all_.prompt[call], all_.output[call], all_.session[call]
+        asked.task, asked.tenant = self.kinds[call], all_.tenant[call]
+        asked.weight = all_.weights[all_.tenant[call]] if all_.weights else 1000
         for whole, mine in self.parts:
             begin, end = whole.start[call], whole.start[call + 1]
             at = mine.start[r]
@@ -88,28 +89,28 @@ class ModelPool:
 
     def next_ns(self) -> int:
         """When something happens here next."""
-        clock, q = self.state.clock, self.state.request
-        arrival = q[clock[of.NEXT], of.AT] if clock[of.NEXT] < len(self.rows) else of.NEVER
-        return int(min(self.state.replica[:, of.END].min(), arrival))
+        arriving = self.in_rows.clock[0].next
+        arrival = self.state.request["at_ns"][arriving] if arriving < len(self.rows) else of.NEVER
+        return int(min(self.state.replica["end_ns"].min(), arrival))
 
     def advance(self, until_ns: int, place: Any) -> list[tuple[int, int]]:
         """Runs to a time, or until calls are answered: (call, when) of these."""
-        clock = self.state.clock
-        clock[of.UNTIL] = until_ns
+        clock = self.in_rows.clock[0]
+        clock.until_ns = until_ns
         while (why := advance(self.state, self.rules, self.machines, NO_LOG)) == of.ASKED:
-            clock[of.CHOSEN] = place(self, self.rows[int(clock[of.ABOUT])])
-        if why == of.STUCK and clock[of.MISFIT] != of.NOBODY:
+            clock.chosen = place(self, self.rows[clock.about])
+        if why == of.STUCK and clock.misfit != of.NOBODY:
             raise UsageError(f"a call never gets memory on `{self.name}`", hint="use a higher tp for its role")
-        finish = self.state.request[: len(self.rows), of.FINISH]
+        finish = self.state.request["finish_ns"][: len(self.rows)]
         new = np.flatnonzero((finish != of.NEVER) & ~self.ended[: len(self.rows)])
         self.ended[new] = True
         return [(self.rows[r], int(finish[r])) for r in new.tolist()]
 
     def seen(self, *, asked: bool = False) -> list[Replica]:
         """What hooks see of its replicas; with `asked` also what they hold of the call to be placed."""
-        about = int(self.state.clock[of.ABOUT])
+        about = self.in_rows.clock[0].about
         return [
-            seen_replica(self.state, i, int(there_on(self.state, self.rules, i, about)) if asked else 0)
+            seen_replica(self.in_rows, i, int(there_on(self.state, self.rules, i, about)) if asked else 0)
             for i in range(self.on.replicas)
         ]
 

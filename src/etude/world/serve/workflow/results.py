@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from etude.kernels.arrays import F64
-from etude.world.serve import state as of
 from etude.world.serve.results import spread
 from etude.world.serve.workflow.run import WorkflowRun
+
+COUNTS: Final = ("found", "made", "passes", "preempted", "stolen")
 
 
 def task_table(ran: WorkflowRun) -> pa.Table:
@@ -18,7 +19,7 @@ def task_table(ran: WorkflowRun) -> pa.Table:
     ways = [call.task.ways[int(k)] for call, k in zip(ran.calls, ran.way, strict=True)]
     found = np.zeros(len(ran.calls), np.int64)
     for pool in ran.pools.values():
-        found[pool.rows] = pool.state.request[: len(pool.rows), of.HIT]
+        found[pool.rows] = pool.state.request["hit"][: len(pool.rows)]
     return pa.table(
         {
             "session": [call.session for call in ran.calls],
@@ -86,14 +87,13 @@ def workflow_summary(ran: WorkflowRun) -> dict[str, Any]:
         any_broken |= ratio > 1 + 1e-12
     models = {}
     for name, pool in ran.pools.items():
-        names = ("FOUND", "MADE", "PASSES", "PREEMPTED", "STOLEN")
-        counts = {c: int(pool.state.replica[:, of.Count[c]].sum()) for c in names}
-        prompts = int(pool.state.request[: len(pool.rows), of.PROMPT].sum())
+        counts = {name: int(pool.state.replica[name].sum()) for name in COUNTS}
+        prompts = int(pool.state.request["prompt"][: len(pool.rows)].sum())
         models[name] = {
-            "calls": len(pool.rows), "prompt_tokens": prompts, "output_tokens": counts["MADE"],
-            "cache_hit_tokens": counts["FOUND"], "passes": counts["PASSES"], "preemptions": counts["PREEMPTED"],
-            "stolen": counts["STOLEN"],
-            "kv_peak": float((pool.state.replica[:, of.PEAK] / pool.state.replica[:, of.ROOM]).max()),
+            "calls": len(pool.rows), "prompt_tokens": prompts, "output_tokens": counts["made"],
+            "cache_hit_tokens": counts["found"], "passes": counts["passes"], "preemptions": counts["preempted"],
+            "stolen": counts["stolen"],
+            "kv_peak": float((pool.state.replica["peak"] / pool.state.replica["room"]).max()),
         }  # fmt: skip
     return {
         "workflow": ran.flow.name,
