@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,6 +24,8 @@ from etude.base.errors import EtudeError
 from etude.surface.cli import main
 
 GOLDEN = Path(__file__).parent / "golden" / "results"
+JOB = "job"
+"""A folder that belongs to what is damaged, and is whole."""
 BUG = "this is a bug in etude"
 GONE = object()
 VALUES: tuple[Any, ...] = (
@@ -46,12 +48,13 @@ class Damage:
 def damages(folder: Path) -> list[Damage]:
     """All damages of a folder, always in the same order."""
     found: list[Damage] = []
-    for file in sorted(folder.iterdir()):
-        found += _of_file(file)
+    for file in sorted(path for path in folder.rglob("*") if path.is_file() and path.parent.name != JOB):
+        name = str(file.relative_to(folder))
+        found += _of_file(file, name)
         if file.suffix == ".json":
-            found += _of_json(file)
+            found += _of_json(file, name)
         elif file.suffix == ".parquet":
-            found += _of_table(file)
+            found += _of_table(file, name)
     return found
 
 
@@ -62,8 +65,8 @@ def sample(folder: Path, count: int, seed: int) -> list[Damage]:
     return found[:count]
 
 
-def _of_file(file: Path) -> Iterator[Damage]:
-    data, name = file.read_bytes(), file.name
+def _of_file(file: Path, name: str) -> Iterator[Damage]:
+    data = file.read_bytes()
 
     def put(what: str, content: bytes) -> Damage:
         return Damage(f"{name}: {what}", lambda place: _write(place / name, content))
@@ -92,13 +95,13 @@ def _folder(path: Path) -> None:
     path.mkdir()
 
 
-def _of_json(file: Path) -> Iterator[Damage]:
+def _of_json(file: Path, name: str) -> Iterator[Damage]:
     whole = json.loads(file.read_text("utf-8"))
     for at in _places(whole):
         for value in FORMATS if at == ("format",) else VALUES:
             shown = "gone" if value is GONE else json.dumps(value)[:20]
-            yield Damage(f"{file.name}: {'.'.join(map(str, at))} = {shown}", _json_changed(file.name, at, value))
-    yield Damage(f"{file.name}: more keys", _json_changed(file.name, ("", "a"), {"b": [1, None]}))
+            yield Damage(f"{name}: {'.'.join(map(str, at))} = {shown}", _json_changed(name, at, value))
+    yield Damage(f"{name}: more keys", _json_changed(name, ("", "a"), {"b": [1, None]}))
 
 
 def _places(value: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -125,16 +128,15 @@ def _json_changed(name: str, at: tuple[Any, ...], value: Any) -> Callable[[Path]
     return change
 
 
-def _of_table(file: Path) -> Iterator[Damage]:
-    table = pq.read_table(file)
-    yield Damage(f"{file.name}: no rows", _table_changed(file.name, lambda t: t.slice(0, 0)))
-    yield Damage(f"{file.name}: a row less", _table_changed(file.name, lambda t: t.slice(0, max(len(t) - 1, 0))))
-    yield Damage(f"{file.name}: no columns", _table_changed(file.name, lambda t: t.select([])))
-    for name in table.column_names:
+def _of_table(file: Path, name: str) -> Iterator[Damage]:
+    yield Damage(f"{name}: no rows", _table_changed(name, lambda t: t.slice(0, 0)))
+    yield Damage(f"{name}: a row less", _table_changed(name, lambda t: t.slice(0, max(len(t) - 1, 0))))
+    yield Damage(f"{name}: no columns", _table_changed(name, lambda t: t.select([])))
+    for column in pq.read_schema(file).names:
         for what, make in COLUMNS.items():
-            yield Damage(f"{file.name}: {name} {what}", _column_changed(file.name, name, make))
-        yield Damage(f"{file.name}: {name} gone", _table_changed(file.name, lambda t, n=name: t.drop_columns([n])))
-        yield Damage(f"{file.name}: {name} twice", _table_changed(file.name, lambda t, n=name: _twice(t, n)))
+            yield Damage(f"{name}: {column} {what}", _column_changed(name, column, make))
+        yield Damage(f"{name}: {column} gone", _table_changed(name, lambda t, c=column: t.drop_columns([c])))
+        yield Damage(f"{name}: {column} twice", _table_changed(name, lambda t, c=column: _twice(t, c)))
 
 
 def _twice(table: pa.Table, name: str) -> pa.Table:
@@ -178,7 +180,8 @@ def _column_changed(file: str, name: str, make: Callable[[int], pa.Array]) -> Ca
 
 def _table_changed(file: str, change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], None]:
     def apply(place: Path) -> None:
-        table = pq.read_table(place / file)
+        with pq.ParquetFile(place / file) as opened:
+            table = opened.read()
         pq.write_table(change(table), place / file)
 
     return apply
@@ -187,17 +190,16 @@ def _table_changed(file: str, change: Callable[[pa.Table], pa.Table]) -> Callabl
 # -- who reads them ----------------------------------------------------------------------------------------------------
 
 
-def readings(place: Path, whole: Path, work: Path) -> dict[str, Callable[[], str]]:
-    """Verb -> what it says of the folder: nothing, or the error that is not one of Etude's. `whole` is the folder
-    without damage."""
-    found: dict[str, Callable[[], str]] = {}
+def readings(place: Path, whole: Path, work: Path) -> dict[str, Callable[[], Heard]]:
+    """Verb -> what it says of the folder. `whole` is the folder without damage."""
+    found: dict[str, Callable[[], Heard]] = {}
     names = sorted(file.stem for file in whole.glob("*.parquet"))
     if (whole / "served.json").exists() or (whole / "fleet.json").exists():
         found["report"] = lambda: said(["report", str(place), "-o", str(work / "page.html"), "-f"])
         found["report both"] = lambda: said(["report", str(whole), str(place), "-o", str(work / "page.html"), "-f"])
         found["compare"] = lambda: said(["compare", str(whole), str(place), "--json"])
         found["compare back"] = lambda: said(["compare", str(place), str(whole)])
-    if names and "results" not in names:
+    if names and not {"results", "times"} & set(names):
         asked = " union all ".join(f"select count(*) from {name}" for name in names)
         found["query"] = lambda: said(["query", str(place), f"{asked}", "--csv"])
         found["query rows"] = lambda: said(["query", str(place), f"select * from {names[0]} limit 3", "--json"])
@@ -208,31 +210,47 @@ def readings(place: Path, whole: Path, work: Path) -> dict[str, Callable[[], str
         found["faults"] = lambda: called(lambda: _events(place))
     if "results" in names:
         found["answers"] = lambda: called(lambda: _answers(place))
+    if "times" in names:
+        words = ["breakdown", str(whole / JOB), "--timing", str(place / "times.parquet")]
+        found["times"] = lambda: said(words)
+    if (whole / "runs").is_dir():
+        found["archive list"] = lambda: said(["archive", "list", "--in", str(place)])
+        for table in ("runs", "metrics", "steps", "collectives", "findings", "cards"):
+            asked = ["archive", "query", f"select * from {table}", "--in", str(place), "--json"]
+            found[f"archive {table}"] = lambda asked=asked: said(asked)
+        found["archive compact"] = lambda: said(["archive", "compact", "--in", str(place)])
+        found["archive compacted"] = lambda: said(["archive", "list", "--in", str(place)])
+    if (whole / "trend.json").exists():
+        job = str(GOLDEN / "times" / JOB)
+        found["jitter"] = lambda: said(["simulate", job, "-s", "dgx-h100", "--jitter", f"@{place / 'trend.json'}"])
     if (whole / "node.json").exists():
         found["qualify"] = lambda: called(lambda: _node(place))
     return found
 
 
-def said(words: list[str]) -> str:
-    """What a command says if its error is not one of Etude's."""
+class Heard(NamedTuple):
+    """The exit code of a verb, and its error if that is not one of Etude's."""
+
+    code: int
+    problem: str = ""
+
+
+def said(words: list[str]) -> Heard:
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
-        try:
-            main(words)
-        except Exception as problem:
-            return f"{type(problem).__name__}: {problem}"
+        code = main(words)
     text = err.getvalue()
-    return text.partition("error: ")[2].partition("\n")[0] if BUG in text else ""
+    return Heard(code, text.partition("error: ")[2].partition("\n")[0] if BUG in text else "")
 
 
-def called(read: Callable[[], object]) -> str:
+def called(read: Callable[[], object]) -> Heard:
     try:
         read()
-    except EtudeError:
-        return ""
+    except EtudeError as problem:
+        return Heard(problem.exit_code)
     except Exception as problem:
-        return f"{type(problem).__name__}: {problem}"
-    return ""
+        return Heard(2, f"{type(problem).__name__}: {problem}")
+    return Heard(0)
 
 
 def _events(place: Path) -> None:
@@ -257,11 +275,38 @@ def _node(place: Path) -> None:
     read_node(place / "node.json")
 
 
+def folders(work: Path) -> list[Path]:
+    """The folders of `golden/results`, and each that has a record once more, as it is written today."""
+    from etude.base.results import write_results
+    from etude.world.fleet import read_fleet, write_fleet
+    from etude.world.serve.stored import read_served
+    from etude.world.serve.stored.schema import IMAGES, SERVED, WORKFLOW
+
+    made = []
+    for old in sorted(GOLDEN.iterdir()):
+        new = work / "today" / f"{old.name}-today"
+        new.parent.mkdir(exist_ok=True)
+        if (old / "fleet.json").exists():
+            found = read_fleet(old)
+            write_fleet(found.tables, found.record, new)
+        elif (old / "served.json").exists():
+            served = read_served(old)
+            schema = WORKFLOW if "sessions" in served.tables else IMAGES if "tasks" in served.tables else SERVED
+            write_results(new, "served.json", schema, served.record, served.tables)
+        made += [old, *([new] if new.exists() else [])]
+    return made
+
+
 def failures(folder: Path, damage: Damage, work: Path) -> dict[str, str]:
     """Verb -> its failure, for one damage of a folder."""
+    return {verb: heard.problem for verb, heard in heard_of(folder, damage, work).items() if heard.problem}
+
+
+def heard_of(folder: Path, damage: Damage | None, work: Path) -> dict[str, Heard]:
+    """What every verb says of a copy of the folder, damaged or whole."""
     place = work / folder.name
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(folder, place)
-    damage.apply(place)
-    found = {verb: read() for verb, read in readings(place, folder, work).items()}
-    return {verb: problem for verb, problem in found.items() if problem}
+    if damage is not None:
+        damage.apply(place)
+    return {verb: read() for verb, read in readings(place, folder, work).items()}

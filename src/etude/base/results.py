@@ -212,6 +212,11 @@ def read_table(
         if pa.types.is_null(table[name].type) and shape.kind in ("number", "whole", "text"):
             typed = {"number": pa.float64(), "whole": pa.int64(), "text": pa.string()}[shape.kind]
             table = table.set_column(table.column_names.index(name), name, pa.nulls(len(table), typed))
+    for name in [name for name in table.column_names if name not in schema.columns]:
+        if not _is_plain(table[name].type):
+            raise FormatError(
+                f"column `{name}` is of type {table[name].type}, which no result has", path=file, hint=hint
+            )
     for names in schema.ordered:
         _check_order(table, names, file, hint)
     return table
@@ -279,6 +284,13 @@ def _is_type(kind: Any, shape: Shape) -> bool:
     return bool(
         {"whole": pa.types.is_integer, "text": pa.types.is_string, "flag": pa.types.is_boolean}[shape.kind](kind)
     )
+
+
+def _is_plain(kind: Any) -> bool:
+    import pyarrow as pa
+
+    own = (pa.types.is_integer, pa.types.is_floating, pa.types.is_string, pa.types.is_boolean, pa.types.is_null)
+    return any(is_type(kind) for is_type in own)
 
 
 def _check_numbers(column: pa.ChunkedArray, shape: Shape, place: Place) -> None:

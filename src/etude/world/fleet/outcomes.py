@@ -155,7 +155,8 @@ EXPERTS: Final = _outcome(
             rows=1,
         ),
         "events": TableSchema(
-            {**of_each(SECONDS, "at_s pause_s"), "why": TEXT, "experts": COUNT, "again_s": SECONDS.or_null()}
+            {**of_each(SECONDS, "at_s pause_s"), "why": TEXT, "experts": COUNT, "again_s": SECONDS.or_null(),
+             **of_each(COUNT.if_there(), "peer_bytes host_bytes storage_bytes")}
         ),
         "jobs": JOBS,
     },
