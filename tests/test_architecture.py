@@ -17,7 +17,7 @@ GROUPS = {"base", "capture", "make", "run", "world", "tell", "decide", "surface"
 """Folders whose parts are rooms of their own: `run.simulate` may not import `run.astra`."""
 GROUND = {f"base.{n}" for n in ("errors", "faces", "units", "files", "figures", "seals", "quiet", "pages", "rounds")}
 GROUND |= {"base.notebook", "base.trust", "base.parameters", "base.grammar"}
-GROUND |= {"base.talk", "base.outputs", "base.cluster", "base.excerpts"}
+GROUND |= {"base.talk", "base.outputs", "base.cluster", "base.excerpts", "base.shapes", "base.results"}
 BASE = GROUND | {"kernels", "machine", "model"}
 CAPTURE = {"capture.collect", "capture.link", "capture.ingest"}
 MAKE = {"make.generate", "make.synth", "make.transform"}
@@ -40,6 +40,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "base.outputs": {"base.errors", "base.figures"},
     "base.cluster": {"base.errors", "base.files"},
     "base.excerpts": set(),
+    "base.shapes": {"base.errors"},
+    "base.results": {"base.errors", "base.files", "base.shapes"},
     "base.seals": set(),
     "base.quiet": set(),
     "base.pages": set(),

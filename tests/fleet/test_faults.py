@@ -1,5 +1,6 @@
 """Faults, events and checkpoints: what is read, drawn and refused."""
 
+import random
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from etude.world.fleet.checkpoint import daly_ns, parse_checkpoints, young_ns
 from etude.world.fleet.costs import Config, Costs
 from etude.world.fleet.events import draw, event_table, read_events
 from etude.world.fleet.faults import open_faults
+from etude.world.fleet.recovery import Recovery
 from etude.world.fleet.training import simulate_fleet
 
 DAY = 86_400 * 10**9
@@ -151,3 +153,80 @@ def test_a_link_is_slow_and_a_file_may_hold_every_effect(tmp_path: Path):
         (tmp_path / "e.csv").write_text("\n".join([lines[0], row]) + "\n")
         with pytest.raises(UsageError):
             read_events(tmp_path / "e.csv", nodes=2)
+
+
+# -- a node that is down does not fail ---------------------------------------------------------------------------------
+
+EIGHT = Costs(Config(64, 2 * 10**9, 1000), 8, 8, state_bytes=0.0, node_bytes=0.0, node_bytes_per_s=1.0)
+DOWN_S = 60 + 300
+"""From a fault until the job runs again: detection and restart, and nothing is loaded."""
+
+
+def felt_by_hand(faults: list[tuple[float, int]], down_s: float) -> int:
+    """A fault takes its node out of the job until that runs again; meanwhile the node is not there to fail, the others
+    are, and each of their faults starts the way back once more."""
+    out: set[int] = set()
+    back, count = 0.0, 0
+    for at, node in faults:
+        if at >= back:
+            out.clear()
+        if node not in out:
+            out.add(node)
+            back, count = at + down_s, count + 1
+    return count
+
+
+def felt_by_clocks(nodes: int, mtbf_s: float, down_s: float, horizon_s: float, seed: int) -> int:
+    """The same from clocks of the nodes, which run while a node is in the job and begin again when it is back."""
+    rng, count, back = random.Random(seed), 0, 0.0
+    fails = [rng.expovariate(1 / mtbf_s) for _ in range(nodes)]
+    out: set[int] = set()
+    while True:
+        node = min((k for k in range(nodes) if k not in out), key=fails.__getitem__, default=-1)
+        if out and (node < 0 or fails[node] >= back):
+            for k in out:
+                fails[k] = back + rng.expovariate(1 / mtbf_s)
+            out.clear()
+            continue
+        if fails[node] >= horizon_s:
+            return count
+        out.add(node)
+        back, count = fails[node] + down_s, count + 1
+
+
+def test_faults_of_a_month_are_those_of_nodes_in_the_job():
+    # 8 nodes that fail every 5 h: 1,152 faults in 30 days are drawn, and 3% of them meet a node that is down already
+    drawn, felt = [], []
+    for seed in range(40):
+        found = simulate_fleet(EIGHT, days=30, faults="node:mtbf=5h", seed=seed)
+        events = list(zip((found.events.time_ns / 1e9).tolist(), found.events.node.tolist(), strict=True))
+        assert found.ran.interruptions == found.ran.hit.sum() == felt_by_hand(events, DOWN_S)
+        drawn.append(len(events))
+        felt.append(found.ran.interruptions)
+    assert np.mean(drawn) == pytest.approx(1152, abs=4 * np.sqrt(1152 / 40))
+    assert 0.965 < sum(felt) / sum(drawn) < 0.98
+    crashes = [simulate_fleet(EIGHT, days=30, faults="process:mtbf=5h", seed=seed) for seed in range(5)]
+    assert all(one.ran.interruptions == len(one.events) for one in crashes)  # processes are never down
+
+
+def test_the_count_is_that_of_clocks_that_stop_while_a_node_is_down():
+    given = {"days": 10, "faults": "node:mtbf=1h"}
+    ours = [simulate_fleet(EIGHT, **given, seed=seed).ran.interruptions for seed in range(20)]
+    theirs = [felt_by_clocks(8, 3600.0, DOWN_S, 10 * 86_400.0, seed) for seed in range(20)]
+    spread = np.sqrt(np.var(ours) / 20 + np.var(theirs) / 20)
+    assert np.mean(ours) == pytest.approx(np.mean(theirs), abs=4 * spread)
+    assert np.mean(ours) < 1920 - 10 * spread  # 8 nodes and 240 h: what is drawn
+
+
+def test_what_strikes_a_node_that_is_down(tmp_path: Path):
+    """With a spare: lost at 100 s and struck again at 200 s while it is repaired; then it is a spare itself."""
+    (tmp_path / "e.csv").write_text("time_s,node,duration_s\n100,0,3600\n200,0,3600\n5000,0,3600\n9000,8,60\n")
+    found = simulate_fleet(
+        EIGHT, days=1, faults=str(tmp_path / "e.csv"), recover="spare", recovery=Recovery(spares="1")
+    )
+    assert found.ran.hit.tolist() == [True, False, False, True] and found.ran.interruptions == 2
+    # slow from 200 s on, for 1,000 s, while the node is replaced: felt from 460 s, when it is in the job again
+    lines = ["time_s,node,duration_s,effect,factor", "100,0,60,stop,", "200,0,1000,slow,2"]
+    (tmp_path / "e.csv").write_text("\n".join(lines) + "\n")
+    slow = simulate_fleet(EIGHT, days=1, faults=str(tmp_path / "e.csv"))
+    assert slow.ran.account.lost_ns["degraded"] / 1e9 == pytest.approx((1200 - 460) / 2, abs=2)

@@ -10,7 +10,7 @@ from etude.base.errors import UsageError
 from etude.surface.cli import main
 from etude.world.fleet.federated import Swarm, federate, read_clients
 from etude.world.fleet.federated.clients import alike
-from etude.world.fleet.federated.links import finished
+from etude.world.fleet.federated.links import finished, moved_by
 from etude.world.fleet.federated.presence import GroupPresence, two_states
 from etude.world.fleet.federated.shares import trained
 from etude.world.fleet.federated.swarm import spread
@@ -51,6 +51,25 @@ def test_the_servers_link_is_shared(tmp_path: Path):
     who = clients(tmp_path, *["a,2,10MB/s,10MB/s,,,,"] * 8)
     found = federate(who, model_bytes=1e8, rounds=3, count=8, server_bytes_per_s=4e7)
     assert found.round_s.tolist() == pytest.approx([20 + 2 + 20] * 3)  # k W / B each way
+
+
+def test_no_byte_is_counted_that_was_not_sent(tmp_path: Path):
+    # 100 MB to each, at 10 and at 40 MB/s, and the round is over after 5 s: 50 MB and all; nobody has an answer by then
+    who = clients(tmp_path, "slow,1,10MB/s,10MB/s,,,,", "fast,9,40MB/s,10MB/s,,,,")
+    cut = federate(who, model_bytes=1e8, rounds=2, count=2, deadline_s=5.0)
+    assert cut.column("answered").tolist() == [0, 0]
+    assert cut.column("down_bytes").tolist() == [1.5e8] * 2 and cut.column("up_bytes").tolist() == [0.0] * 2
+    # a millisecond moves 10 and 40 kB
+    assert federate(who, model_bytes=1e8, rounds=1, count=2, deadline_s=1e-3).column("down_bytes") == pytest.approx(5e4)
+    # the server's 20 MB/s are 10 for each: 100 MB in 5 s
+    shared = federate(who, model_bytes=1e8, rounds=1, count=2, deadline_s=5.0, server_bytes_per_s=2e7)
+    assert shared.column("down_bytes") == pytest.approx(1e8)
+    # a quorum of one ends the round when the fast one is done: 2.5 + 9 + 10 s, when the slow one had its 100 MB
+    assert federate(who, model_bytes=1e8, rounds=1, count=2, quorum=1).column("down_bytes") == pytest.approx(2e8)
+    # moved by 4 s: the first alone for 2.5 s at 20, then both at 10
+    both = moved_by(4.0, np.full(2, 1e8), np.array([2e7, 2e7]), np.array([0.0, 2.5]), 2e7)
+    assert both == pytest.approx([6.5e7, 1.5e7])
+    assert moved_by(9e9, np.full(2, 1e8), np.array([2e7, 2e7]), np.array([0.0, 2.5]), 2e7) == pytest.approx(1e8)
 
 
 def test_draws_add_up_and_follow_weights(tmp_path: Path):

@@ -98,6 +98,19 @@ def test_fair_jobs_by_hand(tmp_path: Path):
     assert ends(alone) == {"a": 105, "part": 210}
 
 
+def test_fair_jobs_pay_for_their_shares(tmp_path: Path):
+    priced = "nodes: [{gpus: 2, kind: a, price: 3.6}, {gpus: 2, kind: b, price: 1.8}]"
+    head = "name,arrival_s,gpus,duration_s,weight"
+    # a has 400 device seconds and b 300, at 2.7 dollars an hour on average; 4 devices for 175 s are all theirs
+    found = share(cluster(tmp_path, priced), jobs(tmp_path, "a,0,4,100,1", "b,0,4,75,3", head=head), "fair")
+    assert found.cost == pytest.approx([0.30, 0.225]) and found.idle_cost == pytest.approx(0, abs=1e-12)
+    # 3 devices for 100 s, then one for 10 s; 4 devices for 205 s are paid for
+    alone = share(cluster(tmp_path, priced), jobs(tmp_path, "a,5,3,100,1", "part,200,1,10,1", head=head), "fair")
+    assert alone.cost == pytest.approx([0.225, 0.0075])
+    record = shared_record(alone, policy="fair")
+    assert (record["cost"], record["cost_of_jobs"]) == pytest.approx((4 * 205 * 2.7 / 3600, 0.2325))
+
+
 def mmc(tmp_path: Path, servers: int, load: float, count: int, seed: int) -> Shared:
     rng = np.random.default_rng(seed)
     arrival = np.cumsum(rng.exponential(1 / (load * servers), count))

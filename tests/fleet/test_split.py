@@ -84,6 +84,11 @@ def test_two_clients_by_hand():
     # the device serves the first from 4 to 8, then the second
     early = run_split(two, 1, 0.0, 2, 9.0)
     assert np.isinf(early.end_s).all() and early.round_s == 9 and early.busy_s == 5
+    # both adapters and activations came through; of the gradients of the first, sent from 8 to 10, half did
+    assert (early.up_bytes, early.down_bytes) == (40, 30)
+    # with the shared link the adapters have 10 a second together: after 1.5 s 15 of 20, and nothing went up
+    cut = run_split(two, 1, 10.0, 2, 1.5)
+    assert (cut.up_bytes, cut.down_bytes) == pytest.approx((0, 15))
     assert run_split(two, 1, 0.0, 1, np.inf).busy_s == 8
     assert run_split(two, 1, 0.0, 1, np.inf).end_s.tolist() == [12, np.inf]
 

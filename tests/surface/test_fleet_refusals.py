@@ -129,8 +129,11 @@ def test_rounds_that_nobody_answers_say_so(monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.chdir(EXAMPLES)
     assert main([*ROUNDS.split(), "--deadline", "1ms", "--json"]) == 0
     told = capsys.readouterr()
-    assert json.loads(told.out)["answered"] == 0
-    assert "no client answered in any of the 2 rounds" in told.err
+    found = json.loads(told.out)
+    assert found["answered"] == 0 and 0 < found["down_bytes"] < found["model_bytes"]
+    assert "no client answered in any of the 2 rounds" in told.err and "the fastest client needs" in told.err
+    assert main([*ROUNDS.split(), "--deadline", "1ms"]) == 0
+    assert "no answer was in time" in capsys.readouterr().out
 
 
 def test_force_is_f_and_what_is_there_is_refused_before_any_work(

@@ -88,9 +88,12 @@ def query_tables(tables: dict[str, pa.Table], sql: str) -> pa.Table:
     import duckdb
 
     with duckdb.connect(":memory:") as connection:
-        for name, table in tables.items():
-            connection.register(name, table)
         hint = f"tables: {', '.join(tables)}; `DESCRIBE {next(iter(tables))}` lists the columns of one"
+        for name, table in tables.items():
+            try:
+                connection.register(name, table)
+            except duckdb.Error as problem:
+                raise UsageError(f"table `{name}` cannot be queried: {first_line(problem)}", hint=hint) from None
         return select(connection, sql, hint=hint)
 
 

@@ -3,12 +3,42 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 
 from etude.base.errors import FormatError, UsageError
+from etude.base.results import TableSchema
+from etude.base.results import read_table as read_checked
+from etude.base.shapes import AMOUNT, COUNT, TEXT, WHOLE, of_each
 
 SUFFIXES = (".csv", ".parquet")
+LINK_STATISTICS: Final = {
+    "links": TableSchema(
+        {"link": TEXT, **of_each(COUNT, "from_ns to_ns operations"), "utilisation": AMOUNT,
+         **of_each(AMOUNT, "under_way waiting")},
+    ),
+    "visits": TableSchema({"link": TEXT, **of_each(COUNT, "operation size_bytes came_ns begin_ns end_ns")}),
+    "operations": TableSchema(
+        {**of_each(TEXT, "what group"), **of_each(COUNT, "operation size_bytes members"),
+         **of_each(WHOLE, "came_ns begin_ns end_ns")},
+    ),
+}  # fmt: skip
+"""Tables of `etude simulate --link-stats`."""
+
+
+def is_link_statistics(folder: Path) -> bool:
+    return (folder / "visits.parquet").exists()
+
+
+def read_link_statistics(folder: Path) -> dict[str, pa.Table]:
+    """The tables that `etude simulate --link-stats` wrote."""
+    hint = "`etude simulate JOB --system NAME --network flow --link-stats FOLDER` writes them"
+    known = {"etude link statistics": 1}
+    return {
+        name: read_checked(folder / f"{name}.parquet", schema, "statistics of links", hint=hint, known=known)
+        for name, schema in LINK_STATISTICS.items()
+    }
 
 
 def is_table(path: Path) -> bool:

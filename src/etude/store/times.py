@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.base.errors import FormatError, MismatchError, UsageError
+from etude.base.results import open_table
 from etude.kernels.arrays import I64
 from etude.model.job import Job
 from etude.model.run import Run
@@ -59,13 +60,10 @@ def _table(path: Path) -> pa.Table:
         raise UsageError(f"{path}: {what}", hint="`etude simulate JOB --timing FILE` writes one")
     try:
         if path.suffix == ".parquet":
-            from pyarrow import parquet
+            return open_table(path, "a table of times")
+        from pyarrow import csv
 
-            found = parquet.read_table(path)
-        else:
-            from pyarrow import csv
-
-            found = csv.read_csv(path)
+        found = csv.read_csv(path)
         list(found.column_names)  # decodes them
     except (pa.ArrowException, UnicodeDecodeError) as problem:
         raise FormatError(f"is not a table of times: {problem}", path=path) from None

@@ -104,7 +104,13 @@ def _plain(value: Any) -> Any:
 
 
 def columns_of(found: Answer) -> dict[str, Any]:
-    return {} if found["error"] else dict(json.loads(found["answers"][0]["out"]))
+    """The columns that a function returned. Raises UsageError if the answer holds none."""
+    if found["error"]:
+        return {}
+    try:
+        return dict(json.loads(found["answers"][0]["out"]))
+    except (IndexError, TypeError, ValueError, RecursionError):
+        raise UsageError("a stored answer holds no columns", hint="--fresh, or another folder") from None
 
 
 # -- where it runs -----------------------------------------------------------------------------------------------------

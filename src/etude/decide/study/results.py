@@ -1,20 +1,34 @@
 """What tasks have answered, by key: one Parquet file, and next to it, while a study runs, a journal that a kill leaves
-whole but for its last line."""
+whole but for its last line.
+
+Each answer has a digest, so that one that was damaged is not taken for what a command said: in the file it is refused,
+in the journal it is asked again.
+"""
 
 import fcntl
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
-from etude.base.errors import UsageError
+from etude.base.errors import FormatError, UsageError
 from etude.base.files import writing
+from etude.base.results import TableSchema, marked, read_table
+from etude.base.shapes import TEXT, WHOLE, Place, check_value, keys, of_each, several
 from etude.decide.study.tasks import Answer
 
 FILE = "results.parquet"
 JOURNAL = "results.journal"
 FIELDS = ("commands", "answers", "error")
+FORMAT: Final = "etude answers 2"
+"""Version 1 had no digests and no mark."""
+TABLE: Final = TableSchema(of_each(TEXT, "key commands answers error") | {"digest": TEXT.if_there()})
+ROW: Final = keys(
+    **of_each(TEXT, "key commands error"), answers=several(keys(code=WHOLE, out=TEXT)), digest=TEXT.if_there()
+)
+HINT: Final = "remove it, or use another --out"
 
 
 class Results:
@@ -33,7 +47,8 @@ class Results:
     def keep(self, key: str, commands: str, found: Answer) -> None:
         self._known[key] = {"commands": commands, "answers": found["answers"], "error": found["error"]}
         if self._journal is not None:
-            self._journal.write(json.dumps({"key": key, **self._known[key]}) + "\n")
+            row = {"key": key, **self._known[key]}
+            self._journal.write(json.dumps(row | {"digest": _digest(row)}) + "\n")
             self._journal.flush()
 
     def items(self) -> list[tuple[str, Answer]]:
@@ -79,24 +94,28 @@ def settle(folder: Path, results: Results) -> None:
         "commands": [found["commands"] for _, found in rows],
         "answers": [json.dumps(found["answers"]) for _, found in rows],
         "error": [found["error"] for _, found in rows],
+        "digest": [_digest({"key": key, **found}) for key, found in rows],
     }
     table = pa.table({name: pa.array(values, pa.string()) for name, values in columns.items()})
     with writing(folder / FILE, force=True) as path:
-        pq.write_table(table, path, compression="zstd")
+        pq.write_table(marked(table, FORMAT), path, compression="zstd")
     (folder / JOURNAL).unlink(missing_ok=True)
 
 
 def _table(path: Path) -> dict[str, Answer]:
-    if not path.is_file():
+    if not path.exists():
         return {}
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        rows = pq.read_table(path, columns=["key", *FIELDS]).to_pylist()
-    except (pa.ArrowException, OSError):
-        raise UsageError("is not a file of a study", where=str(path), hint="remove it, or use another --out") from None
-    return {row["key"]: _record(row | {"answers": json.loads(row["answers"])}) for row in rows}
+    table = read_table(path, TABLE, "a file of a study", hint=HINT, known={"etude answers": 2})
+    found: dict[str, Answer] = {}
+    for number, row in enumerate(table.to_pylist()):
+        place = Place(str(path), f"row {number}", HINT)
+        try:
+            whole = row | {"answers": json.loads(row["answers"])}
+        except (ValueError, RecursionError):
+            raise place.wrong("`answers` is not JSON") from None
+        _check(whole, place)
+        found[row["key"]] = _record(whole)
+    return found
 
 
 def _lines(journal: IO[str]) -> dict[str, Answer]:
@@ -105,11 +124,23 @@ def _lines(journal: IO[str]) -> dict[str, Answer]:
     for line in journal:
         try:
             row: Any = json.loads(line)
-        except ValueError:
-            continue  # empty, or cut off by a kill
-        if isinstance(row, dict) and {"key", *FIELDS} <= set(row):
-            found[row["key"]] = _record(row)
+            _check(row, Place(JOURNAL))
+        except (ValueError, RecursionError, FormatError):
+            continue  # empty, cut off by a kill, or damaged: it is asked again
+        found[row["key"]] = _record(row)
     return found
+
+
+def _check(row: Any, place: Place) -> None:
+    """Raises FormatError if an answer is damaged; one without a digest is checked for its types alone."""
+    check_value(row, ROW, place)
+    if row.get("digest", "") not in ("", _digest(row)):
+        raise place.wrong("the answer is not the one that was stored")
+
+
+def _digest(row: Mapping[str, Any]) -> str:
+    whole = json.dumps([row[name] for name in ("key", *FIELDS)], sort_keys=True)
+    return hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def _record(row: Mapping[str, Any]) -> Answer:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
-from etude.base.errors import FormatError
+from etude.base.results import format_of, read_json
+from etude.base.shapes import TEXT, Place, Shape, check_value, keys, several, shown
 
 VERSION: Final = 1
 PARTS: Final = ("device", "link", "host", "replay")
@@ -59,25 +59,23 @@ def write_node(node: QualifiedNode, path: str | PathLike[str]) -> None:
     Path(path).write_text(text + "\n")
 
 
+FIGURE: Final = keys(
+    name=TEXT, part=Shape("text", among=PARTS), unit=TEXT, value=Shape("number", least=1e-30),
+    spread=Shape("number", least=0.0).if_there(), device=TEXT.if_there(),
+)  # fmt: skip
+SHAPE: Final = keys(name=TEXT, about=keys(), figures=several(FIGURE.alone()))
+WHAT: Final = "a file of node figures"
+HINT: Final = "`etude qualify -o node.json` writes one"
+
+
 def read_node(path: str | PathLike[str]) -> QualifiedNode:
-    try:
-        found = json.loads(Path(path).read_text())
-        if found["format"] != "etude node" or found["version"] != VERSION:
-            raise FormatError(f"has version {found['version']} of a node's figures", path=path, hint="measure it again")
-        figures = tuple(_figure(entry) for entry in found["figures"])
-        node = QualifiedNode(str(found["name"]), figures, dict(found["about"]))
-    except OSError as problem:
-        raise FormatError(str(problem.strerror or problem).lower(), path=path) from None
-    except (KeyError, TypeError, ValueError) as problem:
-        hint = "`etude qualify -o node.json` writes one"
-        raise FormatError(f"is not a file of node figures: {problem}", path=path, hint=hint) from None
-    for figure in figures:
-        if figure.part not in PARTS or not 0 < figure.value < math.inf or not 0 <= figure.spread < math.inf:
-            raise FormatError(f"figure `{figure.name}` has part `{figure.part}`, value {figure.value}", path=path)
-    return node
-
-
-def _figure(entry: dict[str, Any]) -> NodeFigure:
-    numbers = {key: float(entry[key]) for key in ("value", "spread") if key in entry}
-    words = {key: str(value) for key, value in entry.items() if key not in numbers}
-    return NodeFigure(**words, **numbers)  # type: ignore[arg-type]
+    """The figures in a file. Raises FormatError."""
+    found = read_json(Path(path), WHAT, HINT)
+    place = Place(str(path), hint=HINT)
+    if not isinstance(found, dict):
+        raise place.wrong(f"is not {WHAT}: expected keys and values, not {shown(found)}")
+    form = f"{found.get('format')} {found.get('version')}"
+    format_of(form, {"etude node": VERSION}, Path(path), WHAT, HINT)
+    check_value(found, SHAPE, place)
+    figures = tuple(NodeFigure(**(entry | {"value": float(entry["value"])})) for entry in found["figures"])
+    return QualifiedNode(found["name"], figures, found["about"])

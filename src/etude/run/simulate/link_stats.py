@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.base.results import marked
 from etude.kernels.arrays import F64, I64
 from etude.machine.topology import Topology
 from etude.model.match import WORLD
@@ -42,7 +43,8 @@ class LinkStats:
 
         Path(folder).mkdir(parents=True, exist_ok=True)
         for name in LinkStats.__slots__:
-            pq.write_table(getattr(self, name), Path(folder) / f"{name}.parquet", compression="zstd")
+            table = marked(getattr(self, name), "etude link statistics 1")
+            pq.write_table(table, Path(folder) / f"{name}.parquet", compression="zstd")
 
 
 def room_for_visits(carried: Table, transfers: I64, most_hops: int) -> Table:

@@ -70,7 +70,7 @@ def _cards(record: dict[str, Any]) -> tuple[Figure, ...]:
     if record["cache_hit_tokens"]:
         share = record["cache_hit_tokens"] / record["prompt_tokens"]
         found.append(Figure("Prefix-cache hits", words.percent(share), "of prompt tokens"))
-    if record["energy_j"] is not None:
+    if record["energy_j"]:
         idle = words.percent(record["idle_energy_j"] / record["energy_j"])
         found.append(Figure("Energy", _energy(record["energy_j"]), f"{idle} of it while idle"))
     return tuple(found)

@@ -13,12 +13,21 @@ from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.base.files import csv_rows
+from etude.base.results import TableSchema, read_table
+from etude.base.shapes import AMOUNT, COUNT, FLAG, SECONDS, TEXT, of_each
 from etude.kernels.arrays import F64, I64
 from etude.world.fleet.faults import Effect, FaultKind, Faults, Scope, units_of
 
 MOST: Final = 5_000_000
 EFFECTS: Final = tuple(e for e in Effect if e)
 SCOPES: Final = tuple(s for s in Scope if s)
+TABLE: Final = TableSchema(
+    of_each(SECONDS.or_none(), "time_s duration_s notice_s detect_s")
+    | of_each(TEXT.or_none(), "name effect scope group")
+    | of_each(COUNT.or_none(), "node nodes")
+    | {"factor": AMOUNT.or_none(), "hit": FLAG.or_none()}
+)
+"""Of a Parquet file."""
 COLUMNS: Final = ("time_s", "name", "effect", "scope", "node", "nodes", "duration_s", "factor", "notice_s", "detect_s")
 
 
@@ -112,10 +121,7 @@ def given_up(events: FleetEvents, now_ns: int) -> FleetEvents:
 
 def read_events(path: str | PathLike[str], *, nodes: int) -> FleetEvents:
     """A CSV, or the `events.parquet` of a fleet: `time_s` and those other columns that differ from the defaults."""
-    try:
-        rows = _rows(path)
-    except (OSError, pa.ArrowException) as problem:
-        raise UsageError(f"cannot be read: {str(problem).splitlines()[0]}", where=str(path)) from None
+    rows = _rows(path)
     names: dict[str, int] = {}
     out = np.empty((len(rows), 10))
     for number, row in enumerate(rows):
@@ -140,19 +146,22 @@ def read_events(path: str | PathLike[str], *, nodes: int) -> FleetEvents:
 
 
 def _rows(path: str | PathLike[str]) -> list[dict[str, Any]]:
-    if str(path).endswith(".parquet"):
-        import pyarrow.parquet as pq
-
-        table = pq.read_table(path)
-        columns, rows = table.column_names, table.to_pylist()
-    else:
+    if not str(path).endswith(".parquet"):
         columns, rows = csv_rows(path)
+        _check_columns(columns, str(path))
+        return rows
+    table = read_table(Path(path), TABLE, "a table of events", hint=f"known: {', '.join(COLUMNS)}")
+    _check_columns(table.column_names, str(path))
+    found: list[dict[str, Any]] = table.to_pylist()
+    return found
+
+
+def _check_columns(columns: list[str], where: str) -> None:
     if "time_s" not in columns:
-        raise UsageError("has no column `time_s`", where=str(path), hint=f"known: {', '.join(COLUMNS)}")
+        raise UsageError("has no column `time_s`", where=where, hint=f"known: {', '.join(COLUMNS)}")
     known = {*COLUMNS, "hit", "group"}
     if unknown := [name for name in columns if name not in known]:
-        raise UsageError(f"unknown column `{unknown[0]}`", where=str(path), hint=f"known: {', '.join(COLUMNS)}")
-    return rows
+        raise UsageError(f"unknown column `{unknown[0]}`", where=where, hint=f"known: {', '.join(COLUMNS)}")
 
 
 def _one_of(text: str, known: tuple[Any, ...], what: str, where: str) -> int:

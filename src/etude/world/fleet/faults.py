@@ -6,7 +6,8 @@
     open_faults("kill:at=50s,every=50s,times=32")                    # at fixed times
 
 A kind strikes one node, a group of neighbours, or only the processes. Its rate is that of one unit: a GPU, a node, a
-group, or the whole job.
+group, or the whole job. A node that is down does not fail: `mtbf` is the mean time in the job until its next fault, and
+what is drawn for the time in which it is down, or being replaced, has no effect.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class FaultKind:
     name: str = figure("text", "name")
     scope: Scope = figure("choice", "what fails: process, gpu, node, rack, switch, all", Scope.NODE, of=Scope)
     effect: Effect = figure("choice", "stop, slow, preempt, storage", Effect.STOP, of=Effect)
-    mtbf_ns: float = figure("time", "mean time between faults of one unit", 0.0, zero=True)
+    mtbf_ns: float = figure("time", "mean time in use until the next fault of one unit", 0.0, zero=True)
     per: Per = figure("choice", "the unit: gpu, node, group, job; default: as the scope", Per.NONE, of=Per)
     seen: int = figure("count", "number of faults in the mix's `observed`, instead of mtbf", 0, zero=True)
     at_ns: float = figure("time", "time of the first fault, if faults occur at fixed times", 0.0, zero=True)

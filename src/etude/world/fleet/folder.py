@@ -5,6 +5,8 @@
 | events | each fault |
 | states | each stretch of time that the job spent in one state |
 | jobs | each job |
+
+`outcomes.py` has the types and ranges that are read, by kind of outcome.
 """
 
 from __future__ import annotations
@@ -17,30 +19,27 @@ from typing import Any, Final
 import pyarrow as pa
 
 from etude.base.errors import FormatError
-from etude.base.files import writing
+from etude.base.results import read_head, read_results, write_results
+from etude.base.shapes import shown
+from etude.world.fleet.outcomes import ABOUT, NAME, OUTCOMES, VERSION, outcome_of
 
 RECORD: Final = "fleet.json"
-FORMAT: Final = "etude fleet 1"
+HINT: Final = "`etude fleet ... -o FOLDER` writes one"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FleetFolder:
     record: dict[str, Any]
     tables: dict[str, pa.Table]
+    outcome: str
+    """One of OUTCOMES."""
 
 
 def write_fleet(
     tables: dict[str, pa.Table], record: dict[str, Any], path: str | PathLike[str], *, force: bool = False
 ) -> None:
-    import msgspec
-    import pyarrow.parquet as pq
-
-    with writing(path, force=force) as place:
-        place.mkdir()
-        for name, table in tables.items():
-            pq.write_table(table, place / f"{name}.parquet", compression="zstd")
-        whole = {"format": FORMAT, "tables": sorted(tables), **record}
-        (place / RECORD).write_bytes(msgspec.json.format(msgspec.json.encode(whole)) + b"\n")
+    outcome = outcome_of(record, tables)
+    write_results(path, RECORD, OUTCOMES[outcome], {"outcome": outcome, **record}, tables, force=force)
 
 
 def is_fleet(path: str | PathLike[str]) -> bool:
@@ -48,16 +47,11 @@ def is_fleet(path: str | PathLike[str]) -> bool:
 
 
 def read_fleet(path: str | PathLike[str]) -> FleetFolder:
-    import msgspec
-    import pyarrow.parquet as pq
-
-    place = Path(path)
-    try:
-        record = msgspec.json.decode((place / RECORD).read_bytes())
-        kind = record.pop("format", None) if isinstance(record, dict) else None
-        if kind != FORMAT:
-            raise FormatError("is not a fleet run that this version knows", path=place / RECORD)
-        tables = {str(name): pq.read_table(place / f"{name}.parquet") for name in record.pop("tables")}
-    except (OSError, KeyError, TypeError, msgspec.DecodeError, pa.ArrowException) as problem:
-        raise FormatError(f"is not a fleet run: {str(problem).splitlines()[0]}", path=path) from None
-    return FleetFolder(record, tables)
+    """What a folder holds, checked. Raises FormatError."""
+    head = read_head(Path(path) / RECORD, {NAME: VERSION}, ABOUT, HINT)
+    outcome = outcome_of(head.record, head.rows) if head.version == 1 else head.record.pop("outcome", None)
+    if not isinstance(outcome, str) or outcome not in OUTCOMES:
+        raise FormatError(
+            f"is not {ABOUT}: unknown outcome {shown(outcome)}", path=head.file, hint=f"known: {', '.join(OUTCOMES)}"
+        )
+    return FleetFolder(*read_results(head, OUTCOMES[outcome]), outcome)

@@ -9,14 +9,18 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from etude.base.errors import FormatError
+from etude.base.results import TableSchema, read_table
+from etude.base.shapes import COUNT, SECONDS, of_each
 from etude.capture.ingest.requests.measured import MeasuredRequests, completed, floats
 
 FILE: Final = "requests.parquet"
-NEEDED: Final = (
-    "request", "arrival_s", "prompt", "output", "first_token_s", "finish_s", "queued_s", "scheduled_s",
-    "cache_hit_tokens",
-)  # fmt: skip
+TABLE: Final = TableSchema(
+    of_each(COUNT, "request prompt output cache_hit_tokens")
+    | of_each(SECONDS, "arrival_s first_token_s finish_s queued_s scheduled_s"),
+    ordered=(("arrival_s", "first_token_s", "finish_s"),),
+)
+KNOWN: Final = {"etude served": 2, "etude images": 2, "etude requests": 1}
+HINT: Final = "etude serve ... --requests-out FILE"
 
 
 def is_served(path: Path) -> bool:
@@ -29,16 +33,8 @@ def is_served(path: Path) -> bool:
 
 
 def read_served(path: Path) -> MeasuredRequests:
-    import pyarrow.parquet as pq
-
-    try:
-        found = pq.read_table(path / FILE if path.is_dir() else path)
-    except (OSError, pa.ArrowException) as problem:
-        raise FormatError(f"cannot be read: {str(problem).splitlines()[0]}", path=path) from None
-    lacking = [name for name in NEEDED if name not in found.column_names]
-    if lacking:
-        raise FormatError(f"no column `{lacking[0]}`", path=path, hint="etude serve ... --requests-out FILE")
-    time = {name: floats(found, name) for name in NEEDED if name.endswith("_s")}
+    found = read_table(path / FILE if path.is_dir() else path, TABLE, "predicted requests", hint=HINT, known=KNOWN)
+    time = {name: floats(found, name) for name in TABLE.columns if name.endswith("_s")}
     table = completed(
         pa.table(
             {

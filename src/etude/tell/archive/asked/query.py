@@ -71,6 +71,7 @@ def run(given: QueryInputs) -> "tuple[pa.Table, bool]":
 
 def _tables(path: Path) -> "dict[str, pa.Table]":
     """The tables of what `etude fleet`, `etude serve` or `etude simulate --links` wrote."""
+    from etude.store.tables import read_link_statistics
     from etude.world.fleet import is_fleet, read_fleet
     from etude.world.serve.stored import read_served
 
@@ -78,9 +79,7 @@ def _tables(path: Path) -> "dict[str, pa.Table]":
         return read_fleet(path).tables
     if (path / "served.json").is_file():
         return read_served(path).tables
-    import pyarrow.parquet as pq
-
-    return {p.stem: pq.read_table(p) for p in path.glob("*.parquet")}
+    return read_link_statistics(path)
 
 
 def answer(found: Any) -> dict[str, Any]:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 Named: TypeAlias = tuple[Run, str]
 What: TypeAlias = "Run | str | os.PathLike[str] | Sequence[Run | str | os.PathLike[str]]"
 BY = f"Etude {__version__}"
+SIDE_BY_SIDE = ("train", "jobs", "rl", "jobs and rl")
+"""Outcomes of fleets whose hours are shown next to each other, whichever of these they are."""
 FORMATS = (".gz", ".zst", ".json", ".et", ".pt.trace", ".kineto", "_kineto")
 
 
@@ -112,7 +114,7 @@ def _fleet(paths: Sequence[Path], title: str) -> Any:
     from etude.world.fleet import read_fleet
 
     found = [(plain(path), read_fleet(path)) for path in paths]
-    if len({("rounds" in folder.tables, folder.record.get("kind")) for _, folder in found}) > 1:
+    if len({None if folder.outcome in SIDE_BY_SIDE else folder.outcome for _, folder in found}) > 1:
         raise UsageError("fleets of different kinds cannot be shown on one page", hint="write one page for each")
     runs = [(name, folder.record, folder.tables) for name, folder in found]
     return fleet_page(runs, title=title or " and ".join(name for name, _ in found), made_by=BY)

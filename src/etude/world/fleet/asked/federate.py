@@ -71,7 +71,9 @@ def readable(record: dict[str, Any]) -> dict[str, Any]:
     rows: dict[str, Any] = {
         "rounds": f"{record['rounds']:,} in {record['duration_s'] / 3600:,.2f} h",
         "time per round": f"mean {each['mean']:,.2f} s, p50 {each['p50']:,.2f} s, p99 {each['p99']:,.2f} s",
-        "answers": f"{record['answered']:,} of {record['drawn']:,} clients asked",
+        "answers": f"{record['answered']:,} of {record['drawn']:,} clients asked"
+        if record["answered"]
+        else f"none: {record['drawn']:,} clients asked, and no answer was in time",
         "bytes": f"{record['down_bytes'] / 1e9:,.2f} GB down, {record['up_bytes'] / 1e9:,.2f} GB up",
         "clients": f"{record['clients']:,}, {record['never_taken']:,} of them never selected",
         "rounds per client": f"{taken['min']:,} to {taken['max']:,}, variance {taken['variance']:,.2f}",

@@ -63,7 +63,8 @@ class TrainRequest:
     days: float = figure("number", "how long the job runs", 30.0, zero=True, panel=JOB)
     faults: str = figure(
         "text",
-        "`llama3`, `node:mtbf=2000h,repair=4h;slow:...`, a YAML of kinds, a CSV of events; default: none",
+        "`llama3`, `node:mtbf=2000h,repair=4h;slow:...`, a YAML of kinds, a CSV of events; default: none. A node that "
+        "is down does not fail: `mtbf` counts while it is in the job",
         "",
         like=["llama3", "slow:mtbf=30d,factor=1.5,duration=1h"],
         panel=JOB,

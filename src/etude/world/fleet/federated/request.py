@@ -17,7 +17,7 @@ from etude.world.fleet.days.request import MODEL_HELP
 from etude.world.fleet.federated.clients import Clients, drawn_clients, read_clients
 from etude.world.fleet.federated.presence import GroupPresence
 from etude.world.fleet.federated.results import Federated
-from etude.world.fleet.federated.rounds import federate
+from etude.world.fleet.federated.rounds import fastest_s, federate
 from etude.world.fleet.federated.shares import PARTS, trained
 from etude.world.fleet.federated.splits import planned
 from etude.world.fleet.federated.swarm import Swarm
@@ -408,8 +408,11 @@ def run_rounds(given: RoundsInputs, *, together: GroupPresence | None = None, sp
     if not found.column("answered").any():
         notes.append(
             f"no client answered in any of the {given.rounds:,} rounds: the deadline of {given.deadline_s:g} s is too "
-            "early, and nothing was trained; bytes down are those of updates that were being sent"
+            "early, and nothing was trained; bytes down are those that were sent until then"
         )
+        if given.swarm is None and split is None:
+            least = fastest_s(who, model_bytes=weights, steps=given.steps)
+            notes.append(f"the fastest client needs {least:,.3g} s for an answer, or more")
     return Rounds(found, weights, tuple(notes))
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from etude.base.errors import UsageError
 from etude.kernels.arrays import I64, Bool
 from etude.world.fleet.federated.clients import Clients
-from etude.world.fleet.federated.links import finished
+from etude.world.fleet.federated.links import finished, moved_by
 from etude.world.fleet.federated.presence import GroupPresence, presence
 from etude.world.fleet.federated.results import Federated
 from etude.world.fleet.federated.sampling import SAMPLES, ClientStatistics, sampled
@@ -54,8 +54,9 @@ class Round:
     last: int
     """Client that ended it; -1: the deadline did."""
     down_bytes: float
+    """Bytes that were sent before it ended."""
     up_bytes: float
-    """Bytes of answers that counted."""
+    """Bytes of answers that counted; for split clients and in a swarm, bytes that were sent before it ended."""
     warm_s: float = 0.0
     bound_s: float = 0.0
     delivered: float = 1.0
@@ -122,6 +123,12 @@ def _check(clients: Clients, rules: RoundRules) -> None:
         raise UsageError("in a swarm all clients must train all weights", hint="--train full, or --share server")
 
 
+def fastest_s(clients: Clients, *, model_bytes: float, steps: int) -> float:
+    """The shortest time in which a client can answer a server whose link has no limit."""
+    down, up = model_bytes / clients.down_bytes_per_s, clients.share * model_bytes / clients.up_bytes_per_s
+    return float((down + steps * clients.step_s * work(clients.share) + up).min())
+
+
 def _patient(rules: RoundRules, chosen: I64, silent: Bool) -> None:
     if silent.any() and not rules.deadline_s and len(chosen) - int(silent.sum()) < (rules.quorum or len(chosen)):
         raise UsageError(
@@ -147,7 +154,10 @@ def _served(clients: Clients, rules: RoundRules, chosen: I64, silent: Bool, rng:
     if not np.isfinite(end):
         raise UsageError("a round has too few clients to end", hint="--deadline 10min, or use a smaller --quorum")
     on_time = back <= end
-    return Round(end, chosen[on_time], last, len(chosen) * rules.model_bytes, float(size[on_time].sum()))
+    sent = len(chosen) * rules.model_bytes
+    if (got > end).any():  # the round ends before they have the weights
+        sent = float(moved_by(end, whole, clients.down_bytes_per_s[chosen], np.zeros(len(chosen)), limit).sum())
+    return Round(end, chosen[on_time], last, sent, float(size[on_time].sum()))
 
 
 def _cut(clients: Clients, rules: RoundRules, chosen: I64, silent: Bool, rng: np.random.Generator) -> Round:

@@ -211,6 +211,15 @@ def _advance(work: ClientWork, state: ClientState, slow: Any, now: float, limit:
 
 
 @kernel
+def _unsent(work: ClientWork, state: ClientState, i: int, now: float, limit: float) -> float:
+    """Bytes of a client's transfer that are not sent when the round ends."""
+    if limit:
+        return max(state.left[i], 0.0) if state.moving[0, i] or state.moving[1, i] else 0.0
+    rate = work.up[i] if state.phase[i] in (UP, SEND) else work.down[i]
+    return max(state.then[i] - now, 0.0) * rate if state.then[i] < np.inf else 0.0
+
+
+@kernel
 def _run(work: ClientWork, slow: Any, devices: int, limit: float, wanted: int, until: float) -> Any:
     n, now = len(work.up), 0.0
     state = ClientState(
@@ -231,4 +240,7 @@ def _run(work: ClientWork, slow: Any, devices: int, limit: float, wanted: int, u
     for i in range(n):
         if state.phase[i] == SERVED and state.then[i] > now:
             state.total[BUSY] -= min(state.then[i], until) - now
+        if state.phase[i] in (FETCH, UP, DOWN, SEND):
+            way = 0 if state.phase[i] in (UP, SEND) else 1
+            state.total[SENT + way] -= _unsent(work, state, i, now, limit)
     return state.end, now, state.total

@@ -1,7 +1,8 @@
 """Fair shares: devices in proportion to weights, no job more than it requests, and none idle while a job wants more.
 
 Shares change when a job arrives or ends and are exact in between: max-min shares with weights, as in generalised
-processor sharing. Placement is ignored, so no device is lost to fragmentation; jobs without devices do not wait.
+processor sharing. Placement is ignored, so no device is lost to fragmentation; jobs without devices do not wait. A job
+pays for its share over time, at the mean price of a device; what no job holds is paid for too, as idle.
 """
 
 from __future__ import annotations
@@ -69,5 +70,7 @@ def run_fair(cluster: Cluster, jobs: Jobs, refused: list[int]) -> Shared:
         used = float(np.minimum(devices[active].sum(), capacity))
         out.series.append((round(now), len(active), 0, used))
     hourly = float(cluster.price @ cluster.gpus)
-    out.idle_cost = hourly * (out.series[-1][0] - int(jobs.arrival_ns.min())) / 3.6e12
+    out.cost[:] = out.service_ns * (hourly / capacity if capacity else 0.0) / 3.6e12
+    all_of_it = hourly * (out.series[-1][0] - int(jobs.arrival_ns.min())) / 3.6e12
+    out.idle_cost = all_of_it - float(out.cost.sum())
     return out

@@ -143,10 +143,11 @@ def _write_requests(found: TextServed, place: Place) -> None:
     import pyarrow.parquet as pq
 
     from etude.base.files import writing
+    from etude.base.results import marked
     from etude.world.serve.results import request_table
 
     with writing(place.path, force=place.force) as temporary:
-        pq.write_table(request_table(found.points[-1][1]), temporary, compression="zstd")
+        pq.write_table(marked(request_table(found.points[-1][1]), "etude requests 1"), temporary, compression="zstd")
     say(f"wrote {place.path}")
 
 

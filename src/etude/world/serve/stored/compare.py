@@ -42,4 +42,4 @@ def _numbers(record: dict[str, Any], before: str = "") -> Iterator[tuple[str, fl
         if isinstance(value, dict):
             yield from _numbers(value, f"{before}{name}.")
         elif value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
-            yield before + name, value
+            yield before + name, None if value is None else float(value)

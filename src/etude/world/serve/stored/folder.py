@@ -13,7 +13,8 @@ For a workflow the record is that of `etude serve workflow --json`, and the tabl
 | sessions | each session |
 | tasks | each call of a model or a tool |
 
-For images (`etude serve images`) the tables are `requests` and `tasks`: tasks of groups of devices.
+For images (`etude serve images`) the tables are `requests` and `tasks`: tasks of groups of devices. `schema.py` has the
+types and ranges that are read.
 """
 
 from __future__ import annotations
@@ -26,24 +27,18 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from etude.base.errors import FormatError, UsageError
-from etude.base.files import writing
+from etude.base.errors import UsageError
+from etude.base.results import read_head, read_results, write_results
 from etude.world.serve.images.results import image_tables
 from etude.world.serve.images.serving import ServedImages
 from etude.world.serve.results import request_table
 from etude.world.serve.serving import Served
+from etude.world.serve.stored.schema import ABOUT, IMAGES, SCHEMAS, SERVED, WORKFLOW
 from etude.world.serve.workflow.results import session_table, task_table
 from etude.world.serve.workflow.run import WorkflowRun
 
 RECORD: Final = "served.json"
-FORMAT: Final = "etude served 1"
-WORKFLOW: Final = "etude workflow 1"
-IMAGES: Final = "etude images 1"
-TABLES: Final = {
-    FORMAT: ("requests", "passes", "replicas"),
-    WORKFLOW: ("sessions", "tasks"),
-    IMAGES: ("requests", "tasks"),
-}
+HINT: Final = "`etude serve ... -o FOLDER` writes one"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,42 +69,21 @@ def write_served(
 ) -> None:
     """`record` is the summary, with the settings."""
     if isinstance(served, ServedImages):
-        _write(image_tables(served), {"format": IMAGES, **record}, path, force=force)
+        write_results(path, RECORD, IMAGES, record, image_tables(served), force=force)
         return
     if served.passes is None:
         raise UsageError("the passes of this stream were not kept")
     tables = {"requests": request_table(served), "passes": served.passes, "replicas": replica_table(served)}
-    _write(tables, {"format": FORMAT, **record}, path, force=force)
+    write_results(path, RECORD, SERVED, record, tables, force=force)
 
 
 def write_workflow(ran: WorkflowRun, record: dict[str, Any], path: str | PathLike[str], *, force: bool = False) -> None:
     """`record` is the summary, with the settings."""
     tables = {"sessions": session_table(ran), "tasks": task_table(ran)}
-    _write(tables, {"format": WORKFLOW, **record}, path, force=force)
-
-
-def _write(tables: dict[str, pa.Table], record: dict[str, Any], path: str | PathLike[str], *, force: bool) -> None:
-    import msgspec
-    import pyarrow.parquet as pq
-
-    with writing(path, force=force) as place:
-        place.mkdir()
-        for name, table in tables.items():
-            pq.write_table(table, place / f"{name}.parquet", compression="zstd")
-        (place / RECORD).write_bytes(msgspec.json.format(msgspec.json.encode(record)) + b"\n")
+    write_results(path, RECORD, WORKFLOW, record, tables, force=force)
 
 
 def read_served(path: str | PathLike[str]) -> ServedFolder:
-    import msgspec
-    import pyarrow.parquet as pq
-
-    place = Path(path)
-    try:
-        record = msgspec.json.decode((place / RECORD).read_bytes())
-        kind = record.pop("format", None) if isinstance(record, dict) else None
-        if kind not in TABLES:
-            raise FormatError("is not a served stream that this version knows", path=place / RECORD)
-        tables = {name: pq.read_table(place / f"{name}.parquet") for name in TABLES[kind]}
-    except (OSError, msgspec.DecodeError, pa.ArrowException) as problem:
-        raise FormatError(f"is not a served stream: {str(problem).splitlines()[0]}", path=path) from None
-    return ServedFolder(record, tables)
+    """What a folder holds, checked. Raises FormatError."""
+    head = read_head(Path(path) / RECORD, {name: one.version for name, one in SCHEMAS.items()}, ABOUT, HINT)
+    return ServedFolder(*read_results(head, SCHEMAS[head.name]))
