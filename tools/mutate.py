@@ -184,7 +184,8 @@ def covered(at: Checkout, room: str) -> Covered:
     """Recorded now, as far as a file of tests or the room has changed since."""
     folder, kept = at.room(room), at.cache / f"covering-{room}.json"
     known = json.loads(kept.read_text("utf-8")) if kept.exists() else {}
-    helpers = [*(at.root / path for path in at.sources(folder)), *sorted((at.root / "tests").glob("*.py"))]
+    beside = [path for path in sorted((at.root / "tests").glob("*.py")) if not path.name.startswith("test_")]
+    helpers = [*(at.root / path for path in at.sources(folder)), *beside]
     base, found = digest(helpers), Covered(imports=importers(at, folder))
     for file in sorted((at.root / "tests" / room).glob("test_*.py")):
         name, key = str(file.relative_to(at.root)), base + digest([file])
