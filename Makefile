@@ -2,7 +2,7 @@
 #   make demo            see it work          make test            run the tests (both with PyTorch: TORCH=1)
 #   make check           lint, format, types  make bench           the table of docs/benchmarks.md
 #   make docs            the site, in site/   make clean           remove what was made
-#   make wheel           build and try it
+#   make wheel           build and try it     make mutants         wrong numbers that no test notices
 
 PYTHON ?= python3
 VENV   := .venv
@@ -25,7 +25,7 @@ DOCS_STAMP  := $(VENV)/.docs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo install test browser check format bench docs wheel clean
+.PHONY: help demo install test browser check format bench mutants docs wheel clean
 
 help:
 	@sed -n '2,5s/^#   //p' Makefile
@@ -91,6 +91,13 @@ format: $(DEV_STAMP)
 bench: $(DEV_STAMP)
 	@$(BIN)/python benchmarks/release.py run
 	@$(BIN)/python benchmarks/release.py table --write
+
+# Mutants of sources by seed, each run against the tests that cover its line; ROOM="serve fleet" names folders of tests.
+N    ?= 40
+SEED ?= 1
+ROOM ?= serve fleet search
+mutants: $(DEV_STAMP)
+	@$(BIN)/python tools/mutate.py $(ROOM) --count $(N) --seed $(SEED) $(ARGS)
 
 # docs/generate.py writes the pages that are made from the code, docs/pictures.py draws the pictures.
 docs: $(DOCS_STAMP)

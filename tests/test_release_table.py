@@ -12,6 +12,8 @@ import release
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = {
     "big_jobs",
+    "command_files",
+    "command_grammar",
     "conformance_foreign",
     "conformance_formulas",
     "conformance_programs",

@@ -32,6 +32,12 @@ def served(recover: str = "shrink", **given):
     return serve_group(ExpertPrices(MODEL, SYSTEM, 4, 64), group, ranks=4, recover=recover, recovery=TIMES)
 
 
+def test_sequences_that_do_not_fit_are_refused_unless_that_is_not_checked():
+    """A million tokens of each of 10,000 sequences, with 32 + 64 numbers of two bytes in three layers: 5.8 TB."""
+    with pytest.raises(UsageError, match="10000 sequences of 1,000,000 tokens take"):
+        ExpertPrices(MODEL, SYSTEM, 10_000, 1_000_000).at(4, 3, 1.0)
+
+
 def test_every_rank_has_as_much_and_copies_are_on_other_nodes():
     place = spread(8, 4, 4, 2)  # four experts once and four twice: 4 and 4 halves
     assert place.shape == (4, 3) and loads_of(place, 8).tolist() == [2.0] * 4

@@ -8,7 +8,7 @@ import pytest
 
 from etude.base.errors import UsageError
 from etude.surface.cli import main
-from etude.world.fleet.functions.costs import ExpertPieces, cut
+from etude.world.fleet.functions.costs import ExpertPieces, cut, expert_pieces
 from etude.world.fleet.functions.loop import FunctionRequests, call_functions, run_calls, work
 from etude.world.fleet.functions.results import functions_record
 from etude.world.fleet.functions.spec import Functions, read_functions
@@ -42,6 +42,22 @@ def test_cold_then_warm_then_cold_again_and_what_was_held():
     assert found.end_ns.tolist() == [122, 172, 422]
     assert found.cold.tolist() == [True, False, True]
     assert found.held_ns.tolist() == [(221 - 1) + (471 - 301), 0] and found.started == 2
+
+
+def test_an_instance_is_kept_to_the_last_instant():
+    """Idle from 121 on, kept for 50: a call at 171 finds it, one at 172 does not."""
+    assert called([(0, [20, 0]), (170, [20, 0])]).cold.tolist() == [True, False]
+    assert called([(0, [20, 0]), (171, [20, 0])]).cold.tolist() == [True, True]
+
+
+def test_what_stays_loaded_is_all_but_the_experts():
+    """Qwen1.5-MoE: attention of 4 x 2,048^2, a shared expert of 3 x 2,048 x 5,632 and a router of 60 in 24 layers, and
+    151,936 words of 2,048 twice, in two bytes; norms and biases are less than a thousandth."""
+    model = str(Path(__file__).parents[2] / "examples" / "qwen1.5-moe.yaml")
+    found = expert_pieces(spec(model=model, system="dgx-a100"))
+    layer = 4 * 2048**2 + 3 * 2048 * 5632 + 2048 * 60
+    assert found.dense_bytes == pytest.approx(2 * (24 * layer + 2 * 151_936 * 2048), rel=1e-3)
+    assert found.expert_bytes == 2 * 3 * 2048 * 1408
 
 
 def test_a_call_that_finds_none_idle_starts_one_or_waits():

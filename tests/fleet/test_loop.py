@@ -9,6 +9,7 @@ from etude.world.fleet.costs import Config, Costs, StepRounds
 from etude.world.fleet.events import EFFECTS, SCOPES, FleetEvents
 from etude.world.fleet.loop import TrainingRun, run_job
 from etude.world.fleet.recovery import Recovery, policy_of
+from etude.world.fleet.results import summary
 from naive_fleet import fleet as naive
 
 S = 1_000_000_000
@@ -93,6 +94,21 @@ def test_a_copy_on_the_node_survives_a_crash_and_not_the_loss_of_the_node():
 def test_a_fault_during_recovery_begins_it_again():
     found = ran(events((130, "stop", "node", 1, 1, 0), (200, "stop", "node", 2, 1, 0)), tier())
     assert parts(found)["detect"] == 120 and parts(found)["restart"] == 10 + 105 and found.interruptions == 2
+
+
+def test_stretches_of_one_state_that_meet_are_one_row():
+    """The second fault comes while the first is being detected: one stretch, from 130 to 150 + 60."""
+    found = ran(events((130, "stop", "node", 1, 1, 0), (150, "stop", "node", 2, 1, 0)), tier())
+    assert [(row.start_ns / S, row.end_ns / S) for row in found.account.rows if row.state == "detect"] == [(130, 210)]
+
+
+def test_times_between_failures_and_down_by_hand():
+    """One fault: 60 s until it is noticed, 105 s until the job is back, 9 s at the end in which no step fits."""
+    found = summary(ran(events((130, "stop", "node", 1, 1, 0)), tier()), costs())
+    assert (found["mttr_s"], found["mttf_s"]) == (60 + 105 + 9, 1000 - 174)
+    # one of four nodes is away for 200 of 1,000 s
+    found = summary(ran(events((130, "stop", "node", 1, 1, 200)), tier(), spares=0), costs())
+    assert found["node_availability"] == pytest.approx((4 * 1000 - 200) / 4000)
 
 
 def test_a_fault_in_a_save_leaves_the_copy_before():

@@ -45,6 +45,20 @@ def test_a_node_that_is_taken_away_stops_its_job(tmp_path: Path):
     assert said["cost"] == pytest.approx((200 + 30 + 85) * 0.001)  # 3.6 dollars an hour while held
 
 
+def test_a_job_that_says_nothing_of_saves_loses_nothing(tmp_path: Path):
+    """Its node goes at 30.5 s and is back at 50 s; 69.5 s are left. The other saves every 20 s."""
+    jobs = "jobs: [{name: a, gpus: 1, duration_s: 200, save_s: 20}, {name: b, gpus: 1, duration_s: 100}]\n"
+    found = ran(tmp_path, SPOT + jobs + "switch: 5s\n", spot="time_s,devices\n0,2\n30.5,1\n50,2\n")
+    assert ends(found) == {"a": 200, "b": 50 + 5 + 69.5}
+
+
+def test_the_first_start_on_a_node_is_cold(tmp_path: Path):
+    """10 s until a job runs, at the first instant too; the next of its tenant finds the node warm for a minute."""
+    jobs = "jobs: [{name: a, gpus: 4, duration_s: 100, tenant: x}, {name: b, gpus: 4, duration_s: 50, tenant: x}]\n"
+    found = ran(tmp_path, "gpus: 4\nnode_gpus: 4\nstart: 10s\nkeep: 60s\n" + jobs)
+    assert ends(found) == {"a": 110, "b": 160} and found.cold.tolist() == [1, 0]
+
+
 def test_prices_change_while_devices_are_held(tmp_path: Path):
     text = SPOT + "jobs: [{name: a, arrival_s: 10, gpus: 2, duration_s: 100}]\n"
     found = ran(tmp_path, text, spot="time_s,devices,price\n0,2,3.6\n60,2,7.2\n")

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 from etude.base.errors import UsageError
 from etude.surface.cli import main
 from etude.world.fleet.rl import read_rl, rl_record, rl_tables, run_rl
+from etude.world.fleet.rl.beside_jobs import held_until
+from etude.world.fleet.rl.lend import Borrow, LendMethod
 from etude.world.fleet.sharing import read_pool
 
 NODES = "nodes: [{name: own, gpus: 4, price: 3.6}, {name: spot, count: 4, gpus: 1, price: 0.9, capacity: spot.csv}]\n"
@@ -34,11 +37,20 @@ def test_a_step_on_policy_is_the_sum_of_its_stages(tmp_path: Path):
     # 8 samples on 4 replicas, two at a time: 100 steps of 10 ms; the environment 2 s; the update 5 s
     said = ran(tmp_path, steps=3, rollout=PLAIN, environment={"time": "2s"}, train={"nodes": "own", "time": "5s"})
     assert said["duration_s"] == pytest.approx(3 * (1 + 2 + 5)) and said["staleness"] == 0
+    assert (said["rollout_s"], said["train_s"], said["explore_s"]) == pytest.approx((1 + 2, 5, 0))
     assert said["device_s"]["make"] == pytest.approx(3 * 4) and said["device_s"]["train"] == pytest.approx(3 * 4 * 5)
     assert said["cost"] == pytest.approx(24 * (4 * 0.001))  # the nodes that it uses, and no others
     # samples that do not fit at once wait for a place: three rounds of two
     more = PLAIN | {"samples": 24}
     assert ran(tmp_path, steps=1, rollout=more, train={"nodes": "own", "time": "5s"})["duration_s"] == pytest.approx(8)
+
+
+def test_devices_that_are_too_few_for_a_replica_are_idle(tmp_path: Path):
+    """One replica of three of four devices: 100 steps for two samples at a time, four times; then an update of 5 s."""
+    said = ran(tmp_path, steps=1, rollout=PLAIN | {"tp": 3}, train={"nodes": "own", "time": "5s"})
+    assert said["duration_s"] == pytest.approx(4 + 5)
+    assert said["device_s"]["there"] == pytest.approx(4 * 9) and said["device_s"]["make"] == pytest.approx(3 * 4)
+    assert said["device_s"]["idle"] == pytest.approx(4 * 9 - 3 * 4 - said["device_s"]["train"])
 
 
 def test_turns_are_each_answered(tmp_path: Path):
@@ -165,3 +177,14 @@ def test_the_command_and_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_what_cannot_be_is_refused(change: dict[str, Any], said: str, tmp_path: Path):
     with pytest.raises(UsageError, match=said):
         ran(tmp_path, **({"steps": 1, "rollout": PLAIN, "train": {"nodes": "own", "time": "5s"}} | change))
+
+
+def test_nodes_of_a_stream_that_lends_are_held_until_both_are_done():
+    """The last update is at 10 s. Requests of `chat` end at 4 s, those of `more` at 3 s; `chat` lends its devices."""
+    spec = read_rl({"rollout": PLAIN, "train": {"nodes": "own", "time": "1s"}}, "p")
+    streams: Any = [SimpleNamespace(name="chat", nodes="a"), SimpleNamespace(name="more", nodes="b")]
+    served = {"chat": {"duration_s": 4.0}, "more": {"duration_s": 3.0}}
+    found = held_until(spec, 10.0, streams, served, Borrow(stream="chat"))
+    assert found == {"own": 10 * 10**9, "a": 10 * 10**9, "b": 3 * 10**9}
+    found = held_until(spec, 10.0, streams, served, Borrow(stream="chat", how=LendMethod.NONE))
+    assert found == {"own": 10 * 10**9, "a": 4 * 10**9, "b": 3 * 10**9}

@@ -8,7 +8,7 @@ import pytest
 from etude.base.errors import UsageError
 from etude.surface.cli import main
 from etude.world.fleet.services.costs import exit_costs
-from etude.world.fleet.services.loop import drawn, run_turns
+from etude.world.fleet.services.loop import drawn, run_turns, serve_services
 from etude.world.fleet.services.results import services_record
 from etude.world.fleet.services.spec import Service, Services, read_services
 from etude.world.fleet.services.stability import by_shortening, stable_action
@@ -135,3 +135,12 @@ def test_stability_takes_what_all_actions_one_by_one_say():
                         if best is None or late < best[0]:
                             best = late, (k, exits[k] - 1 - less, j)
         assert stable_action(queues, deadline, costs, by_shortening(costs), [1, 2, 4], 10) == best[1]
+
+
+def test_a_load_is_that_of_whole_networks_in_full_batches():
+    """At a load of 0.7 two requests come in the time of a batch of two through all blocks over 0.7, by 400 draws."""
+    one = Service(model="mobilenet-v2", exits=4)
+    asked = Services(system="dgx-a100", services=[], load=0.7, batch=2, count=400)
+    found = serve_services(asked, [one], seed=1)
+    whole_s = found.costs[0].max() / 1e9  # the last exit, in the largest batch
+    assert 400 / (found.arrival_ns[-1] / 1e9) == pytest.approx(0.7 * 2 / whole_s, rel=0.15)

@@ -16,7 +16,7 @@ from etude.steps import predict
 from etude.surface.cli import main
 from etude.world.fleet.federated.cuts import least
 from etude.world.fleet.federated.split import ClientWork, run_split
-from etude.world.fleet.federated.split_costs import SplitModel, held_by_cut, sides
+from etude.world.fleet.federated.split_costs import SplitModel, _block, held_by_cut, sides
 
 MODEL = "llama3.2-1b"
 
@@ -110,6 +110,12 @@ def test_cuts_are_the_best_of_all(seed: int):
     assert all(fits[i, c] for i, c in enumerate(found)) and value(found) == min(map(value, allowed))
     same = least(own[[0] * 3], load[[0] * 3], fits[[0] * 3], capacity)
     assert len(set(same.tolist())) == 1
+
+
+def test_the_block_of_a_module():
+    """The embedding, 16 layers, and the head with all else."""
+    modules = ("embedding.tokens", "layers.0.attention.q", "layers.15.mlp.down", "norm", "head", "loss", "layers.x")
+    assert [_block(module, 16) for module in modules] == [0, 1, 16, 17, 17, 17, 17]
 
 
 def test_sides_add_up_to_the_predicted_step():

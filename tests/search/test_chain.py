@@ -183,6 +183,7 @@ def test_searched_again_by_hand(tmp_path: Path):
     (tmp_path / "r.csv").write_text("time_s,rate\n0,1MB/s\n20,100kB/s\n40,1MB/s\n")
     found = search(tmp_path / "s.yaml", again_s=10)
     assert [row["cut"] for row in found.rows] == [[0], [0], [2], [2], [0], [0]]
+    assert found.best["cut"] == [0] and found.best["latency_ms"] == 1501.0  # that of the start
     # at 100 kB/s the input takes 10.001 s to the cloud, so the edge is better with 5 s
     assert [row["latency_ms"] for row in found.rows] == [1501.0, 1501.0, 5000.0, 5000.0, 1501.0, 1501.0]
     # The fourth begins when the third is done, at 30.501: 949,900 bytes are sent by 40, the other 50,100 in 50.1 ms.
@@ -191,6 +192,26 @@ def test_searched_again_by_hand(tmp_path: Path):
     assert found.more["adaptive"]["changes"] == 2
     assert found.more["less"]["latency_s"] == pytest.approx(1 - (4 * 1.501 + 10) / (4 * 1.501 + 10.501 + 10.0501))
     assert found.record() == search(tmp_path / "s.yaml", again_s=10, method="all").record()
+
+
+def test_the_best_is_that_of_the_start_and_inferences_begin_every_second(tmp_path: Path):
+    """At 10 MB/s the cloud has 0.101 + 0.1 + 0.4 s, so that one begins every second. At 1 kB/s the edge is better, with
+    5 s: from 5 s on there is room for one."""
+    (tmp_path / "s.yaml").write_text(HAND.replace("{rate: 1MB/s, latency", "{rates: r.csv, latency"))
+    (tmp_path / "r.csv").write_text("time_s,rate\n0,10MB/s\n")
+    found = search(tmp_path / "s.yaml", again_s=5, changed={"duration": "10s"})
+    assert found.more["adaptive"]["inferences"] == 10
+    (tmp_path / "r.csv").write_text("time_s,rate\n0,10MB/s\n5,1kB/s\n")
+    found = search(tmp_path / "s.yaml", again_s=5, changed={"duration": "10s"})
+    assert [row["cut"] for row in found.rows] == [[0], [2]] and found.best["cut"] == [0]
+    assert found.more["adaptive"]["inferences"] == 5 + 1
+
+
+def test_cuts_that_are_late_are_counted(tmp_path: Path):
+    """1.5, 3.4 and 5 s, of which 4 are allowed."""
+    (tmp_path / "s.yaml").write_text(HAND + "limits: {deadline: 4s}\n")
+    found = search(tmp_path / "s.yaml", method="all")
+    assert (found.tried, found.pruned, found.space) == (2, {"late": 1}, 3)
 
 
 def test_with_constant_links_again_is_once(tmp_path: Path):

@@ -7,7 +7,7 @@ from etude.base.errors import UsageError
 from etude.cost.tiers import streamed_ns
 from etude.machine import open_system
 from etude.make.generate.model import open_model
-from etude.world.serve.catalogue import TOKENS
+from etude.world.serve.catalogue import PARTS, TOKENS
 from etude.world.serve.deployment import replica_plan
 from etude.world.serve.offload.experts import MOST, _Ways, expert_rules, far_experts, tables_of
 from etude.world.serve.pass_time import times_ns
@@ -69,6 +69,41 @@ def test_the_bytes_of_a_real_model_and_what_the_device_holds() -> None:
     assert far.record["token_bytes"] == numbers // 2 * 6 // 64
     assert far.record["load_s"] == pytest.approx(5500e-9 + numbers / 2 / 55.4e9)
     assert far.weights_bytes == float(tables.weights_bytes[0]) - numbers * 2 + numbers / 2
+
+
+def hosted(layers: int, *, bits: str = "", tp: int = 1, streams: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """DeepSeek-V2-Lite of so many layers, all but the first with experts, which the host computes: times of passes in
+    us at TOKENS, and those of the same passes on a device that computes experts in no time."""
+    model, system = open_model("deepseek-v2-lite").replace(layers=layers), open_system("rtx5090")
+    plan = replica_plan(model, tp)
+    rules = expert_rules(f"experts path=host host=xeon-8480{bits}")
+    tables = tables_of(model, plan, system, rules, kv_dtype="")
+    far = far_experts(model, plan, system, rules, tables, ServingStack(), streams=streams)
+    own = sum(tables.layers_ns[PARTS.index(name)] for name in ("products", "dense", "narrow", "rest", "network"))
+    return far.curves["layers_ns"] / 1e3, own / 1e3
+
+
+def test_the_host_reads_the_experts_that_are_chosen_in_every_layer() -> None:
+    """16,384 tokens have six experts of 3 x 2,048 x 1,408 numbers each: 1.7 TFLOP, of which the socket does 114.7 a
+    second at most. Tokens go to the host and back: 2 x 16,384 x 2,048 x 2 bytes at 55.4 GB/s. One token reads six of
+    64 experts, from a memory of 307.2 GB/s."""
+    two, own = hosted(2)
+    beyond = two - own
+    flops = 2 * 16_384 * 6 * 3 * 2048 * 1408
+    least_us = flops / 114.7e12 * 1e6 + 2 * 16_384 * 2048 * 2 / 55.4e9 * 1e6
+    assert least_us < beyond[-1] < 2.5 * least_us
+    read_us = 6 * 3 * 2048 * 1408 * 2 / 307.2e9 * 1e6
+    assert read_us < beyond[0] < 2.5 * read_us
+    three, its_own = hosted(3)
+    assert three - its_own == pytest.approx(2 * beyond, rel=1e-6)  # two layers with experts instead of one
+
+
+def test_fewer_bits_are_read_sooner_and_streams_take_their_part_of_the_memory() -> None:
+    whole, own = hosted(2)
+    packed, own_packed = hosted(2, bits=" bits=4")
+    sent_us = 2 * (5.5 + 2048 * 2 / 55.4e3)
+    for halved, by in ((packed - own_packed, 1 / 4), (hosted(2, streams=1)[0] - own, 307.2 / (307.2 - 55.4))):
+        assert halved[0] - sent_us == pytest.approx((whole[0] - own[0] - sent_us) * by, rel=0.05)
 
 
 @pytest.mark.parametrize(

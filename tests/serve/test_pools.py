@@ -203,3 +203,12 @@ def test_pools_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture
         start = base if "--disaggregate" not in wrong else ["serve", "llama3-8b", "--system", "dgx-h100", "--rate", "1"]
         assert main([*start, *wrong]) == 2
         assert said in capsys.readouterr().err
+
+
+def test_replicas_wait_for_one_another_where_they_share_experts(capsys: pytest.CaptureFixture[str]):
+    """Experts over two replicas: every pass needs both, so that steps have a barrier. Replicas alone have none."""
+    asked = ["serve", "--system", "dgx-h100", "--replicas", "2", "--rate", "50", "--count", "6", "--json"]
+    assert main([*asked, "qwen3-30b-a3b", "--ep", "2"]) == 0
+    assert json.loads(capsys.readouterr().out)["step_imbalance"] >= 0
+    assert main([*asked, "gpt2"]) == 0
+    assert json.loads(capsys.readouterr().out)["step_imbalance"] is None

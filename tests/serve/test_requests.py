@@ -114,6 +114,7 @@ def test_what_else_a_request_carries(tmp_path: Path):
         ("0,1,1,,2,\n", "request 0: 2 branches of 1 tokens out"),
         ("0,1,1,soon,1,\n", "request 0: `deadline` cannot be read"),
         ("0,1,1,-1,1,\n", "request 0: deadline_ns"),
+        ("0,1,1,0,1,\n", "request 0: deadline_ns 0"),
         ("0,1,1,,0,\n", "request 0: branches 0"),
     ],
 )

@@ -5,7 +5,9 @@ import pytest
 
 from etude.base.errors import UsageError
 from etude.world.serve import Engine, serve
+from etude.world.serve import state as of
 from etude.world.serve.hooks import Hooks
+from etude.world.serve.queues import draw
 from etude.world.serve.requests import Requests, requests_of
 from etude.world.serve.results import request_times, step_imbalance
 from etude.world.serve.serving import Group
@@ -243,3 +245,14 @@ def test_tokens_of_branches_side_by_side_count_from_pass_to_pass():
         found = serve(requests, Engine(async_scheduling=False), CONSTANT, admit=admit)
         assert request_times(found)["tpot_s"].tolist() == [1e-6, 1e-6]
     assert found.column("FINISH")[0] < 9000
+
+
+def test_random_numbers_are_those_of_park_and_miller():
+    """The ten thousandth after 1 is known: 399,268,537 (C++ has it for `minstd_rand`)."""
+    clock = np.zeros(of.STOPS + 1, np.int64)
+    clock[of.RANDOM] = 1
+    for _ in range(10_000):
+        draw.py_func(clock, 10)
+    assert clock[of.RANDOM] == 399_268_537
+    clock[of.RANDOM] = 1
+    assert [int(draw(clock, 10)) for _ in range(3)] == [48271 % 10, 182605794 % 10, 1291394886 % 10]

@@ -1,5 +1,6 @@
 """One room for embeddings and for keys and values: against plain lists in order of use, all plans, and by hand."""
 
+import json
 from collections import OrderedDict
 from dataclasses import replace
 from itertools import product
@@ -9,6 +10,10 @@ import numpy as np
 import pytest
 
 from etude.base.errors import UsageError
+from etude.base.parameters import ask
+from etude.machine import open_system
+from etude.surface.cli import main
+from etude.world.serve.asked.split import ServeSplit, SplitServed, readable, split_serving
 from etude.world.serve.requests import Requests, requests_of
 from etude.world.serve.split import RATIOS, SplitRules, best_sequence, served_split, split_rules
 from etude.world.serve.steps import step_cost
@@ -138,3 +143,44 @@ def test_words_and_what_is_refused():
         run(requests_of([0], [5], [1]))
     with pytest.raises(UsageError, match="unknown router"):
         run(prompts((0, "u", "a")), router="prefix")
+
+
+def test_replicas_take_turns_or_the_one_that_is_free_first() -> None:
+    """The first answer takes ten passes of 1 ms, the second one. The third comes at 2 ms: in its turn it waits for the
+    first until 10 ms, and a load of 0.1 ms for each item; otherwise the second replica is free."""
+    segments = [[["u", 10], ["a", 2, 0]], [["v", 10], ["b", 2, 0]], [["w", 10], ["c", 2, 0]]]
+    requests = requests_of([0, 0, 2_000_000], [12, 12, 12], [10, 1, 1], segments=segments)
+    turn, least = (run(requests, replicas=2, router=name)["latency_s"] for name in ("turn", "least"))
+    assert (turn["mean"], least["mean"]) == pytest.approx(((10.1 + 1.1 + 9.2) / 3e3, (10.1 + 1.1 + 1.1) / 3e3))
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nine ratios in turn, which are not compared with one another; one ratio, which is, on two replicas."""
+    asked = ["serve", "split", "gpt2", "--system", "dgx-a100", "--rate", "20"]
+    asked += ["--requests", "recommend:requests=12,users=4,items=30,listed=4,user_tokens=20,item_tokens=8,output=2"]
+    assert main([*asked, "--split", "0.1..0.9 room=100MB link=25GB/s", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["ratios"]
+    assert [row["ratio"] for row in rows] == pytest.approx([0.1 * k for k in range(1, 10)])
+    assert [row["to_best"] for row in rows] == [None] * 9
+    assert main([*asked, "--split", "0.3 room=100MB link=25GB/s", "--replicas", "2", "--json"]) == 0
+    one = json.loads(capsys.readouterr().out)
+    assert one["ratio"] == pytest.approx(0.3) and one["to_best"] is not None and len(one["windows"]) == 2
+
+
+def test_the_room_is_what_weights_leave_of_the_device() -> None:
+    """An A100 of 80 GB: GPT-2 takes 0.25 GB, an engine takes 90% to 95% of the memory, and the link is the device's."""
+    given = {"model": "gpt2", "system": "dgx-a100", "requests": "recommend:", "rate": "2", "split": "0.3"}
+    serving = split_serving(ask(ServeSplit, given))
+    rules = serving._on_device(serving.replicas.open())
+    assert 0.85 * 80e9 < rules.room_bytes < 0.96 * 80e9
+    assert rules.link_bytes_per_s == open_system("dgx-a100").device.host_link.read_bytes_per_s  # type: ignore[union-attr]
+
+
+def test_a_row_for_a_reader() -> None:
+    figures = {"ratio": 0.25, "latency_s": {"p50": 0.0123, "p99": 0.5}, "within_limits": 0.875, "embedding_hits": 3,
+               "embedding_misses": 1, "kv_hits": 0, "kv_misses": 0, "refill_bytes": 2_345_678_901,
+               "ratios": [0.5] * 20}  # fmt: skip
+    assert readable(SplitServed([figures])) == [
+        {"ratio": 0.25, "latency p50 ms": 12.3, "p99 ms": 500.0, "within": "87.5%", "embeddings found": "75.0%",
+         "keys found": "0.0%", "loaded GB": 2.346, "over time": " ".join(["0.50"] * 12)}
+    ]  # fmt: skip
