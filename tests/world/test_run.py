@@ -112,3 +112,22 @@ def test_what_cannot_be_is_refused_by_name(tmp_path, capsys, text: str, told: st
     assert main(["world", "run", str(file)]) == 2
     said = capsys.readouterr().err
     assert told in said and "Traceback" not in said
+
+
+def test_an_outcome_is_read_through_its_schema(tmp_path, capsys):
+    found = ran(tmp_path / "one.yaml", f"{MACHINE}workloads:\n{CHAT}", capsys, "-o", str(tmp_path / "out"))
+    query = ["query", str(tmp_path / "out"), "SELECT count(*) AS n FROM chat_requests", "--json"]
+    assert main(query) == 0
+    assert json.loads(capsys.readouterr().out)[0]["n"] == 60
+    file = tmp_path / "out" / "outcome.json"
+    kept = file.read_text()
+    held = found["account"]["device_ns"]["parts"]["free"]["free"]
+    for old, new, told in (
+        (f'"free": {held}', f'"free": {held + 1}', "does not add up"), ('"crossings": ', '"crossings": -', "crossings"),
+        ("etude outcome 2", "etude outcome 9", "newer"), ("holdings", "holding", "holding"),
+    ):  # fmt: skip
+        assert old in kept
+        file.write_text(kept.replace(old, new))
+        assert main(query) == 2
+        said = capsys.readouterr().err
+        assert told in said and "Traceback" not in said

@@ -9,21 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from etude.base.errors import UsageError
-from etude.base.files import csv_rows, writing
+from etude.base.files import csv_rows
 from etude.machine.regions import open_region
 from etude.world.build import World
 from etude.world.devices import DOWN, FREE, Holding
 from etude.world.fleet.sharing.supply import DevicePrices
-
-RECORD: Final = "outcome.json"
-FORMAT: Final = "etude outcome 1"
-BIN_NS: Final = 3_600_000_000_000
+from etude.world.folder import write_outcome
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,15 +30,7 @@ class Outcome:
     notes: tuple[str, ...] = ()
 
     def write(self, path: str | PathLike[str], *, force: bool = False) -> None:
-        import msgspec
-        import pyarrow.parquet as pq
-
-        with writing(path, force=force) as place:
-            place.mkdir()
-            for name, table in self.tables.items():
-                pq.write_table(table, place / f"{name}.parquet", compression="zstd")
-            whole = {"format": FORMAT, "tables": sorted(self.tables), **self.record}
-            (place / RECORD).write_bytes(msgspec.json.format(msgspec.json.encode(whole)) + b"\n")
+        write_outcome(self.record, self.tables, path, force=force)
 
 
 def outcome_of(world: World) -> Outcome:

@@ -45,7 +45,7 @@ class QueryInputs:
 
 def inputs(asked: Query) -> QueryInputs:
     path = Path(asked.path)
-    if any((path / name).is_file() for name in ("fleet.json", "served.json", "visits.parquet")):
+    if any((path / name).is_file() for name in ("fleet.json", "served.json", "outcome.json", "visits.parquet")):
         return QueryInputs(JobSource(path), asked.sql, asked.top, is_job=False)
     return QueryInputs(JobSource.of(asked), asked.sql, asked.top, asked.seconds)
 
@@ -73,8 +73,11 @@ def _tables(path: Path) -> "dict[str, pa.Table]":
     """The tables of what `etude fleet`, `etude serve` or `etude simulate --links` wrote."""
     from etude.store.tables import read_link_statistics
     from etude.world.fleet import is_fleet, read_fleet
+    from etude.world.folder import is_outcome, read_outcome
     from etude.world.serve.stored import read_served
 
+    if is_outcome(path):
+        return read_outcome(path)[1]
     if is_fleet(path):
         return read_fleet(path).tables
     if (path / "served.json").is_file():
