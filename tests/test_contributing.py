@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition("## Walk-throughs")[2].partition("\n## ")[0]
 WANTED = [
     "A command", "A parameter of serve", "An edit", "A collective algorithm", "A network", "A reader", "An analysis",
-    "A pipeline schedule", "A system", "A policy", "A study",
+    "A pipeline schedule", "A system", "A policy", "A workload", "A study",
 ]  # fmt: skip
 
 RUN = """

@@ -14,18 +14,25 @@ workflow`, `etude serve images`; `jobs` of a file have nodes and a policy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from etude.base.errors import UsageError
 from etude.base.figures import figure, read, read_mapping, usage_errors
 
 PATHS: Final = ("requests", "plan", "ops", "sweep")
 """Keys of a workload that name files, next to the scenario."""
+
+
+class Kinds(NamedTuple):
+    """Kinds of workloads: whether a word is one, and those that are known."""
+
+    is_one: Callable[[str], bool]
+    known: Callable[[], Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,13 +92,13 @@ class _Whole:
     seed: int = figure("count", "random seed of faults and requests", 0, zero=True)
 
 
-def read_scenario(path: str | PathLike[str], kinds: Sequence[str]) -> Scenario:
+def read_scenario(path: str | PathLike[str], kinds: Kinds) -> Scenario:
     """Reads a file of workloads of these kinds. Raises UsageError that says where."""
     with usage_errors():
         return scenario_of(read_mapping(path), str(path), kinds)
 
 
-def scenario_of(given: Mapping[str, Any], where: str, kinds: Sequence[str]) -> Scenario:
+def scenario_of(given: Mapping[str, Any], where: str, kinds: Kinds) -> Scenario:
     whole = read(_Whole, given, where)
     workloads = whole.workloads
     if not isinstance(workloads, Mapping) or not workloads:
@@ -112,26 +119,27 @@ def scenario_of(given: Mapping[str, Any], where: str, kinds: Sequence[str]) -> S
                     policies=whole.policies, seed=whole.seed, where=where, said=dict(given))  # fmt: skip
 
 
-def _workload(name: str, given: Any, where: str, known: Sequence[str]) -> WorkloadSpec:
+def _workload(name: str, given: Any, where: str, kinds: Kinds) -> WorkloadSpec:
     at = f"{where}: workloads: {name}"
     if not isinstance(given, Mapping):
         raise UsageError("is not a mapping", where=at, hint="chat: {serve: llama3-8b, rate: 4}")
-    kinds = [kind for kind in known if kind in given]
-    if len(kinds) != 1:
-        hint = f"one of: {', '.join(known)}"
-        raise UsageError(f"says {' and '.join(kinds) if kinds else 'no kind'}", where=at, hint=hint)
+    said = sorted(str(key) for key in given if kinds.is_one(str(key)))
+    if len(said) != 1:
+        hint = f"one of: {', '.join(kinds.known())}"
+        raise UsageError(f"says {' and '.join(said) if said else 'no kind'}", where=at, hint=hint)
+    kind = said[0]
     if name in ("free", "down", "machine", "power"):
         raise UsageError("is a name that the account uses itself", where=at, hint="use another name")
-    own = {key: value for key, value in given.items() if key not in (kinds[0], "lend_to")}
+    own = {key: value for key, value in given.items() if key not in (kind, "lend_to")}
     folder = Path(where).parent
     for key in PATHS:
         text = own.get(key)
         if isinstance(text, str) and text and ":" not in text and not Path(text).is_absolute():
             own[key] = str(folder / text)
     lend_to = given.get("lend_to", "")
-    if lend_to and kinds[0] != "train":
+    if lend_to and kind != "train":
         raise UsageError("lend_to: only training gives nodes up", where=at, hint="leave it out")
-    return WorkloadSpec(name, kinds[0], str(given[kinds[0]]), own, str(lend_to))
+    return WorkloadSpec(name, kind, str(given[kind]), own, str(lend_to))
 
 
 # -- a run of one command as a scenario --------------------------------------------------------------------------------

@@ -10,9 +10,9 @@ from etude.base.figures import argument, part
 from etude.base.outputs import Place, Printed, Written
 from etude.base.talk import say
 from etude.world.build import run_scenario
-from etude.world.makers import kinds
+from etude.world.makers import is_kind, kinds
 from etude.world.outcome import Outcome, outcome_of
-from etude.world.scenario import Scenario, read_scenario
+from etude.world.scenario import Kinds, Scenario, read_scenario
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class WorldInputs:
 
 
 def world_inputs(asked: RunWorld) -> WorldInputs:
-    return WorldInputs(read_scenario(asked.file, kinds()), Place.of(asked))
+    return WorldInputs(read_scenario(asked.file, Kinds(is_kind, kinds)), Place.of(asked))
 
 
 def run_world(given: WorldInputs) -> Outcome:
@@ -100,7 +100,7 @@ def _said(its: dict[str, Any]) -> Iterator[str]:
             yield f"p50 {its['latency_s']['p50']:.3g} s, p99 {its['latency_s']['p99']:.3g} s"
     elif "jobs_done" in its:
         yield f"{its['jobs_done']:,} jobs done, {its['jobs_stuck']:,} not; interrupted {its['interruptions']:,} times"
-    else:
+    elif "finished" in its:
         yield f"{its['finished']:,} of {its['requests']:,} requests answered"
         if its["finished"]:
             name, what = ("ttft_s", "first token") if "ttft_s" in its else ("latency_s", "pixels")

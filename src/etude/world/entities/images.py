@@ -11,37 +11,22 @@ import pyarrow as pa
 
 from etude.world.clock import Event
 from etude.world.devices import Devices
-from etude.world.policies import Lender
+from etude.world.entities.machine import PlainWorkload
 from etude.world.serve.images.serving import ImageLoop
 from etude.world.serve.requests import NO_DEADLINE
 from etude.world.serve.results import spread
 
 
 @dataclass(slots=True)
-class ImagesWorkload:
+class ImagesWorkload(PlainWorkload):
     name: str
     loop: ImageLoop
     devices: Devices
     limit_s: float = 0.0
     """Limit of goodput where a request has no deadline; 0: none."""
 
-    def next_ns(self) -> int:
-        return self.loop.next_ns()
-
     def advance(self, until_ns: int) -> Iterable[Event]:
         return self.loop.advance(until_ns)
-
-    def on(self, event: Event) -> Iterable[Event]:
-        return ()
-
-    def short(self) -> int:
-        return 0
-
-    def lender(self) -> Lender | None:
-        return None
-
-    def close(self) -> None:
-        pass
 
     def done_ns(self) -> int:
         return int(self.loop.finish_ns.max())
@@ -73,6 +58,3 @@ class ImagesWorkload:
         """Groups whose task has not ended."""
         live = {id(group): group for _, _, turn, group in self.loop.tasks.ends if turn == group.turn}
         return [group for group in live.values() if group.begin < horizon_ns]
-
-    def work_j(self, horizon_ns: int) -> float | None:
-        return None

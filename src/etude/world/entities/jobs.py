@@ -12,17 +12,16 @@ import pyarrow as pa
 from etude.base.errors import UsageError
 from etude.world.clock import Event
 from etude.world.devices import Devices
-from etude.world.entities.machine import FAULT, GIVEN, MACHINE, OFFER
+from etude.world.entities.machine import FAULT, GIVEN, MACHINE, OFFER, PlainWorkload
 from etude.world.fleet.sharing.gangs import Gangs, Shared
 from etude.world.fleet.sharing.results import shared_record, shared_tables
-from etude.world.policies import Lender
 
 NODE = "node"
 """Event of the queue: a node comes or goes."""
 
 
 @dataclass(slots=True)
-class JobsWorkload:
+class JobsWorkload(PlainWorkload):
     name: str
     gangs: Gangs
     devices: Devices
@@ -32,9 +31,6 @@ class JobsWorkload:
     lost: list[int] = field(default_factory=list)
     """Numbers of nodes that have no node of the machine now."""
     shared: Shared | None = None
-
-    def next_ns(self) -> int:
-        return self.gangs.next_ns()
 
     def advance(self, until_ns: int) -> Iterable[Event]:
         return self.gangs.advance(until_ns)
@@ -62,12 +58,6 @@ class JobsWorkload:
     def short(self) -> int:
         return len(self.lost) * self.devices.per_node
 
-    def lender(self) -> Lender | None:
-        return None
-
-    def close(self) -> None:
-        pass
-
     def _shared(self, horizon_ns: int) -> Shared:
         if self.shared is None:
             self.shared = self.gangs.finish(horizon_ns)
@@ -93,6 +83,3 @@ class JobsWorkload:
         parts = {"useful": found.service_ns, "redo": found.redo_ns, "starting": found.switch_ns}
         used = {name: round(float(ns.sum())) for name, ns in parts.items()}
         return used | {"idle": self.devices.device_ns(self.name, horizon_ns) - sum(used.values())}
-
-    def work_j(self, horizon_ns: int) -> float | None:
-        return None

@@ -63,6 +63,36 @@ class Workload(Entity, Protocol):
         ...
 
 
+class PlainWorkload:
+    """What most workloads have in common: they have nothing to say by themselves, want nothing and lend nothing."""
+
+    __slots__ = ()
+
+    def next_ns(self) -> int:
+        return NEVER
+
+    def advance(self, until_ns: int) -> Iterable[Event]:
+        return ()
+
+    def on(self, event: Event) -> Iterable[Event]:
+        return ()
+
+    def short(self) -> int:
+        return 0
+
+    def lender(self) -> Lender | None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+    def tables(self) -> dict[str, pa.Table]:
+        return {}
+
+    def work_j(self, horizon_ns: int) -> float | None:
+        return None
+
+
 @dataclass(slots=True)
 class Machine:
     devices: Devices

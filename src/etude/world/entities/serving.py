@@ -17,9 +17,8 @@ from etude.base.errors import UsageError
 from etude.kernels.arrays import I64
 from etude.world.clock import NEVER, Event
 from etude.world.devices import Devices
-from etude.world.entities.machine import FAULT, GIVEN, MACHINE, OFFER, WANTED
+from etude.world.entities.machine import FAULT, GIVEN, MACHINE, OFFER, WANTED, PlainWorkload
 from etude.world.entities.seats import SeatedScale
-from etude.world.policies import Lender
 from etude.world.serve import state as of
 from etude.world.serve.hooks import loop_with
 from etude.world.serve.requests import Requests
@@ -28,7 +27,7 @@ from etude.world.serve.serving import NO_LOG, Group, Ready, Served, ServingOptio
 
 
 @dataclass(slots=True)
-class ServingWorkload:
+class ServingWorkload(PlainWorkload):
     name: str
     requests: Requests
     groups: list[Group]
@@ -79,9 +78,6 @@ class ServingWorkload:
     def short(self) -> int:
         return self.scale.missing * self.scale.tp
 
-    def lender(self) -> Lender | None:
-        return None
-
     def _told(self, now: int) -> Iterable[Event]:
         found, scale = list[Event](), self.scale
         if scale.gave:
@@ -106,9 +102,6 @@ class ServingWorkload:
         self.done = why == of.DONE
 
     # -- results -------------------------------------------------------------------------------------------------------
-
-    def close(self) -> None:
-        pass
 
     def done_ns(self) -> int:
         return int(self.ready.state.request["finish_ns"].max())

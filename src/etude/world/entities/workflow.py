@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from etude.world.clock import Event
 from etude.world.devices import Devices
-from etude.world.entities.machine import FAULT, GIVEN, MACHINE, OFFER
+from etude.world.entities.machine import FAULT, GIVEN, MACHINE, OFFER, PlainWorkload
 from etude.world.entities.seats import SeatedScale
-from etude.world.policies import Lender
 from etude.world.serve import state as of
 from etude.world.serve.results import spread
 from etude.world.serve.workflow.results import workflow_summary
@@ -25,7 +23,7 @@ from etude.world.serve.workflow.run import WorkflowLoop
 
 
 @dataclass(slots=True)
-class WorkflowWorkload:
+class WorkflowWorkload(PlainWorkload):
     name: str
     loop: WorkflowLoop
     scales: dict[str, SeatedScale]
@@ -68,19 +66,10 @@ class WorkflowWorkload:
     def short(self) -> int:
         return sum(scale.missing * scale.tp for scale in self.scales.values())
 
-    def lender(self) -> Lender | None:
-        return None
-
     # -- results -------------------------------------------------------------------------------------------------------
-
-    def close(self) -> None:
-        pass
 
     def done_ns(self) -> int:
         return int(self.loop.ran.end_ns.max())
-
-    def tables(self) -> dict[str, pa.Table]:
-        return {}
 
     def figures(self, horizon_ns: int) -> dict[str, Any]:
         """Of sessions that have ended by the horizon; all of `etude serve workflow` if every one has."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.resources import files
+from importlib.util import find_spec
 from typing import Any
 
 from etude.base.errors import UsageError
@@ -21,6 +22,11 @@ def kinds() -> tuple[str, ...]:
     """Kinds of workloads."""
     names = (path.name for path in files("etude.world.makers").iterdir())
     return tuple(sorted(name.removesuffix(".py") for name in names if name.endswith(".py") and name[0] != "_"))
+
+
+def is_kind(name: str) -> bool:
+    """Whether a key of a workload says its kind."""
+    return name.isidentifier() and find_spec(f"etude.world.makers.{name}") is not None
 
 
 def maker(kind: str) -> Callable[..., Made]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.resources import files
+from importlib.util import find_spec
 from typing import Any, NamedTuple, TypeAlias
 
 from etude.base.errors import UsageError
@@ -71,9 +72,9 @@ def policy(kind: str, text: str) -> Any:
         from etude.world.serve.pools import function_of
 
         return function_of(text)
-    names = known(kind)
-    if text not in names:
-        hint = f"known: {', '.join(names)}, FILE.py:name"
-        raise UsageError(f"policies: {kind}: unknown policy `{text}`", hint=hint)
     name = text.replace("-", "_")
-    return getattr(import_module(f"etude.world.policies.{kind}.{name}"), name)
+    home = f"etude.world.policies.{kind}.{name}"
+    if not name.isidentifier() or find_spec(home) is None:
+        hint = f"known: {', '.join(known(kind))}, FILE.py:name"
+        raise UsageError(f"policies: {kind}: unknown policy `{text}`", hint=hint)
+    return getattr(import_module(home), name)
