@@ -24,6 +24,8 @@ from typing import Any, Final, NamedTuple
 from etude.base.errors import UsageError
 from etude.base.figures import figure, read, read_mapping, usage_errors
 
+LENDERS: Final = ("train", "rl")
+"""Kinds of workloads that may give nodes up."""
 PATHS: Final = ("requests", "plan", "ops", "sweep")
 """Keys of a workload that name files, next to the scenario."""
 
@@ -137,8 +139,8 @@ def _workload(name: str, given: Any, where: str, kinds: Kinds) -> WorkloadSpec:
         if isinstance(text, str) and text and ":" not in text and not Path(text).is_absolute():
             own[key] = str(folder / text)
     lend_to = given.get("lend_to", "")
-    if lend_to and kind != "train":
-        raise UsageError("lend_to: only training gives nodes up", where=at, hint="leave it out")
+    if lend_to and kind not in LENDERS:
+        raise UsageError(f"lend_to: only {' and '.join(LENDERS)} give nodes up", where=at, hint="leave it out")
     return WorkloadSpec(name, kind, str(given[kind]), own, str(lend_to))
 
 

@@ -94,6 +94,8 @@ def _said(its: dict[str, Any]) -> Iterator[str]:
     if "steps" in its:
         yield f"{its['useful_fraction']:.1%} of the time useful, {its['steps']:,} steps of {its['step_s']:.3g} s"
         yield f"interrupted {its['interruptions']:,} times"
+    elif "updates" in its:
+        yield f"{its['updates']:,} of {its['updates_asked']:,} updates, {its['goodput_tokens_per_s']:,.0f} tokens/s"
     elif "sessions" in its:
         yield f"{its['sessions_done']:,} of {its['sessions']:,} sessions done"
         if its["latency_s"]:

@@ -114,6 +114,13 @@ class RlLoop:
         if not self.done:
             self.now = max(self.now, until_ns)
 
+    def through(self, until_ns: int) -> None:
+        """Processes all events up to a moment, including those of it."""
+        while self.events and self.events[0][0] <= until_ns and not self.done:
+            self._instant(self.events[0][0])
+        if not self.done:
+            self.now = max(self.now, until_ns)
+
     def finish(self) -> None:
         while self.events and not self.done:
             self._instant(self.events[0][0])

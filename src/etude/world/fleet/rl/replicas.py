@@ -73,13 +73,14 @@ class RolloutReplica:
     def advance(self, now: int) -> None:
         begins = min(max(self.ready_ns, self.at_ns), now)
         self.account.set_up += (begins - self.at_ns) * self.devices * self.speed * (not self.trains)
-        self.account.train += (begins - self.at_ns) * self.devices * self.trains
+        trained = self.devices * (self.trains and self.speed > 0)
+        self.account.train += (begins - self.at_ns) * trained
         moved = (now - begins) * self.rate()
         self.clock += moved
         self.steps_made += moved * len(self.heap)
         spent = (now - begins) * self.devices
         if self.trains:
-            self.account.train += spent
+            self.account.train += (now - begins) * trained
         elif self.heap:
             self.account.make += spent * self.speed
         else:
