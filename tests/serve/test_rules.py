@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from etude.base.errors import UsageError
+from etude.kernels.compile import kernel
+from etude.kernels.rows import TableRows
 from etude.world.serve import Engine, serve
 from etude.world.serve import state as of
 from etude.world.serve.hooks import Hooks
@@ -247,12 +249,18 @@ def test_tokens_of_branches_side_by_side_count_from_pass_to_pass():
     assert found.column("FINISH")[0] < 9000
 
 
+@kernel(allocates=False)
+def _drawn(clocks, n):
+    return draw(clocks[0], n)
+
+
 def test_random_numbers_are_those_of_park_and_miller():
     """The ten thousandth after 1 is known: 399,268,537 (C++ has it for `minstd_rand`)."""
-    clock = np.zeros(of.STOPS + 1, np.int64)
-    clock[of.RANDOM] = 1
+    clocks = np.zeros(1, of.CLOCK)
+    clock = TableRows(clocks)[0]
+    clock.random = 1
     for _ in range(10_000):
         draw.py_func(clock, 10)
-    assert clock[of.RANDOM] == 399_268_537
-    clock[of.RANDOM] = 1
-    assert [int(draw(clock, 10)) for _ in range(3)] == [48271 % 10, 182605794 % 10, 1291394886 % 10]
+    assert clock.random == 399_268_537
+    clock.random = 1
+    assert [int(_drawn(clocks, 10)) for _ in range(3)] == [48271 % 10, 182605794 % 10, 1291394886 % 10]
