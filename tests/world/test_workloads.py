@@ -6,6 +6,9 @@ from etude.world.clock import Clock
 from etude.world.devices import DOWN, FREE
 from etude.world.entities.jobs import JobsWorkload
 from etude.world.entities.power import PowerGovernor
+from etude.world.entities.rollouts import RolloutWorkload
+from etude.world.fleet.rl import read_rl
+from etude.world.fleet.rl.run import loop_of
 from etude.world.fleet.sharing.cluster import cluster_of
 from etude.world.fleet.sharing.gangs import Gangs, SharingTimes
 from etude.world.fleet.sharing.jobs import read_jobs
@@ -163,3 +166,37 @@ def test_jobs_of_a_shared_cluster_lose_their_work_since_the_last_save(tmp_path):
     assert shared.parts_ns(200 * S) == {"useful": 110 * S, "redo": 5 * S, "starting": 0, "idle": (385 - 115) * S}
     assert (found["jobs_done"], found["interruptions"]) == (2, 1)
     assert machine.devices.device_ns(DOWN, 200 * S) == 15 * S
+
+
+def test_rollouts_lose_the_turns_of_a_node_that_fails():
+    """A sample takes 1 s and an update of both devices 1 s. At 2.5 s a node fails in the second round: half of a sample
+    is lost, and the other replica makes it again from 3 s on. The second update ends at 5 s."""
+    machine = machine_of(2, faults((2_500_000_000, 1, 100 * S)))
+    given = {"rollout": {"nodes": "own", "samples": 2, "tokens": 10, "at_once": 1, "step_ns": {1: "100ms"}},
+             "train": {"nodes": "own", "time": "1s"}, "steps": 50}  # fmt: skip
+    cluster = cluster_of({"nodes": [{"name": "own", "count": 2, "gpus": 1}]}, "test")
+    nodes = machine.devices.take_nodes("post", 2, 0)
+    post = RolloutWorkload("post", loop_of(cluster, read_rl(given, "test"), "test"), machine.devices, 2, nodes)
+    machine.workloads["post"] = post
+    run(machine, 5_500_000_000)
+    found = post.figures(5_500_000_000)
+    assert (found["updates"], found["samples"], found["lost_tokens"]) == (2, 4, pytest.approx(5))
+    parts = post.parts_ns(5_500_000_000)
+    assert parts == {"useful": pytest.approx(7.5 * S), "redo": pytest.approx(0.5 * S), "starting": 0, "idle": 0}
+
+
+def test_rollouts_lend_their_nodes_at_once():
+    machine = machine_of(2, faults())
+    given = {"rollout": {"nodes": "own", "samples": 2, "tokens": 10, "at_once": 1, "step_ns": {1: "100ms"}},
+             "train": {"nodes": "own", "time": "1s"}, "steps": 50}  # fmt: skip
+    cluster = cluster_of({"nodes": [{"name": "own", "count": 2, "gpus": 1}]}, "test")
+    nodes = machine.devices.take_nodes("post", 2, 0)
+    loop = loop_of(cluster, read_rl(given, "test"), "test")
+    post = RolloutWorkload("post", loop, machine.devices, 2, nodes, "borrower")
+    machine.workloads["post"] = post
+    borrower = Borrower(machine, 500_000_000, 3 * S)
+    run(machine, 10 * S)
+    # one sample until 1 s, the other again until 2 s, an update until 3 s; then rounds of 2 s: 5, 7, 9
+    assert borrower.got_ns == 500_000_000 and post.figures(10 * S)["updates"] == 4
+    assert machine.devices.device_ns("post", 10 * S) == (20 - 2.5) * S
+    assert sum(post.parts_ns(10 * S).values()) == (20 - 2.5) * S

@@ -125,7 +125,7 @@ def _workload(name: str, given: Any, where: str, kinds: Kinds) -> WorkloadSpec:
     at = f"{where}: workloads: {name}"
     if not isinstance(given, Mapping):
         raise UsageError("is not a mapping", where=at, hint="chat: {serve: llama3-8b, rate: 4}")
-    said = sorted(str(key) for key in given if kinds.is_one(str(key)))
+    said = sorted(str(key) for key, value in given.items() if isinstance(value, str | int) and kinds.is_one(str(key)))
     if len(said) != 1:
         hint = f"one of: {', '.join(kinds.known())}"
         raise UsageError(f"says {' and '.join(said) if said else 'no kind'}", where=at, hint=hint)

@@ -1,0 +1,104 @@
+"""Post-training on nodes of a machine: rollouts, updates and transfers of weights, as `etude fleet share` has them.
+
+A node that fails takes its replicas along: their samples go to others, and the steps of their current turns are lost.
+With `lend_to` nodes are given up in the same way, at once, and taken back as soon as they are free. Updates are not
+slower on fewer nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from etude.world.clock import NEVER, Event
+from etude.world.devices import Devices
+from etude.world.entities.machine import FAULT, GIVEN, LEND, MACHINE, OFFER, PlainWorkload
+from etude.world.fleet.rl.loop import RlLoop
+from etude.world.policies import Lender
+
+
+@dataclass(slots=True)
+class RolloutWorkload(PlainWorkload):
+    name: str
+    loop: RlLoop
+    devices: Devices
+    wanted: int
+    """Nodes that it has if nothing is lost or lent."""
+    nodes: list[int] = field(default_factory=list)
+    lend_to: str = ""
+    lent: int = 0
+    interruptions: int = 0
+
+    def advance(self, until_ns: int) -> Iterable[Event]:
+        self.loop.through(until_ns)
+        return ()
+
+    def on(self, event: Event) -> Iterable[Event]:
+        now, gone = event.time_ns, list[int]()
+        if event.kind == FAULT:
+            gone = [node for node in self.nodes if not self.devices.up[node]]
+            self.interruptions += bool(gone)
+        elif event.kind == LEND:
+            gone = self.nodes[len(self.nodes) - int(event.about) :]
+            self.lent += len(gone)
+        for node in gone:
+            self.nodes.remove(node)
+            self.devices.give_node(node, now)
+        if event.kind == OFFER:
+            self.lent = 0
+        more = self.devices.take_nodes(self.name, self.wanted - self.lent - len(self.nodes), now)
+        self.nodes += more
+        if event.kind == OFFER and self.lend_to:
+            self.lent = self.wanted - len(self.nodes)
+        if gone or more:
+            self._match(now)
+        return [Event(now, GIVEN, MACHINE)] if gone else ()
+
+    def _match(self, now: int) -> None:
+        """Runs as many replicas as fit the nodes that it has."""
+        loop = self.loop
+        fit = len(self.nodes) * self.devices.per_node // loop.replicas[0].devices
+        for number, replica in enumerate(loop.replicas):
+            speed = 1.0 if number < fit else 0.0
+            if replica.speed != speed:
+                loop.set_speed(number, speed, now, ready_ns=now + loop.priced.spec.regroup_ns if speed else 0)
+
+    def short(self) -> int:
+        return (self.wanted - len(self.nodes)) * self.devices.per_node
+
+    def lender(self) -> Lender | None:
+        return Lender(self.name, len(self.nodes), 0, self.lend_to) if self.lend_to and not self.loop.done else None
+
+    # -- results -------------------------------------------------------------------------------------------------------
+
+    def done_ns(self) -> int:
+        return max(tenant.end_ns for tenant in self.loop.tenants) if self.loop.done else NEVER
+
+    def tables(self) -> dict[str, pa.Table]:
+        rows = [one._asdict() for one in self.loop.stretches]
+        return {"stages": pa.Table.from_pylist(rows)} if rows else {}
+
+    def figures(self, horizon_ns: int) -> dict[str, Any]:
+        loop, spec = self.loop, self.loop.priced.spec
+        updates = sum(tenant.synced for tenant in loop.tenants)
+        return {
+            "updates": updates, "updates_asked": spec.steps * spec.tenants,
+            "updates_per_h": updates / horizon_ns * 3.6e12,
+            "samples": loop.samples_done, "tokens": loop.done_steps, "lost_tokens": loop.lost_steps,
+            "interruptions": self.interruptions, "goodput_tokens_per_s": loop.done_steps / horizon_ns * 1e9,
+        }  # fmt: skip
+
+    def parts_ns(self, horizon_ns: int) -> dict[str, int]:
+        loop = self.loop
+        for replica in loop.replicas:
+            replica.advance(max(horizon_ns, replica.at_ns))
+        made, train, set_up = (
+            sum(getattr(one.account, use) for one in loop.replicas) for use in ("make", "train", "set_up")
+        )
+        steps = sum(one.steps_made for one in loop.replicas)
+        redo = made * loop.lost_steps / steps if steps else 0.0
+        used = {"useful": round(made - redo + train), "redo": round(redo), "starting": round(set_up)}
+        return used | {"idle": self.devices.device_ns(self.name, horizon_ns) - sum(used.values())}

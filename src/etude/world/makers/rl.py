@@ -1,0 +1,38 @@
+"""Post-training: `{rl: qwen3-8b, nodes: 2, rollout: {samples: 64, tokens: 256}, train: {time: 20s}, steps: 50}`. Keys
+besides `nodes` are those of `rl` in a file of `etude fleet share`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from etude.world.devices import Devices
+from etude.world.entities.rollouts import RolloutWorkload
+from etude.world.fleet.events import FleetEvents
+from etude.world.fleet.rl import read_rl
+from etude.world.fleet.rl.run import loop_of
+from etude.world.fleet.sharing.cluster import cluster_of
+from etude.world.makers import Made, refused
+from etude.world.scenario import Scenario, WorkloadSpec
+
+OWN: Final = "own"
+
+
+def make(spec: WorkloadSpec, scenario: Scenario, devices: Devices, events: FleetEvents) -> Made:
+    given: dict[str, Any] = dict(spec.given)
+    nodes = given.pop("nodes", None)
+    if not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1:
+        raise refused(f"nodes: {nodes!r} is not a number of nodes", spec, scenario, "nodes: 2")
+    for part in ("rollout", "train", "explore"):
+        if isinstance(given.get(part), Mapping):
+            if "nodes" in given[part]:
+                raise refused(f"{part}: nodes: all stages share the nodes of the workload", spec, scenario)
+            given[part] = {**given[part], "nodes": OWN}
+    where = f"{scenario.where}: workloads: {spec.name}"
+    asked = read_rl({"model": spec.subject, "system": scenario.machine.system, **given}, where)
+    cluster = cluster_of({"nodes": [{"name": OWN, "count": nodes, "gpus": devices.per_node}]}, where)
+    got = devices.take_nodes(spec.name, nodes, 0)
+    if len(got) < nodes:
+        raise refused(f"needs {nodes} nodes, and {len(got)} are free", spec, scenario, "machine: nodes: more")
+    loop = loop_of(cluster, asked, where, seed=scenario.seed)
+    return RolloutWorkload(spec.name, loop, devices, nodes, got, spec.lend_to), loop.priced.notes
