@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from etude.world.clock import NEVER, Clock, Event
-from etude.world.devices import Devices
-from etude.world.entities.machine import GIVEN, MACHINE, OFFER, WANTED, Machine
+from etude.world.devices import DevicePool
+from etude.world.entities.machine import GIVEN, MACHINE, OFFER, WANTED, SharedMachine
 from etude.world.entities.seats import SeatedScale
 from etude.world.entities.serving import ServingWorkload
 from etude.world.entities.training import TrainingWorkload, training_workload
@@ -15,7 +15,7 @@ from etude.world.fleet.checkpoint import SaveTier
 from etude.world.fleet.costs import Config, Costs
 from etude.world.fleet.events import EFFECTS, SCOPES, FleetEvents
 from etude.world.fleet.recovery import Recovery
-from etude.world.policies import Lender, policy
+from etude.world.policies import NodeLender, policy
 from etude.world.serve import Engine
 from etude.world.serve.elastic.scale import ScaleRule
 from etude.world.serve.requests import Requests, requests_of
@@ -54,12 +54,12 @@ def faults(*rows: tuple[int, int, int]) -> FleetEvents:
     )  # fmt: skip
 
 
-def machine_of(nodes: int, events: FleetEvents, *, per_node: int = 1, share: str = "lend") -> Machine:
-    return Machine(Devices(nodes, per_node, policy("place", "pack")), events, policy("share", share))
+def machine_of(nodes: int, events: FleetEvents, *, per_node: int = 1, share: str = "lend") -> SharedMachine:
+    return SharedMachine(DevicePool(nodes, per_node, policy("place", "pack")), events, policy("share", share))
 
 
 def training(
-    machine: Machine, *tiers: SaveTier, name: str = "train", recover: str = "restart", lend_to: str = "", **given
+    machine: SharedMachine, *tiers: SaveTier, name: str = "train", recover: str = "restart", lend_to: str = "", **given
 ) -> TrainingWorkload:
     made = training_workload(
         name, costs(**given), machine.devices, machine.events, tiers=tiers, recover=recover, recovery=TIMES,
@@ -70,7 +70,7 @@ def training(
 
 
 def serving(
-    machine: Machine, requests: Requests, *, name: str = "chat", replicas: int = 1, most: int = 0, cold_ns: int = 0,
+    machine: SharedMachine, requests: Requests, *, name: str = "chat", replicas: int = 1, most: int = 0, cold_ns: int = 0,
     every_ns: int = S, router: str = "turn", cost: StepCost = CONSTANT, tp: int = 1,
 ) -> ServingWorkload:  # fmt: skip
     engine, rows = Engine(async_scheduling=False, enable_prefix_caching=False), max(most, replicas)
@@ -91,7 +91,7 @@ def serving(
 class Borrower:
     """Wants nodes at a moment, has them from when they are free, and gives them back at another."""
 
-    machine: Machine
+    machine: SharedMachine
     at_ns: int
     until_ns: int
     nodes: int = 1
@@ -128,11 +128,11 @@ class Borrower:
     def short(self) -> int:
         return self.missing
 
-    def lender(self) -> Lender | None:
+    def lender(self) -> NodeLender | None:
         return None
 
 
-def run(machine: Machine, horizon_ns: int, *more) -> Clock:
+def run(machine: SharedMachine, horizon_ns: int, *more) -> Clock:
     clock = Clock(horizon_ns)
     clock.add(machine, *machine.workloads.values(), *more)
     clock.post(machine.faults(), outside=True)
@@ -143,7 +143,7 @@ def run(machine: Machine, horizon_ns: int, *more) -> Clock:
     return clock
 
 
-def random_world(seed: int) -> tuple[Machine, int]:
+def random_world(seed: int) -> tuple[SharedMachine, int]:
     """A machine with two training jobs, of which one lends, a scaled and a fixed stream, and faults; and a horizon."""
     random = np.random.default_rng(seed)
     horizon = int(random.integers(300, 2000)) * S
@@ -170,7 +170,7 @@ def random_world(seed: int) -> tuple[Machine, int]:
     return machine, horizon
 
 
-def wrong_in(machine: Machine, horizon_ns: int) -> list[str]:
+def wrong_in(machine: SharedMachine, horizon_ns: int) -> list[str]:
     """What does not add up after a run."""
     devices, found = machine.devices, []
     whole = sum(devices.device_ns(who, horizon_ns) for who in devices.history)

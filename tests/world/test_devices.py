@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from etude.base.errors import UsageError
-from etude.world.devices import DOWN, FREE, Devices, Holding, held_ns
+from etude.world.devices import DOWN, FREE, DevicePool, Holding, held_ns
 from etude.world.fleet.sharing.supply import DevicePrices
 from etude.world.outcome import paid, read_prices
 from etude.world.policies import known, policy
 
 
 def test_seats_nodes_and_faults_by_hand():
-    devices = Devices(3, 4, policy("place", "pack"))
+    devices = DevicePool(3, 4, policy("place", "pack"))
     assert devices.take_nodes("train", 1, 0) == [0]
     first = devices.take_seat("chat", 3, 10)
     second = devices.take_seat("chat", 1, 20)
@@ -42,14 +42,14 @@ def test_places_pack_or_spread():
 
 
 def test_nodes_that_leave_soon_are_not_given():
-    devices = Devices(2, 1, policy("place", "pack"))
+    devices = DevicePool(2, 1, policy("place", "pack"))
     devices.leaving[0] = True
     assert devices.take_nodes("a", 2, 0) == [1]
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_holders_of_any_history_add_up(seed: int):
-    random, devices, seats = np.random.default_rng(seed), Devices(4, 3, policy("place", "spread")), []
+    random, devices, seats = np.random.default_rng(seed), DevicePool(4, 3, policy("place", "spread")), []
     for now in np.cumsum(random.integers(0, 50, 80)).tolist():
         what = random.integers(5)
         if what < 2 and (seat := devices.take_seat(f"w{random.integers(3)}", int(random.integers(1, 4)), now)):

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from etude.base.errors import UsageError
 from etude.machine import System, open_system
 from etude.world.clock import NEVER, Clock
-from etude.world.devices import Devices
-from etude.world.entities.machine import Machine
+from etude.world.devices import DevicePool
+from etude.world.entities.machine import SharedMachine
 from etude.world.entities.power import PowerGovernor
 from etude.world.fleet.events import EFFECTS, FleetEvents, draw, is_events, read_events
 from etude.world.fleet.faults import Effect, Faults, open_faults
@@ -18,18 +18,18 @@ from etude.world.scenario import Scenario, WorkloadSpec
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class RunningWorld:
     """A scenario on its clock."""
 
     scenario: Scenario
     system: System
     clock: Clock
-    machine: Machine
+    machine: SharedMachine
     governor: PowerGovernor | None
     notes: tuple[str, ...] = ()
 
 
-def run_scenario(scenario: Scenario) -> World:
+def run_scenario(scenario: Scenario) -> RunningWorld:
     """Runs it to its horizon, or until all workloads are done. Raises UsageError."""
     world = world_of(scenario)
     world.clock.run()
@@ -41,15 +41,15 @@ def run_scenario(scenario: Scenario) -> World:
     return replace(world, scenario=replace(scenario, horizon_ns=ends))
 
 
-def world_of(scenario: Scenario) -> World:
+def world_of(scenario: Scenario) -> RunningWorld:
     """The world before its first event."""
     _check_end(scenario)
     system = open_system(scenario.machine.system)
     per_node = system.levels[0].size
     place = policy("place", scenario.policies.place)
-    devices = Devices(scenario.machine.nodes, per_node, place)
+    devices = DevicePool(scenario.machine.nodes, per_node, place)
     events = _faults(scenario, per_node)
-    machine = Machine(devices, events, policy("share", scenario.policies.share), scenario.seed)
+    machine = SharedMachine(devices, events, policy("share", scenario.policies.share), scenario.seed)
     clock, notes = Clock(scenario.horizon_ns or NEVER), list[str]()
     for spec in scenario.workloads:
         made, told = _made(spec, scenario, devices, events)
@@ -58,7 +58,7 @@ def world_of(scenario: Scenario) -> World:
     clock.add(machine, *machine.workloads.values())
     clock.post(machine.faults(), outside=True)
     governor = _governor(scenario, system, clock, machine) if scenario.machine.power_w else None
-    return World(scenario, system, clock, machine, governor, (*notes, *_unfelt(scenario, events)))
+    return RunningWorld(scenario, system, clock, machine, governor, (*notes, *_unfelt(scenario, events)))
 
 
 def _check_end(scenario: Scenario) -> None:
@@ -76,7 +76,7 @@ def _check_end(scenario: Scenario) -> None:
             raise UsageError(f"{what} without a horizon", where=scenario.where, hint=hint)
 
 
-def _made(spec: WorkloadSpec, scenario: Scenario, devices: Devices, events: FleetEvents) -> Made:
+def _made(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: FleetEvents) -> Made:
     """A workload; what is wrong with it says whose fault it is."""
     try:
         return maker(spec.kind)(spec, scenario, devices, events)
@@ -87,7 +87,7 @@ def _made(spec: WorkloadSpec, scenario: Scenario, devices: Devices, events: Flee
         raise UsageError(problem.problem, where=where, hint=problem.hint) from None
 
 
-def _governor(scenario: Scenario, system: System, clock: Clock, machine: Machine) -> PowerGovernor:
+def _governor(scenario: Scenario, system: System, clock: Clock, machine: SharedMachine) -> PowerGovernor:
     hint = "leave out `power` of the machine"
     if not system.device.power_w:
         raise UsageError(f"the power of `{system.name}` is not known", where=scenario.where, hint=hint)

@@ -21,7 +21,7 @@ DOWN: Final = "down"
 _NOBODY: Final = -1
 
 
-class Seat(NamedTuple):
+class DeviceSeat(NamedTuple):
     """Devices of one node."""
 
     node: int
@@ -36,7 +36,7 @@ class Holding(NamedTuple):
 
 
 @dataclass(slots=True)
-class Devices:
+class DevicePool:
     """Devices of equal nodes. `place` chooses the node of a seat."""
 
     nodes: int
@@ -80,10 +80,10 @@ class Devices:
         """Whole free nodes, as many of these as there are."""
         found = np.flatnonzero(self.free() == self.per_node)[:count].tolist()
         for node in found:
-            self._take(who, Seat(node, tuple(range(self.per_node))), now_ns)
+            self._take(who, DeviceSeat(node, tuple(range(self.per_node))), now_ns)
         return found
 
-    def take_seat(self, who: str, devices: int, now_ns: int) -> Seat | None:
+    def take_seat(self, who: str, devices: int, now_ns: int) -> DeviceSeat | None:
         """Free devices of one node, if a node has as many."""
         free = self.free()
         able = [(int(free[node]), int(node)) for node in np.flatnonzero(free >= devices)]
@@ -91,11 +91,11 @@ class Devices:
             return None
         node = able[self.place([left for left, _ in able], devices)][1]
         chosen = np.flatnonzero(self.holder[node] == _NOBODY)[:devices]
-        seat = Seat(node, tuple(chosen.tolist()))
+        seat = DeviceSeat(node, tuple(chosen.tolist()))
         self._take(who, seat, now_ns)
         return seat
 
-    def give(self, seat: Seat, now_ns: int) -> None:
+    def give(self, seat: DeviceSeat, now_ns: int) -> None:
         """A workload gives devices back."""
         row = self.holder[seat.node]
         who = self.names[int(row[seat.devices[0]])]
@@ -104,7 +104,7 @@ class Devices:
         self._change(FREE if self.up[seat.node] else DOWN, len(seat.devices), now_ns)
 
     def give_node(self, node: int, now_ns: int) -> None:
-        self.give(Seat(node, tuple(range(self.per_node))), now_ns)
+        self.give(DeviceSeat(node, tuple(range(self.per_node))), now_ns)
 
     def fail(self, node: int, now_ns: int) -> None:
         """Its free devices are down; holders give theirs back themselves."""
@@ -125,7 +125,7 @@ class Devices:
         """Device time of a holder from 0 on."""
         return held_ns(self.history.get(who, [Holding(0, 0)]), 0, until_ns)
 
-    def _take(self, who: str, seat: Seat, now_ns: int) -> None:
+    def _take(self, who: str, seat: DeviceSeat, now_ns: int) -> None:
         self.holder[seat.node, list(seat.devices)] = self._number(who)
         self._change(FREE, -len(seat.devices), now_ns)
         self._change(who, len(seat.devices), now_ns)

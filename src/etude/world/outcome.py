@@ -17,14 +17,14 @@ import pyarrow as pa
 from etude.base.errors import UsageError
 from etude.base.files import csv_rows
 from etude.machine.regions import open_region
-from etude.world.build import World
+from etude.world.build import RunningWorld
 from etude.world.devices import DOWN, FREE, Holding
 from etude.world.fleet.sharing.supply import DevicePrices
 from etude.world.folder import write_outcome
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
+class WorldOutcome:
     record: dict[str, Any]
     tables: dict[str, pa.Table]
     notes: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class Outcome:
         write_outcome(self.record, self.tables, path, force=force)
 
 
-def outcome_of(world: World) -> Outcome:
+def outcome_of(world: RunningWorld) -> WorldOutcome:
     horizon = world.scenario.horizon_ns
     workloads = {one.name: one.figures(horizon) for one in world.machine.workloads.values()}
     account = account_of(world)
@@ -52,10 +52,10 @@ def outcome_of(world: World) -> Outcome:
     }
     if world.governor is not None:
         record["power"] = _power(world)
-    return Outcome(record, _tables(world), (*world.notes, *_unknown(world)))
+    return WorldOutcome(record, _tables(world), (*world.notes, *_unknown(world)))
 
 
-def _unknown(world: World) -> list[str]:
+def _unknown(world: RunningWorld) -> list[str]:
     """Why the account has no energy."""
     if not world.system.device.power_w:
         return [f"the power of `{world.system.name}` is not known, so the account has no energy"]
@@ -63,7 +63,7 @@ def _unknown(world: World) -> list[str]:
     return [f"the power of {', '.join(names)} is not known, so the account has no energy"] if names else []
 
 
-def account_of(world: World) -> dict[str, Any]:
+def account_of(world: RunningWorld) -> dict[str, Any]:
     """Device time, energy and money by holder and use."""
     devices, horizon = world.machine.devices, world.scenario.horizon_ns
     parts: dict[str, Any] = {one.name: one.parts_ns(horizon) for one in world.machine.workloads.values()}
@@ -75,7 +75,7 @@ def account_of(world: World) -> dict[str, Any]:
     return found
 
 
-def _energy(world: World) -> dict[str, Any] | None:
+def _energy(world: RunningWorld) -> dict[str, Any] | None:
     """Of every holder: idle devices, and work above that. Devices that are down draw nothing."""
     device, devices, horizon = world.system.device, world.machine.devices, world.scenario.horizon_ns
     if not device.power_w:
@@ -92,7 +92,7 @@ def _energy(world: World) -> dict[str, Any] | None:
     return {"total": sum(sum(its.values()) for its in parts.values()), "parts": parts}
 
 
-def _cost(world: World) -> dict[str, Any] | None:
+def _cost(world: RunningWorld) -> dict[str, Any] | None:
     """What devices cost by the hour: those of the file of prices, or of the system."""
     text, horizon = world.scenario.events.prices, world.scenario.horizon_ns
     if text:
@@ -131,7 +131,7 @@ def read_prices(path: str) -> DevicePrices:
     return DevicePrices(np.round(time * 1e9).astype(np.int64), price)
 
 
-def _carbon(world: World, energy: dict[str, Any] | None) -> dict[str, Any] | None:
+def _carbon(world: RunningWorld, energy: dict[str, Any] | None) -> dict[str, Any] | None:
     scenario = world.scenario
     name = scenario.events.carbon or next(iter(scenario.machine.regions), "")
     if not name:
@@ -143,7 +143,7 @@ def _carbon(world: World, energy: dict[str, Any] | None) -> dict[str, Any] | Non
     return {"region": name, "total": region.carbon_g(energy["total"] / 1e3), "parts": parts}
 
 
-def _power(world: World) -> dict[str, Any]:
+def _power(world: RunningWorld) -> dict[str, Any]:
     governor = world.governor
     assert governor is not None
     rows = governor.readings[1:]
@@ -167,7 +167,7 @@ def _share(parts: dict[str, int]) -> float | None:
     return (parts.get("useful", 0) + parts.get("busy", 0)) / whole if whole else None
 
 
-def _tables(world: World) -> dict[str, pa.Table]:
+def _tables(world: RunningWorld) -> dict[str, pa.Table]:
     rows = [(row.time_ns / 1e9, who, row.devices) for who, its in world.machine.devices.history.items() for row in its]
     time, who, count = zip(*sorted(rows), strict=True)
     found = {"holdings": pa.table({"time_s": list(time), "holder": list(who), "devices": list(count)})}

@@ -30,7 +30,7 @@ PATHS: Final = ("requests", "plan", "ops", "sweep")
 """Keys of a workload that name files, next to the scenario."""
 
 
-class Kinds(NamedTuple):
+class WorkloadKinds(NamedTuple):
     """Kinds of workloads: whether a word is one, and those that are known."""
 
     is_one: Callable[[str], bool]
@@ -94,13 +94,13 @@ class _Whole:
     seed: int = figure("count", "random seed of faults and requests", 0, zero=True)
 
 
-def read_scenario(path: str | PathLike[str], kinds: Kinds) -> Scenario:
+def read_scenario(path: str | PathLike[str], kinds: WorkloadKinds) -> Scenario:
     """Reads a file of workloads of these kinds. Raises UsageError that says where."""
     with usage_errors():
         return scenario_of(read_mapping(path), str(path), kinds)
 
 
-def scenario_of(given: Mapping[str, Any], where: str, kinds: Kinds) -> Scenario:
+def scenario_of(given: Mapping[str, Any], where: str, kinds: WorkloadKinds) -> Scenario:
     whole = read(_Whole, given, where)
     workloads = whole.workloads
     if not isinstance(workloads, Mapping) or not workloads:
@@ -121,7 +121,7 @@ def scenario_of(given: Mapping[str, Any], where: str, kinds: Kinds) -> Scenario:
                     policies=whole.policies, seed=whole.seed, where=where, said=dict(given))  # fmt: skip
 
 
-def _workload(name: str, given: Any, where: str, kinds: Kinds) -> WorkloadSpec:
+def _workload(name: str, given: Any, where: str, kinds: WorkloadKinds) -> WorkloadSpec:
     at = f"{where}: workloads: {name}"
     if not isinstance(given, Mapping):
         raise UsageError("is not a mapping", where=at, hint="chat: {serve: llama3-8b, rate: 4}")

@@ -11,8 +11,8 @@ from etude.base.outputs import Place, Printed, Written
 from etude.base.talk import say
 from etude.world.build import run_scenario
 from etude.world.makers import is_kind, kinds
-from etude.world.outcome import Outcome, outcome_of
-from etude.world.scenario import Kinds, Scenario, read_scenario
+from etude.world.outcome import WorldOutcome, outcome_of
+from etude.world.scenario import Scenario, WorkloadKinds, read_scenario
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +50,10 @@ class WorldInputs:
 
 
 def world_inputs(asked: RunWorld) -> WorldInputs:
-    return WorldInputs(read_scenario(asked.file, Kinds(is_kind, kinds)), Place.of(asked))
+    return WorldInputs(read_scenario(asked.file, WorkloadKinds(is_kind, kinds)), Place.of(asked))
 
 
-def run_world(given: WorldInputs) -> Outcome:
+def run_world(given: WorldInputs) -> WorldOutcome:
     found = outcome_of(run_scenario(given.scenario))
     for note in found.notes:
         say(f"note: {note}")
@@ -66,7 +66,7 @@ def run_world(given: WorldInputs) -> Outcome:
 # -- for a reader ------------------------------------------------------------------------------------------------------
 
 
-def readable(found: Outcome) -> dict[str, Any]:
+def readable(found: WorldOutcome) -> dict[str, Any]:
     """A line for each workload, then the account."""
     record = found.record
     rows: dict[str, Any] = {"time": f"{record['horizon_s'] / 3600:,.2f} h"}

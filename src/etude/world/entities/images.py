@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from etude.world.clock import Event
-from etude.world.devices import Devices
+from etude.world.devices import DevicePool
 from etude.world.entities.machine import PlainWorkload
 from etude.world.serve.images.serving import ImageLoop
 from etude.world.serve.requests import NO_DEADLINE
@@ -21,7 +21,7 @@ from etude.world.serve.results import spread
 class ImagesWorkload(PlainWorkload):
     name: str
     loop: ImageLoop
-    devices: Devices
+    devices: DevicePool
     limit_s: float = 0.0
     """Limit of goodput where a request has no deadline; 0: none."""
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from etude.base.errors import UsageError
 from etude.world.clock import Event
-from etude.world.devices import Devices
+from etude.world.devices import DevicePool
 from etude.world.entities.machine import FAULT, GIVEN, MACHINE, OFFER, PlainWorkload
 from etude.world.fleet.sharing.gangs import Gangs, Shared
 from etude.world.fleet.sharing.results import shared_record, shared_tables
@@ -24,7 +24,7 @@ NODE = "node"
 class JobsWorkload(PlainWorkload):
     name: str
     gangs: Gangs
-    devices: Devices
+    devices: DevicePool
     node_of: dict[int, int]
     """Number of a node among those of the jobs -> node of the machine."""
     policy: str

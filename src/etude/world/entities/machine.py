@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from etude.world.clock import NEVER, Entity, Event
-from etude.world.devices import Devices
+from etude.world.devices import DevicePool
 from etude.world.fleet.events import EFFECTS, FleetEvents
 from etude.world.fleet.faults import Effect
-from etude.world.policies import Lender, SharePolicy, Wanted
+from etude.world.policies import NodeLender, SharePolicy, WantedDevices
 
 MACHINE: Final = "machine"
 FAULT, FAIL, REPAIR, WANTED, GIVEN = "fault", "fail", "repair", "wanted", "given"
@@ -27,14 +27,14 @@ OFFER, LEND = "offer", "lend"
 """Events of a workload: devices are free; give up this many nodes."""
 
 
-class Workload(Entity, Protocol):
+class WorldWorkload(Entity, Protocol):
     """An entity that holds devices of a machine."""
 
     def short(self) -> int:
         """Devices that it wants and has not got."""
         ...
 
-    def lender(self) -> Lender | None:
+    def lender(self) -> NodeLender | None:
         """What it can give up, if it lends."""
         ...
 
@@ -80,7 +80,7 @@ class PlainWorkload:
     def short(self) -> int:
         return 0
 
-    def lender(self) -> Lender | None:
+    def lender(self) -> NodeLender | None:
         return None
 
     def close(self) -> None:
@@ -94,13 +94,13 @@ class PlainWorkload:
 
 
 @dataclass(slots=True)
-class Machine:
-    devices: Devices
+class SharedMachine:
+    devices: DevicePool
     events: FleetEvents
     """Faults of all nodes."""
     share: SharePolicy
     seed: int = 0
-    workloads: dict[str, Workload] = field(default_factory=dict)
+    workloads: dict[str, WorldWorkload] = field(default_factory=dict)
     log: list[dict[str, Any]] = field(default_factory=list)
     """What happened, for a reader."""
     name: str = MACHINE
@@ -165,7 +165,7 @@ class Machine:
 
     def _wanted(self, now: int, name: str, devices: int) -> Iterable[Event]:
         lenders = [one.lender() for one in self.workloads.values()]
-        wanted = Wanted(name, devices, now / 1e9)
+        wanted = WantedDevices(name, devices, now / 1e9)
         given = self.share(wanted, [one for one in lenders if one is not None], self.devices.per_node)
         for lender, nodes in given.items():
             self.log.append({"time_s": now / 1e9, "kind": "lend", "from": lender, "to": name, "nodes": nodes})

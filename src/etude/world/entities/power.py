@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from etude.world.clock import NEVER, Clock, Event
 from etude.world.devices import DOWN
-from etude.world.entities.machine import Machine
+from etude.world.entities.machine import SharedMachine
 from etude.world.entities.training import TrainingWorkload
 from etude.world.policies import PowerPolicy, PowerView
 
@@ -34,7 +34,7 @@ class PowerReading(NamedTuple):
 @dataclass(slots=True)
 class PowerGovernor:
     clock: Clock
-    machine: Machine
+    machine: SharedMachine
     cap_w: float
     idle_w: float
     """Power of an idle device."""

@@ -14,17 +14,17 @@ from typing import Any
 import pyarrow as pa
 
 from etude.world.clock import NEVER, Event
-from etude.world.devices import Devices
+from etude.world.devices import DevicePool
 from etude.world.entities.machine import FAULT, GIVEN, LEND, MACHINE, OFFER, PlainWorkload
 from etude.world.fleet.rl.loop import RlLoop
-from etude.world.policies import Lender
+from etude.world.policies import NodeLender
 
 
 @dataclass(slots=True)
 class RolloutWorkload(PlainWorkload):
     name: str
     loop: RlLoop
-    devices: Devices
+    devices: DevicePool
     wanted: int
     """Nodes that it has if nothing is lost or lent."""
     nodes: list[int] = field(default_factory=list)
@@ -69,8 +69,8 @@ class RolloutWorkload(PlainWorkload):
     def short(self) -> int:
         return (self.wanted - len(self.nodes)) * self.devices.per_node
 
-    def lender(self) -> Lender | None:
-        return Lender(self.name, len(self.nodes), 0, self.lend_to) if self.lend_to and not self.loop.done else None
+    def lender(self) -> NodeLender | None:
+        return NodeLender(self.name, len(self.nodes), 0, self.lend_to) if self.lend_to and not self.loop.done else None
 
     # -- results -------------------------------------------------------------------------------------------------------
 

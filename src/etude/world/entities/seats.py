@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from etude.kernels.arrays import I64
-from etude.world.devices import Devices, Seat
+from etude.world.devices import DevicePool, DeviceSeat
 from etude.world.serve import state as of
 from etude.world.serve.elastic.scale import Scale, ScaleRule
 from etude.world.serve.failing import fail, wake
@@ -17,10 +17,10 @@ class SeatedScale(Scale):
     """A rule for replicas of which each needs a seat: devices of one node. A fixed number of them decides nothing, and
     replaces what is lost."""
 
-    def __init__(self, rule: ScaleRule, replicas: int, cold_ns: int, *, who: str, tp: int, devices: Devices) -> None:
+    def __init__(self, rule: ScaleRule, replicas: int, cold_ns: int, *, who: str, tp: int, devices: DevicePool) -> None:
         super().__init__(rule, replicas, cold_ns)
         self.who, self.tp, self.devices = who, tp, devices
-        self.seats: dict[int, Seat] = {}
+        self.seats: dict[int, DeviceSeat] = {}
         self.missing = 0
         """Replicas that the rule wanted and that got no devices."""
         self.gave = False

@@ -16,7 +16,7 @@ import pyarrow as pa
 from etude.base.errors import UsageError
 from etude.kernels.arrays import I64
 from etude.world.clock import NEVER, Event
-from etude.world.devices import Devices
+from etude.world.devices import DevicePool
 from etude.world.entities.machine import FAULT, GIVEN, MACHINE, OFFER, WANTED, PlainWorkload
 from etude.world.entities.seats import SeatedScale
 from etude.world.serve import state as of
@@ -36,7 +36,7 @@ class ServingWorkload(PlainWorkload):
     ready: Ready
     scale: SeatedScale
     limits: Limits
-    devices: Devices
+    devices: DevicePool
     stays: bool = False
     """Whether its replicas stay as they are once all is answered, as in a world without a horizon."""
     loop: Any = None

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from etude.base.errors import UsageError
 from etude.world.clock import NEVER, Event
-from etude.world.devices import Devices, held_ns
+from etude.world.devices import DevicePool, held_ns
 from etude.world.entities.machine import FAULT, GIVEN, LEND, MACHINE, OFFER
 from etude.world.fleet.account import LOST, TRAIN, Account, stretches
 from etude.world.fleet.checkpoint import SaveTier
@@ -26,7 +26,7 @@ from etude.world.fleet.events import FleetEvents
 from etude.world.fleet.loop import RUNNING, TrainingJob, TrainingRun
 from etude.world.fleet.recovery import Recovery, policy_of
 from etude.world.fleet.results import summary
-from etude.world.policies import Lender
+from etude.world.policies import NodeLender
 
 USEFUL: Final = "useful"
 
@@ -35,7 +35,7 @@ USEFUL: Final = "useful"
 class TrainingWorkload:
     name: str
     job: TrainingJob
-    devices: Devices
+    devices: DevicePool
     needed: int
     """Fewest nodes that it can run on."""
     lend_to: str = ""
@@ -67,10 +67,10 @@ class TrainingWorkload:
     def short(self) -> int:
         return max(self._wanted() - int(self.job.up.sum()), 0) * self.devices.per_node
 
-    def lender(self) -> Lender | None:
+    def lender(self) -> NodeLender | None:
         if not self.lend_to:
             return None
-        return Lender(self.name, min(int(self.job.up.sum()), self._wanted() - self.lent), self.needed, self.lend_to)
+        return NodeLender(self.name, min(int(self.job.up.sum()), self._wanted() - self.lent), self.needed, self.lend_to)
 
     def slow_down(self, speed: float) -> None:
         """Runs at a part of its speed, for want of power."""
@@ -144,7 +144,7 @@ class TrainingWorkload:
 
 
 def training_workload(
-    name: str, costs: Costs, devices: Devices, events: FleetEvents, *, tiers: tuple[SaveTier, ...], recover: str,
+    name: str, costs: Costs, devices: DevicePool, events: FleetEvents, *, tiers: tuple[SaveTier, ...], recover: str,
     recovery: Recovery, lend_to: str = "",
 ) -> TrainingWorkload:  # fmt: skip
     """A job before its first step, on nodes that it takes from the machine. Raises UsageError."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from etude.world.clock import Event
-from etude.world.devices import Devices
+from etude.world.devices import DevicePool
 from etude.world.entities.machine import FAULT, GIVEN, MACHINE, OFFER, PlainWorkload
 from etude.world.entities.seats import SeatedScale
 from etude.world.serve import state as of
@@ -28,7 +28,7 @@ class WorkflowWorkload(PlainWorkload):
     loop: WorkflowLoop
     scales: dict[str, SeatedScale]
     """Of each model: its replicas and their devices."""
-    devices: Devices
+    devices: DevicePool
 
     def __post_init__(self) -> None:
         for name, scale in self.scales.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from etude.base.parameters import refuse_unread
-from etude.world.devices import Devices
+from etude.world.devices import DevicePool
 from etude.world.entities.images import ImagesWorkload
 from etude.world.fleet.events import FleetEvents
 from etude.world.makers import Made, refused, request
@@ -11,7 +11,7 @@ from etude.world.scenario import Scenario, WorkloadSpec
 from etude.world.serve.asked.images import ServeImages, image_serving
 
 
-def make(spec: WorkloadSpec, scenario: Scenario, devices: Devices, events: FleetEvents) -> Made:
+def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: FleetEvents) -> Made:
     given = {"model": spec.subject, "system": scenario.machine.system, **spec.given}
     asked = request(ServeImages, spec, given, scenario, "serve images")
     serving = image_serving(asked)

@@ -9,7 +9,7 @@ from typing import Any
 from etude.base.figures import figure, part
 from etude.base.parameters import refuse_unread, whole
 from etude.machine import open_system
-from etude.world.devices import Devices
+from etude.world.devices import DevicePool
 from etude.world.entities.jobs import JobsWorkload
 from etude.world.fleet.events import FleetEvents
 from etude.world.fleet.sharing.cluster import cluster_of
@@ -38,7 +38,7 @@ class JobsRequest:
     times: JobTimes = part(JobTimes)
 
 
-def make(spec: WorkloadSpec, scenario: Scenario, devices: Devices, events: FleetEvents) -> Made:
+def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: FleetEvents) -> Made:
     asked = request(JobsRequest, spec, spec.given, scenario, "fleet share")
     path = Path(spec.subject)
     file = path if path.is_absolute() else Path(scenario.where).parent / path

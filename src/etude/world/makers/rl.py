@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from etude.world.devices import Devices
+from etude.world.devices import DevicePool
 from etude.world.entities.rollouts import RolloutWorkload
 from etude.world.fleet.events import FleetEvents
 from etude.world.fleet.rl import read_rl
@@ -18,7 +18,7 @@ from etude.world.scenario import Scenario, WorkloadSpec
 OWN: Final = "own"
 
 
-def make(spec: WorkloadSpec, scenario: Scenario, devices: Devices, events: FleetEvents) -> Made:
+def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: FleetEvents) -> Made:
     given: dict[str, Any] = dict(spec.given)
     nodes = given.pop("nodes", None)
     if not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from etude.base.grammar import line
 from etude.base.parameters import refuse_unread
 from etude.world.clock import NEVER
-from etude.world.devices import Devices
+from etude.world.devices import DevicePool
 from etude.world.entities.seats import SeatedScale
 from etude.world.entities.serving import ServingWorkload, refuse_with_faults
 from etude.world.fleet.events import FleetEvents
@@ -25,7 +25,7 @@ RANGE: Final = "queue:2..16"
 """Requests per replica of the rule `queue` where a scenario says no more."""
 
 
-def make(spec: WorkloadSpec, scenario: Scenario, devices: Devices, events: FleetEvents) -> Made:
+def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: FleetEvents) -> Made:
     given = {"model": spec.subject, "system": scenario.machine.system, **_scaled(spec, scenario)}
     asked = request(TextInput, spec, given, scenario, "serve")
     serving = text_serving(asked)

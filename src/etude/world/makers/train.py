@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from etude.base.parameters import refuse_unread
-from etude.world.devices import Devices
+from etude.world.devices import DevicePool
 from etude.world.entities.training import training_workload
 from etude.world.fleet.days.request import TrainRequest, costs_of, train_inputs
 from etude.world.fleet.events import FleetEvents
@@ -17,7 +17,7 @@ LENT: Final = "lent:effect=preempt,at=36500d,duration=1h"
 """Faults of a job that loses nodes only as it lends them."""
 
 
-def make(spec: WorkloadSpec, scenario: Scenario, devices: Devices, events: FleetEvents) -> Made:
+def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: FleetEvents) -> Made:
     given = {"model": spec.subject, "system": scenario.machine.system, **_joined(spec.given, "checkpoint")}
     for name in ("days", "faults", "seed"):
         if name in spec.given:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from etude.base.parameters import refuse_unread
-from etude.world.devices import Devices
+from etude.world.devices import DevicePool
 from etude.world.entities.seats import SeatedScale
 from etude.world.entities.workflow import WorkflowWorkload
 from etude.world.fleet.events import FleetEvents
@@ -19,7 +19,7 @@ from etude.world.serve.pools import Between
 from etude.world.serve.workflow.spec import open_workflow
 
 
-def make(spec: WorkloadSpec, scenario: Scenario, devices: Devices, events: FleetEvents) -> Made:
+def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: FleetEvents) -> Made:
     given = {"workflow": spec.subject, "system": scenario.machine.system, "seed": scenario.seed, **spec.given}
     if isinstance(given.get("models"), Mapping):
         given["models"] = _by_role(spec, given["models"], scenario)

@@ -1,7 +1,7 @@
 """Policies: one function in one file, named after it. A folder for each kind; yours as `FILE.py:name`.
 
 place/pack.py      def pack(free: Sequence[int], devices: int) -> int
-share/lend.py      def lend(wanted: Wanted, lenders: Sequence[Lender]) -> dict[str, int]
+share/lend.py      def lend(wanted: WantedDevices, lenders: Sequence[NodeLender]) -> dict[str, int]
 power/cap_training_first.py   def cap_training_first(view: PowerView) -> float
 """
 
@@ -19,7 +19,7 @@ PlacePolicy: TypeAlias = Callable[[Sequence[int], int], int]
 """Free devices of the nodes that have enough, and the devices that are needed -> which of these nodes."""
 
 
-class Wanted(NamedTuple):
+class WantedDevices(NamedTuple):
     """A workload that wants devices where none are free."""
 
     name: str
@@ -27,7 +27,7 @@ class Wanted(NamedTuple):
     now_s: float
 
 
-class Lender(NamedTuple):
+class NodeLender(NamedTuple):
     """A workload that may give nodes up."""
 
     name: str
@@ -39,7 +39,7 @@ class Lender(NamedTuple):
     """Name of the only workload that it lends to; empty: any."""
 
 
-SharePolicy: TypeAlias = Callable[[Wanted, Sequence[Lender], int], dict[str, int]]
+SharePolicy: TypeAlias = Callable[[WantedDevices, Sequence[NodeLender], int], dict[str, int]]
 """What is wanted, who may lend, devices of a node -> nodes that each lender gives up."""
 
 

@@ -1,9 +1,9 @@
 from collections.abc import Sequence
 
-from etude.world.policies import Lender, Wanted
+from etude.world.policies import NodeLender, WantedDevices
 
 
-def lend(wanted: Wanted, lenders: Sequence[Lender], node_devices: int) -> dict[str, int]:
+def lend(wanted: WantedDevices, lenders: Sequence[NodeLender], node_devices: int) -> dict[str, int]:
     """Lenders give up nodes, the first of them first, as long as they can still run."""
     left, found = -(-wanted.devices // node_devices), dict[str, int]()
     for one in lenders:

@@ -1,8 +1,8 @@
 from collections.abc import Sequence
 
-from etude.world.policies import Lender, Wanted
+from etude.world.policies import NodeLender, WantedDevices
 
 
-def never(wanted: Wanted, lenders: Sequence[Lender], node_devices: int) -> dict[str, int]:
+def never(wanted: WantedDevices, lenders: Sequence[NodeLender], node_devices: int) -> dict[str, int]:
     """Nobody gives anything up."""
     return {}
