@@ -275,3 +275,13 @@ def test_layers_of_stages_by_hand() -> None:
     assert [layers_of_stages(value, model, pp, schedule) for value, pp, schedule in given] == wanted
     assert layers_of_stages("last-1", model, 1, "1f1b") == layers_of_stages("even", model, 4, "1f1b") == []
     assert layers_of_stages("20,12", model, 2, "1f1b") == [20, 12]
+
+
+@pytest.mark.parametrize("missing", ["model", "system", "gpus"])
+def test_a_file_names_a_model_a_system_and_gpus(
+    missing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = {"search": "plans", "model": "gpt2", "system": "dgx-h100", "gpus": 2, "over": {"tp": [1]}}
+    (tmp_path / "s.yaml").write_text(json.dumps({key: value for key, value in keys.items() if key != missing}))
+    assert main(["search", str(tmp_path / "s.yaml")]) == 2
+    assert f"s.yaml: `{missing}` is needed" in capsys.readouterr().err
