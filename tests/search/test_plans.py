@@ -16,6 +16,7 @@ from etude.decide.search.page import best_name
 from etude.decide.search.plans import parse_over, solved, space_of
 from etude.decide.search.plans.axes import layers_of_stages
 from etude.decide.search.plans.candidates import _fills
+from etude.decide.search.plans.tasks import task
 from etude.machine import open_system
 from etude.make.generate import Plan
 from etude.make.generate.model import open_model
@@ -285,3 +286,16 @@ def test_a_file_names_a_model_a_system_and_gpus(
     (tmp_path / "s.yaml").write_text(json.dumps({key: value for key, value in keys.items() if key != missing}))
     assert main(["search", str(tmp_path / "s.yaml")]) == 2
     assert f"s.yaml: `{missing}` is needed" in capsys.readouterr().err
+
+
+def test_a_bound_is_worked_out_for_plans_that_fit() -> None:
+    """GPT-2 holds more than a byte and less than a terabyte; without a limit its bytes are not asked for."""
+
+    def known(what: str, most: float) -> set[str]:
+        how: dict[str, Any] = {"model": "gpt2", "system": "dgx-h100", "stack": "", "recipe": True, "seal": ""}
+        plan = json.dumps({"gpus": 2, "global_batch": 2})
+        return set(task(what=what, plan=plan, network="analytic", energy=False, most=most, **how))
+
+    assert [known("look", most) for most in (0, 1, 1e12)] == [{"ns"}, {"bytes"}, {"bytes", "ns"}]
+    assert [known("closer", most) for most in (0, 1, 1e12)] == [{"bytes", "ns"}, {"bytes"}, {"bytes", "ns"}]
+    assert known("memory", 0) == {"bytes"} and known("alone", 1) == {"ns"}
