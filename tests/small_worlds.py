@@ -34,8 +34,16 @@ def smaller(shape: str, gpus: int) -> Config:
 
 
 def costs(**given) -> Costs:
-    usual = {"healthy": STEP, "gpus_per_node": 1, "replica_gpus": 1, "state_bytes": 8.0, "node_bytes": 5.0,
-             "node_bytes_per_s": 1.0, "idle_w": 1.0, "predicted": smaller}  # fmt: skip
+    usual = {
+        "healthy": STEP,
+        "gpus_per_node": 1,
+        "replica_gpus": 1,
+        "state_bytes": 8.0,
+        "node_bytes": 5.0,
+        "node_bytes_per_s": 1.0,
+        "idle_w": 1.0,
+        "predicted": smaller,
+    }
     return Costs(**usual | given)
 
 
@@ -49,9 +57,18 @@ def faults(*rows: tuple[int, int, int]) -> FleetEvents:
     time, node, lasting = (np.array([row[k] for row in rows], np.int64) for k in range(3))
     n = len(rows)
     return FleetEvents(
-        time, np.zeros(n, np.int64), np.full(n, EFFECTS.index("stop")), np.full(n, SCOPES.index("node")), node,
-        np.ones(n, np.int64), lasting, np.ones(n), np.zeros(n, np.int64), np.full(n, -1, np.int64), ("node",),
-    )  # fmt: skip
+        time,
+        np.zeros(n, np.int64),
+        np.full(n, EFFECTS.index("stop")),
+        np.full(n, SCOPES.index("node")),
+        node,
+        np.ones(n, np.int64),
+        lasting,
+        np.ones(n),
+        np.zeros(n, np.int64),
+        np.full(n, -1, np.int64),
+        ("node",),
+    )
 
 
 def machine_of(nodes: int, events: FleetEvents, *, per_node: int = 1, share: str = "lend") -> SharedMachine:
@@ -62,17 +79,32 @@ def training(
     machine: SharedMachine, *tiers: SaveTier, name: str = "train", recover: str = "restart", lend_to: str = "", **given
 ) -> TrainingWorkload:
     made = training_workload(
-        name, costs(**given), machine.devices, machine.events, tiers=tiers, recover=recover, recovery=TIMES,
+        name,
+        costs(**given),
+        machine.devices,
+        machine.events,
+        tiers=tiers,
+        recover=recover,
+        recovery=TIMES,
         lend_to=lend_to,
-    )  # fmt: skip
+    )
     machine.workloads[name] = made
     return made
 
 
 def serving(
-    machine: SharedMachine, requests: Requests, *, name: str = "chat", replicas: int = 1, most: int = 0, cold_ns: int = 0,
-    every_ns: int = S, router: str = "turn", cost: StepCost = CONSTANT, tp: int = 1,
-) -> ServingWorkload:  # fmt: skip
+    machine: SharedMachine,
+    requests: Requests,
+    *,
+    name: str = "chat",
+    replicas: int = 1,
+    most: int = 0,
+    cold_ns: int = 0,
+    every_ns: int = S,
+    router: str = "turn",
+    cost: StepCost = CONSTANT,
+    tp: int = 1,
+) -> ServingWorkload:
     engine, rows = Engine(async_scheduling=False, enable_prefix_caching=False), max(most, replicas)
     rule = ScaleRule(most=rows, least=replicas, every_ns=every_ns, low=1.0, high=2.0)
     scale = SeatedScale(rule, replicas, cold_ns, who=name, tp=tp, devices=machine.devices)
@@ -149,24 +181,42 @@ def random_world(seed: int) -> tuple[SharedMachine, int]:
     horizon = int(random.integers(300, 2000)) * S
     nodes = int(random.integers(12, 20))
     count = int(random.poisson(6))
-    rows = sorted((int(random.integers(horizon)), int(random.integers(nodes)), int(random.integers(1, 400)) * S)
-                  for _ in range(count))  # fmt: skip
+    rows = sorted(
+        (int(random.integers(horizon)), int(random.integers(nodes)), int(random.integers(1, 400)) * S)
+        for _ in range(count)
+    )
     machine = machine_of(nodes, faults(*rows), share=str(random.choice(["lend", "never"])))
     tiers = [tier(int(random.integers(2, 9)))] if random.integers(2) else []
-    training(machine, *tiers, name="first", recover=str(random.choice(["restart", "spare"])),
-             replicated=bool(random.integers(2)))  # fmt: skip
-    training(machine, *tiers, name="second", recover=str(random.choice(["shrink", "redistribute"])),
-             lend_to=str(random.choice(["", "scaled"])), replicated=bool(random.integers(2)))  # fmt: skip
+    training(
+        machine,
+        *tiers,
+        name="first",
+        recover=str(random.choice(["restart", "spare"])),
+        replicated=bool(random.integers(2)),
+    )
+    training(
+        machine,
+        *tiers,
+        name="second",
+        recover=str(random.choice(["shrink", "redistribute"])),
+        lend_to=str(random.choice(["", "scaled"])),
+        replicated=bool(random.integers(2)),
+    )
     every = int(random.integers(5, 60)) * S
     for name, most in (("scaled", int(random.integers(2, 9))), ("fixed", 0)):
         size = int(random.integers(5, 60))
         arrival = np.sort(random.integers(0, horizon, size))
         serving(
-            machine, requests_of(arrival, random.integers(1, 50, size), random.integers(1, 300, size)), name=name,
-            replicas=int(random.integers(1, 3)), most=most, cold_ns=int(random.integers(0, 30)) * S, every_ns=every,
+            machine,
+            requests_of(arrival, random.integers(1, 50, size), random.integers(1, 300, size)),
+            name=name,
+            replicas=int(random.integers(1, 3)),
+            most=most,
+            cold_ns=int(random.integers(0, 30)) * S,
+            every_ns=every,
             router=str(random.choice(["turn", "least", "two"])),
             cost=step_cost(tokens=[1], layers_ns=[float(random.integers(1, 4000)) * 1e6]),
-        )  # fmt: skip
+        )
     return machine, horizon
 
 

@@ -4,6 +4,8 @@ import json
 import math
 from itertools import permutations
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from etude.decide.search.placement import best_placement
 from etude.decide.search.placement_best import BOUND, LEFT, SAME
 from etude.decide.search.placement_bound import TimeBound
-from etude.decide.search.placement_methods import classes_of
+from etude.decide.search.placement_methods import Tried, anneal, classes_of, greedy
 from etude.decide.search.placement_orders import device_orders
 from etude.decide.search.placement_symmetry import Symmetry
 from etude.machine.system import System
@@ -225,3 +227,17 @@ def test_bad_spaces_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_too_many_for_all_and_unknown_methods(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert run(tmp_path, SPACE, "--method", "dp") == 2
     assert "--method" in capsys.readouterr().err
+
+
+def test_annealing_takes_worse_placements_and_greed_does_not() -> None:
+    """Every swap of the first placement is worse by 1%, and what two swaps reach is half as long."""
+    first, goal = (0, 1, 2, 3), (1, 0, 3, 2)
+    itself: Any = SimpleNamespace(same=tuple)
+
+    def best(method: str) -> int:
+        tried = Tried(lambda some: [{first: 100, goal: 50}.get(one, 101) for one in some], lambda one: 0, itself, 24,
+                      lambda count: None, {first: 100})  # fmt: skip
+        greedy(tried, 4, 4) if method == "greedy" else anneal(tried, 4, 4, 0)
+        return tried.best[0]
+
+    assert (best("greedy"), best("anneal")) == (100, 50)

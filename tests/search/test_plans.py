@@ -10,10 +10,13 @@ import pytest
 
 from etude.base.errors import EtudeError
 from etude.cost.stacks import open_stack
-from etude.decide.search.found import frontier
+from etude.decide.search.found import Found, frontier
 from etude.decide.search.given import SearchRequest
+from etude.decide.search.page import best_name
 from etude.decide.search.plans import parse_over, solved, space_of
+from etude.decide.search.plans.axes import layers_of_stages
 from etude.decide.search.plans.candidates import _fills
+from etude.decide.search.plans.tasks import task
 from etude.machine import open_system
 from etude.make.generate import Plan
 from etude.make.generate.model import open_model
@@ -254,3 +257,45 @@ def test_what_a_quick_look_leaves_out_is_not_a_plan():
             with pytest.raises(EtudeError):
                 Plan.from_dict(at)
     assert 0 < left_out < 3000
+
+
+def test_a_candidate_is_called_by_what_differs() -> None:
+    """`micro_batch` is the same in both; tp is always said."""
+    rows = [{"tp": 1, "zero": 0, "micro_batch": 2, "step": 1.0}, {"tp": 1, "zero": 3, "micro_batch": 2, "step": 2.0}]
+    found = Found(best=rows[0], frontier=rows, tried=2, rows=rows, more={"axes": ["tp", "zero", "micro_batch"]})
+    assert best_name(found, rows[1]) == "tp 1, zero 3"
+    one = Found(best=rows[0], frontier=rows[:1], tried=1, more={"axes": ["zero"]})
+    assert best_name(one, rows[0]) == "the only one"
+
+
+def test_layers_of_stages_by_hand() -> None:
+    """Of 32 layers; the last stage has one or two less than its part, the others share the rest, later ones more."""
+    model = open_model("llama3-8b")
+    given = [("last-1", 2, "1f1b"), ("last-2", 2, "1f1b"), ("last-1", 4, "1f1b"), ("last-1", 2, "interleaved:2")]
+    wanted = [[17, 15], [18, 14], [8, 8, 9, 7], [8, 8, 9, 7]]
+    assert [layers_of_stages(value, model, pp, schedule) for value, pp, schedule in given] == wanted
+    assert layers_of_stages("last-1", model, 1, "1f1b") == layers_of_stages("even", model, 4, "1f1b") == []
+    assert layers_of_stages("20,12", model, 2, "1f1b") == [20, 12]
+
+
+@pytest.mark.parametrize("missing", ["model", "system", "gpus"])
+def test_a_file_names_a_model_a_system_and_gpus(
+    missing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = {"search": "plans", "model": "gpt2", "system": "dgx-h100", "gpus": 2, "over": {"tp": [1]}}
+    (tmp_path / "s.yaml").write_text(json.dumps({key: value for key, value in keys.items() if key != missing}))
+    assert main(["search", str(tmp_path / "s.yaml")]) == 2
+    assert f"s.yaml: `{missing}` is needed" in capsys.readouterr().err
+
+
+def test_a_bound_is_worked_out_for_plans_that_fit() -> None:
+    """GPT-2 holds more than a byte and less than a terabyte; without a limit its bytes are not asked for."""
+
+    def known(what: str, most: float) -> set[str]:
+        how: dict[str, Any] = {"model": "gpt2", "system": "dgx-h100", "stack": "", "recipe": True, "seal": ""}
+        plan = json.dumps({"gpus": 2, "global_batch": 2})
+        return set(task(what=what, plan=plan, network="analytic", energy=False, most=most, **how))
+
+    assert [known("look", most) for most in (0, 1, 1e12)] == [{"ns"}, {"bytes"}, {"bytes", "ns"}]
+    assert [known("closer", most) for most in (0, 1, 1e12)] == [{"bytes", "ns"}, {"bytes"}, {"bytes", "ns"}]
+    assert known("memory", 0) == {"bytes"} and known("alone", 1) == {"ns"}

@@ -257,3 +257,14 @@ def test_the_example():
     assert np.diff(table.first[:, [0, -1]]).tolist() == np.diff(whole.first[:, [0, -1]]).tolist()
     assert sorted(table.latency_ns.ravel().tolist()) == sorted(whole.latency_ns.ravel().tolist())
     assert search(EXAMPLES / "routes.yaml").best["policy"] == "delay"
+
+
+def test_a_share_travels_where_that_is_not_slower(tmp_path: Path):
+    """At 1 Gb/s a request is sent in 1.2 ms a hop, and is computed in 8 ms instead of 30: some travel. At 1 kb/s none
+    does. Both times of service are told as they are given."""
+    (tmp_path / "s.yaml").write_text(SPACE.replace("rate: 100Mb/s", "rate: 1Gb/s") + "policy: share\n")
+    found = search(tmp_path / "s.yaml")
+    assert 0 < found.best["away"] <= 1
+    assert (found.more["small_ms"], found.more["large_ms"]) == (30, 8)
+    (tmp_path / "s.yaml").write_text(SPACE.replace("rate: 100Mb/s", "rate: 1kb/s") + "policy: share\n")
+    assert search(tmp_path / "s.yaml").best["away"] == 0

@@ -40,8 +40,12 @@ def test_work_ends_before_what_was_announced_and_that_before_what_comes_from_out
     clock.post([Event(5, "second", "b"), Event(5, "third", "a")])
     clock.run()
     assert log == [
-        ("a", "works", 5), ("b", "works", 5), ("b", "second", 5), ("a", "third", 5), ("a", "fault", 5),
-    ]  # fmt: skip
+        ("a", "works", 5),
+        ("b", "works", 5),
+        ("b", "second", 5),
+        ("a", "third", 5),
+        ("a", "fault", 5),
+    ]
 
 
 def test_an_answer_at_the_same_instant_comes_before_faults():

@@ -48,14 +48,25 @@ def test_training_alone_is_etude_fleet_train(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("line", "name", "same"),
     [
-        ("serve gpt2 --system dgx-h100 --replicas 2 --rate 30 --count 80 --seed 3 --scale queue:1..2,most=5,every=1s",
-         "chat", ("ttft_s", "latency_s", "busy", "replica_s", "changes", "workload")),
-        ("serve gpt2 --system dgx-h100 --disaggregate 1:2 --rate 10 --count 40 --slo ttft=1s", "chat",
-         ("ttft_s", "tpot_s", "transfer_s", "goodput_rps", "busy")),
-        ("fleet train gpt2 --system dgx-h100 --gpus 16 --days 2 --checkpoint remote:30min --recover shrink --spares 1 "
-         "--faults node:mtbf=20h,repair=1h --seed 2", "train", ("useful_s", "lost_s", "tokens", "transitions")),
+        (
+            "serve gpt2 --system dgx-h100 --replicas 2 --rate 30 --count 80 --seed 3 "
+            "--scale queue:1..2,most=5,every=1s",
+            "chat",
+            ("ttft_s", "latency_s", "busy", "replica_s", "changes", "workload"),
+        ),
+        (
+            "serve gpt2 --system dgx-h100 --disaggregate 1:2 --rate 10 --count 40 --slo ttft=1s",
+            "chat",
+            ("ttft_s", "tpot_s", "transfer_s", "goodput_rps", "busy"),
+        ),
+        (
+            "fleet train gpt2 --system dgx-h100 --gpus 16 --days 2 --checkpoint remote:30min --recover shrink "
+            "--spares 1 --faults node:mtbf=20h,repair=1h --seed 2",
+            "train",
+            ("useful_s", "lost_s", "tokens", "transitions"),
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_command_printed_as_a_scenario_has_the_same_figures(tmp_path, capsys, line, name, same):
     assert main([*line.split(), "--json"]) == 0
     wanted = json.loads(capsys.readouterr().out)
@@ -105,7 +116,7 @@ def test_the_account_of_a_mixed_machine_adds_up(tmp_path, capsys):
         (MACHINE + f"horizon: 1h\nworkloads:\n{CHAT}event: {{}}\n", "unknown key `event`"),
         (MACHINE + f"workloads:\n{CHAT}events: {{faults: llama3}}\n", "faults without a horizon"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_refused_by_name(tmp_path, capsys, text: str, told: str):
     file = tmp_path / "wrong.yaml"
     file.write_text(text)
@@ -123,9 +134,11 @@ def test_an_outcome_is_read_through_its_schema(tmp_path, capsys):
     kept = file.read_text()
     held = found["account"]["device_ns"]["parts"]["free"]["free"]
     for old, new, told in (
-        (f'"free": {held}', f'"free": {held + 1}', "does not add up"), ('"crossings": ', '"crossings": -', "crossings"),
-        ("etude outcome 2", "etude outcome 9", "newer"), ("holdings", "holding", "holding"),
-    ):  # fmt: skip
+        (f'"free": {held}', f'"free": {held + 1}', "does not add up"),
+        ('"crossings": ', '"crossings": -', "crossings"),
+        ("etude outcome 2", "etude outcome 9", "newer"),
+        ("holdings", "holding", "holding"),
+    ):
         assert old in kept
         file.write_text(kept.replace(old, new))
         assert main(query) == 2

@@ -42,9 +42,13 @@ def test_without_a_free_node_a_job_waits_for_the_repair():
     train = training(machine, tier())
     run(machine, 1000 * S)
     assert seconds(train.parts_ns(1000 * S)) == {
-        "useful": 4 * 350, "detect": 3 * 60, "restart": 4 * 105, "redo": 4 * 26, "checkpoint": 4 * 14,
+        "useful": 4 * 350,
+        "detect": 3 * 60,
+        "restart": 4 * 105,
+        "redo": 4 * 26,
+        "checkpoint": 4 * 14,
         "idle": 3 * 440 + 4 * 5,
-    }  # fmt: skip
+    }
     assert machine.devices.device_ns("train", 1000 * S) == 3500 * S
 
 
@@ -58,8 +62,11 @@ def test_a_job_lends_a_node_and_takes_it_back():
     assert machine.devices.device_ns("borrower", 1000 * S) == 300 * S
     assert train.job.account.tokens == 10 * 100 + 28 * 75 + 57 * 100
     assert seconds(train.parts_ns(1000 * S)) == {
-        "useful": 4 * 100 + 3 * 210 + 4 * 570, "degraded": 3 * 70, "restart": 3 * 20 + 4 * 25, "idle": 4 * 5,
-    }  # fmt: skip
+        "useful": 4 * 100 + 3 * 210 + 4 * 570,
+        "degraded": 3 * 70,
+        "restart": 3 * 20 + 4 * 25,
+        "idle": 4 * 5,
+    }
     assert train.job.interruptions == 0
 
 
@@ -172,8 +179,11 @@ def test_rollouts_lose_the_turns_of_a_node_that_fails():
     """A sample takes 1 s and an update of both devices 1 s. At 2.5 s a node fails in the second round: half of a sample
     is lost, and the other replica makes it again from 3 s on. The second update ends at 5 s."""
     machine = machine_of(2, faults((2_500_000_000, 1, 100 * S)))
-    given = {"rollout": {"nodes": "own", "samples": 2, "tokens": 10, "at_once": 1, "step_ns": {1: "100ms"}},
-             "train": {"nodes": "own", "time": "1s"}, "steps": 50}  # fmt: skip
+    given = {
+        "rollout": {"nodes": "own", "samples": 2, "tokens": 10, "at_once": 1, "step_ns": {1: "100ms"}},
+        "train": {"nodes": "own", "time": "1s"},
+        "steps": 50,
+    }
     cluster = cluster_of({"nodes": [{"name": "own", "count": 2, "gpus": 1}]}, "test")
     nodes = machine.devices.take_nodes("post", 2, 0)
     post = RolloutWorkload("post", loop_of(cluster, read_rl(given, "test"), "test"), machine.devices, 2, nodes)
@@ -187,8 +197,11 @@ def test_rollouts_lose_the_turns_of_a_node_that_fails():
 
 def test_rollouts_lend_their_nodes_at_once():
     machine = machine_of(2, faults())
-    given = {"rollout": {"nodes": "own", "samples": 2, "tokens": 10, "at_once": 1, "step_ns": {1: "100ms"}},
-             "train": {"nodes": "own", "time": "1s"}, "steps": 50}  # fmt: skip
+    given = {
+        "rollout": {"nodes": "own", "samples": 2, "tokens": 10, "at_once": 1, "step_ns": {1: "100ms"}},
+        "train": {"nodes": "own", "time": "1s"},
+        "steps": 50,
+    }
     cluster = cluster_of({"nodes": [{"name": "own", "count": 2, "gpus": 1}]}, "test")
     nodes = machine.devices.take_nodes("post", 2, 0)
     loop = loop_of(cluster, read_rl(given, "test"), "test")

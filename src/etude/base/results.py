@@ -86,9 +86,14 @@ class ResultHead:
 
 
 def write_results(
-    path: str | PathLike[str], file: str, schema: ResultSchema, record: Mapping[str, Any],
-    tables: Mapping[str, pa.Table], *, force: bool = False,
-) -> None:  # fmt: skip
+    path: str | PathLike[str],
+    file: str,
+    schema: ResultSchema,
+    record: Mapping[str, Any],
+    tables: Mapping[str, pa.Table],
+    *,
+    force: bool = False,
+) -> None:
     """A folder with the record and all tables."""
     import msgspec
     import pyarrow.parquet as pq
@@ -269,9 +274,12 @@ def check_column(column: pa.ChunkedArray, shape: Shape, place: Place) -> None:
 
 
 _NOUNS: Final = {
-    "number": "numbers", "whole": "whole numbers", "text": "texts", "flag": "true or false",
+    "number": "numbers",
+    "whole": "whole numbers",
+    "text": "texts",
+    "flag": "true or false",
     "list": "lists of whole numbers",
-}  # fmt: skip
+}
 
 
 def _is_type(kind: Any, shape: Shape) -> bool:

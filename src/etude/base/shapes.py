@@ -23,9 +23,13 @@ SLACK: Final = -1e-3
 """Differences of large sums are this far below 0 at most."""
 DEEPEST: Final = 40
 NOUNS: Final = {
-    "number": "a number", "whole": "a whole number", "text": "a text", "flag": "true or false",
-    "keys": "keys and values", "list": "a list",
-}  # fmt: skip
+    "number": "a number",
+    "whole": "a whole number",
+    "text": "a text",
+    "flag": "true or false",
+    "keys": "keys and values",
+    "list": "a list",
+}
 """Kind of a shape -> what it is called; `any` is any plain value."""
 
 

@@ -15,15 +15,22 @@ from etude.base.shapes import AMOUNT, COUNT, TEXT, WHOLE, of_each
 SUFFIXES = (".csv", ".parquet")
 LINK_STATISTICS: Final = {
     "links": TableSchema(
-        {"link": TEXT, **of_each(COUNT, "from_ns to_ns operations"), "utilisation": AMOUNT,
-         **of_each(AMOUNT, "under_way waiting")},
+        {
+            "link": TEXT,
+            **of_each(COUNT, "from_ns to_ns operations"),
+            "utilisation": AMOUNT,
+            **of_each(AMOUNT, "under_way waiting"),
+        },
     ),
     "visits": TableSchema({"link": TEXT, **of_each(COUNT, "operation size_bytes came_ns begin_ns end_ns")}),
     "operations": TableSchema(
-        {**of_each(TEXT, "what group"), **of_each(COUNT, "operation size_bytes members"),
-         **of_each(WHOLE, "came_ns begin_ns end_ns")},
+        {
+            **of_each(TEXT, "what group"),
+            **of_each(COUNT, "operation size_bytes members"),
+            **of_each(WHOLE, "came_ns begin_ns end_ns"),
+        },
     ),
-}  # fmt: skip
+}
 """Tables of `etude simulate --link-stats`."""
 
 

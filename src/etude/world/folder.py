@@ -26,10 +26,13 @@ ABOUT: Final = "an outcome of a world"
 HINT: Final = "`etude world run FILE -o FOLDER` writes one"
 PARTS: Final = keys(total=COUNT, parts=keys(keys(COUNT)))
 WHOLE_RECORD: Final = keys(
-    horizon_s=POSITIVE, workloads=keys(keys(ANY)), events=several(keys(ANY)), crossings=COUNT,
+    horizon_s=POSITIVE,
+    workloads=keys(keys(ANY)),
+    events=several(keys(ANY)),
+    crossings=COUNT,
     account=keys(device_ns=PARTS, energy_mj=PARTS.or_null(), cost=keys(ANY).or_null(), carbon_g=keys(ANY).or_null()),
     power=keys(ANY).if_there(),
-)  # fmt: skip
+)
 HOLDINGS: Final = TableSchema({"time_s": SECONDS, "holder": TEXT, "devices": COUNT}, rows=1)
 POWER: Final = TableSchema(
     {"time_s": SECONDS, "base_w": NUMBER, "serving_w": NUMBER, "training_w": NUMBER, "speed": NUMBER}

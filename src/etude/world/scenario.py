@@ -109,16 +109,27 @@ def scenario_of(given: Mapping[str, Any], where: str, kinds: WorkloadKinds) -> S
     names = {one.name for one in found}
     for one in found:
         if one.lend_to and one.lend_to not in names - {one.name}:
-            raise UsageError(f"lend_to: there is no workload `{one.lend_to}`", where=f"{where}: {one.name}",
-                             hint=f"known: {', '.join(sorted(names - {one.name}))}")  # fmt: skip
+            raise UsageError(
+                f"lend_to: there is no workload `{one.lend_to}`",
+                where=f"{where}: {one.name}",
+                hint=f"known: {', '.join(sorted(names - {one.name}))}",
+            )
     folder = Path(where).parent
     events = whole.events
     for name in ("faults", "prices"):
         text = getattr(events, name)
         if text.endswith((".csv", ".parquet", ".yaml", ".yml")) and not Path(text).is_absolute():
             object.__setattr__(events, name, str(folder / text))
-    return Scenario(machine=whole.machine, horizon_ns=round(whole.horizon_ns), workloads=found, events=events,
-                    policies=whole.policies, seed=whole.seed, where=where, said=dict(given))  # fmt: skip
+    return Scenario(
+        machine=whole.machine,
+        horizon_ns=round(whole.horizon_ns),
+        workloads=found,
+        events=events,
+        policies=whole.policies,
+        seed=whole.seed,
+        where=where,
+        said=dict(given),
+    )
 
 
 def _workload(name: str, given: Any, where: str, kinds: WorkloadKinds) -> WorkloadSpec:

@@ -60,9 +60,13 @@ def write_node(node: QualifiedNode, path: str | PathLike[str]) -> None:
 
 
 FIGURE: Final = keys(
-    name=TEXT, part=Shape("text", among=PARTS), unit=TEXT, value=Shape("number", least=1e-30),
-    spread=Shape("number", least=0.0).if_there(), device=TEXT.if_there(),
-)  # fmt: skip
+    name=TEXT,
+    part=Shape("text", among=PARTS),
+    unit=TEXT,
+    value=Shape("number", least=1e-30),
+    spread=Shape("number", least=0.0).if_there(),
+    device=TEXT.if_there(),
+)
 SHAPE: Final = keys(name=TEXT, about=keys(), figures=several(FIGURE.alone()))
 WHAT: Final = "a file of node figures"
 HINT: Final = "`etude qualify -o node.json` writes one"

@@ -41,9 +41,11 @@ class ImagesWorkload(PlainWorkload):
         due = loop.requests.deadline_ns[ended]
         kept = took <= np.where(due < NO_DEADLINE, due / 1e9, self.limit_s or np.inf)
         return {
-            "requests": int((loop.requests.arrival_ns < horizon_ns).sum()), "finished": int(ended.sum()),
-            "latency_s": spread(took), "within_limits": float(kept.mean()) if ended.any() else None,
-        }  # fmt: skip
+            "requests": int((loop.requests.arrival_ns < horizon_ns).sum()),
+            "finished": int(ended.sum()),
+            "latency_s": spread(took),
+            "within_limits": float(kept.mean()) if ended.any() else None,
+        }
 
     def parts_ns(self, horizon_ns: int) -> dict[str, int]:
         """Groups that work, and that are set up; a task in progress counts up to the horizon."""

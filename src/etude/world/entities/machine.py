@@ -137,10 +137,15 @@ class SharedMachine:
             told = self.devices.holders_on(struck)
         else:
             told = self._drawn(row)
-        self.log.append({
-            "time_s": now / 1e9, "kind": self.events.names[int(self.events.kind[row])], "effect": str(effect),
-            "nodes": struck.tolist(), "workloads": told,
-        })  # fmt: skip
+        self.log.append(
+            {
+                "time_s": now / 1e9,
+                "kind": self.events.names[int(self.events.kind[row])],
+                "effect": str(effect),
+                "nodes": struck.tolist(),
+                "workloads": told,
+            }
+        )
         found = [Event(now, FAULT, name, row) for name in told]
         if effect in (Effect.STOP, Effect.PREEMPT) and count:
             notice_ns = int(self.events.notice_ns[row]) if effect == Effect.PREEMPT else 0

@@ -85,11 +85,15 @@ class RolloutWorkload(PlainWorkload):
         loop, spec = self.loop, self.loop.priced.spec
         updates = sum(tenant.synced for tenant in loop.tenants)
         return {
-            "updates": updates, "updates_asked": spec.steps * spec.tenants,
+            "updates": updates,
+            "updates_asked": spec.steps * spec.tenants,
             "updates_per_h": updates / horizon_ns * 3.6e12,
-            "samples": loop.samples_done, "tokens": loop.done_steps, "lost_tokens": loop.lost_steps,
-            "interruptions": self.interruptions, "goodput_tokens_per_s": loop.done_steps / horizon_ns * 1e9,
-        }  # fmt: skip
+            "samples": loop.samples_done,
+            "tokens": loop.done_steps,
+            "lost_tokens": loop.lost_steps,
+            "interruptions": self.interruptions,
+            "goodput_tokens_per_s": loop.done_steps / horizon_ns * 1e9,
+        }
 
     def parts_ns(self, horizon_ns: int) -> dict[str, int]:
         loop = self.loop

@@ -124,8 +124,11 @@ class ServingWorkload(PlainWorkload):
 
     def figures(self, horizon_ns: int) -> dict[str, Any]:
         served, came = self.served(horizon_ns), int((self.requests.arrival_ns < horizon_ns).sum())
-        more = {"failures": self.scale.failures, "moved_requests": self.scale.moved,
-                "replicas_held": len(self.scale.seats)}  # fmt: skip
+        more = {
+            "failures": self.scale.failures,
+            "moved_requests": self.scale.moved,
+            "replicas_held": len(self.scale.seats),
+        }
         if served is None:
             return {"requests": came, "finished": 0} | more
         found = summary(served, limits=self.limits)
@@ -143,15 +146,25 @@ class ServingWorkload(PlainWorkload):
 def part_of(requests: Requests, rows: I64) -> Requests:
     """Some of the requests, without what they share or wait for."""
     count = len(requests)
-    own = {f.name: getattr(requests, f.name)[rows] for f in fields(requests)
-           if isinstance(getattr(requests, f.name), np.ndarray) and len(getattr(requests, f.name)) == count
-           and f.name not in ("block", "parent", "block_tokens", "block_home")}  # fmt: skip
+    own = {
+        f.name: getattr(requests, f.name)[rows]
+        for f in fields(requests)
+        if isinstance(getattr(requests, f.name), np.ndarray)
+        and len(getattr(requests, f.name)) == count
+        and f.name not in ("block", "parent", "block_tokens", "block_home")
+    }
     empty = np.zeros(0, np.int64)
     starts = np.zeros(len(rows) + 1, np.int64)
     return replace(
-        requests, **own, block_start=starts, block=empty, parent_start=starts, parent=empty, block_tokens=empty,
+        requests,
+        **own,
+        block_start=starts,
+        block=empty,
+        parent_start=starts,
+        parent=empty,
+        block_tokens=empty,
         block_home=empty,
-    )  # fmt: skip
+    )
 
 
 def refuse_with_faults(engine: Any, options: ServingOptions, groups: list[Group], name: str) -> None:

@@ -101,8 +101,16 @@ class TrainingWorkload:
 
     def ran(self, horizon_ns: int) -> TrainingRun:
         job = self.job
-        return TrainingRun(job.account, job.copies, job.hit, job.interruptions, job.transitions, job.node_up_ns,
-                           len(job.up), horizon_ns)  # fmt: skip
+        return TrainingRun(
+            job.account,
+            job.copies,
+            job.hit,
+            job.interruptions,
+            job.transitions,
+            job.node_up_ns,
+            len(job.up),
+            horizon_ns,
+        )
 
     def figures(self, horizon_ns: int) -> dict[str, Any]:
         found = summary(self.ran(horizon_ns), self.job.costs, name=self.name)
@@ -144,13 +152,23 @@ class TrainingWorkload:
 
 
 def training_workload(
-    name: str, costs: Costs, devices: DevicePool, events: FleetEvents, *, tiers: tuple[SaveTier, ...], recover: str,
-    recovery: Recovery, lend_to: str = "",
-) -> TrainingWorkload:  # fmt: skip
+    name: str,
+    costs: Costs,
+    devices: DevicePool,
+    events: FleetEvents,
+    *,
+    tiers: tuple[SaveTier, ...],
+    recover: str,
+    recovery: Recovery,
+    lend_to: str = "",
+) -> TrainingWorkload:
     """A job before its first step, on nodes that it takes from the machine. Raises UsageError."""
     if costs.gpus_per_node != devices.per_node:
-        raise UsageError(f"its plan fills nodes of {costs.gpus_per_node} devices, and those of the machine have "
-                         f"{devices.per_node}", where=name, hint="use whole nodes")  # fmt: skip
+        raise UsageError(
+            f"its plan fills nodes of {costs.gpus_per_node} devices, and those of the machine have {devices.per_node}",
+            where=name,
+            hint="use whole nodes",
+        )
     spares = recovery.spare_nodes or 0
     wanted = costs.nodes + spares
     got = devices.take_nodes(name, wanted, 0)
@@ -159,14 +177,28 @@ def training_workload(
     up, used = np.zeros(devices.nodes, bool), np.zeros(devices.nodes, bool)
     up[got], used[got[: costs.nodes]] = True, True
     job = TrainingJob(
-        name, costs, events, policy_of(recover), recovery, spares, Account(costs.healthy, costs.idle_w),
-        Copies(tiers, costs.healthy.step_ns), costs.healthy, repairs=False, up=up, used=used,
-        down_until=np.zeros(devices.nodes, np.int64), hit=np.zeros(len(events), bool),
-    )  # fmt: skip
+        name,
+        costs,
+        events,
+        policy_of(recover),
+        recovery,
+        spares,
+        Account(costs.healthy, costs.idle_w),
+        Copies(tiers, costs.healthy.step_ns),
+        costs.healthy,
+        repairs=False,
+        up=up,
+        used=used,
+        down_until=np.zeros(devices.nodes, np.int64),
+        hit=np.zeros(len(events), bool),
+    )
     least = _least(costs) if recover in SHAPES else costs.nodes
     if lend_to and least == costs.nodes and not spares:
-        raise UsageError(f"`lend_to` needs a job that can run on fewer nodes, and it recovers by `{recover}`",
-                         where=name, hint="recover: shrink, redistribute or replan")  # fmt: skip
+        raise UsageError(
+            f"`lend_to` needs a job that can run on fewer nodes, and it recovers by `{recover}`",
+            where=name,
+            hint="recover: shrink, redistribute or replan",
+        )
     return TrainingWorkload(name, job, devices, least, lend_to, spares)
 
 

@@ -111,10 +111,17 @@ def _events(parts: list[F64], names: tuple[str, ...]) -> FleetEvents:
 def given_up(events: FleetEvents, now_ns: int) -> FleetEvents:
     """The events with one more: nodes that a job gives up of its own accord."""
     row = {
-        "time_ns": now_ns, "kind": len(events.names), "effect": EFFECTS.index(Effect.PREEMPT),
-        "scope": SCOPES.index(Scope.NODE), "node": 0, "nodes": 1, "duration_ns": 0, "factor": 1.0, "notice_ns": 0,
+        "time_ns": now_ns,
+        "kind": len(events.names),
+        "effect": EFFECTS.index(Effect.PREEMPT),
+        "scope": SCOPES.index(Scope.NODE),
+        "node": 0,
+        "nodes": 1,
+        "duration_ns": 0,
+        "factor": 1.0,
+        "notice_ns": 0,
         "detect_ns": 0,
-    }  # fmt: skip
+    }
     columns: dict[str, Any] = {name: np.append(getattr(events, name), value) for name, value in row.items()}
     return FleetEvents(**columns, names=(*events.names, "lent"))
 

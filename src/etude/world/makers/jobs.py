@@ -56,8 +56,9 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: Fl
     left_out = impossible(cluster, jobs)
     if len(left_out) == len(jobs):
         raise refused(f"none of the {len(jobs):,} jobs fits {nodes} nodes", spec, scenario)
-    sharing = SharingTimes(switch_ns=times.switch_ns, start_ns=times.start_ns, keep_ns=times.keep_ns,
-                           migrate_ns=times.migrate_ns)  # fmt: skip
+    sharing = SharingTimes(
+        switch_ns=times.switch_ns, start_ns=times.start_ns, keep_ns=times.keep_ns, migrate_ns=times.migrate_ns
+    )
     gangs = Gangs(cluster, jobs, sharing_policy(name), sharing, Supply(cluster))
     gangs.start(left_out)
     notes = [f"{len(left_out):,} jobs fit no node and are left out"] if left_out else []

@@ -32,8 +32,9 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: Fl
     refuse_unread(asked)
     if serving.stream.drawn or serving.replicas.draws:
         seed = int(spec.given.get("seed", scenario.seed))
-        serving = replace(serving, stream=replace(serving.stream, seed=seed),
-                          replicas=replace(serving.replicas, seed=seed))  # fmt: skip
+        serving = replace(
+            serving, stream=replace(serving.stream, seed=seed), replicas=replace(serving.replicas, seed=seed)
+        )
     if len(serving.stream.rates) > 1:
         raise refused("`rate`: one rate is served in a scenario", spec, scenario, "rate: 4")
     if serving.replicas.between.reconfigure:
@@ -62,9 +63,17 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: Fl
         scale.seats[row] = seat
     ready = ready_for(requests, service.rules, groups, chosen)
     made = ServingWorkload(
-        spec.name, requests, groups, service.rules, chosen, ready, scale, service.limits, devices,
+        spec.name,
+        requests,
+        groups,
+        service.rules,
+        chosen,
+        ready,
+        scale,
+        service.limits,
+        devices,
         stays=not scenario.horizon_ns,
-    )  # fmt: skip
+    )
     return made, service.notes
 
 

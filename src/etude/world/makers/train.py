@@ -34,9 +34,15 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: Fl
         raise refused("`retry`, `exclude` and `sweep` are not read in a scenario", spec, scenario)
     costs, told = costs_of(inputs)
     made = training_workload(
-        spec.name, costs, devices, events, tiers=inputs.tiers, recover=inputs.recover, recovery=inputs.recovery,
+        spec.name,
+        costs,
+        devices,
+        events,
+        tiers=inputs.tiers,
+        recover=inputs.recover,
+        recovery=inputs.recovery,
         lend_to=spec.lend_to,
-    )  # fmt: skip
+    )
     return made, (*inputs.notes, *filter(None, [told]))
 
 

@@ -66,11 +66,23 @@ class Hooks:
 NO_HOOKS: Final = Hooks()
 ROLES: Final = {of.BOTH: "both", of.PREFILL: "prefill", of.DECODE: "decode", of.OFF: "off"}
 SEEN: Final = {
-    name: field_of(of.REQUEST, name) for name in (
-        "arrival", "prompt", "output", "session", "tenant", "tier", "deadline", "branches", "out", "computed",
-        "preempted", "adapter", "images",
+    name: field_of(of.REQUEST, name)
+    for name in (
+        "arrival",
+        "prompt",
+        "output",
+        "session",
+        "tenant",
+        "tier",
+        "deadline",
+        "branches",
+        "out",
+        "computed",
+        "preempted",
+        "adapter",
+        "images",
     )
-}  # fmt: skip
+}
 """Names of what a hook sees of a request, and their fields."""
 FIELDS: Final = attrgetter(*SEEN.values())
 

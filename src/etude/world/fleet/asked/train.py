@@ -54,8 +54,11 @@ def _scenario(asked: TrainFleet, days: TrainInputs) -> ScenarioText:
         said = f"{spelled(asked, 'scenario')} needs the number of spare nodes"
         raise UsageError(said, hint=f"{spelled(asked, 'spares')} 4")
     given = request_of(asked).given
-    own = {name: one for name, one in given.items()
-           if name not in ("model", "system", "days", "faults", "seed", "scenario", "json")}  # fmt: skip
+    own = {
+        name: one
+        for name, one in given.items()
+        if name not in ("model", "system", "days", "faults", "seed", "scenario", "json")
+    }
     node = min(days.system.levels[0].size, days.plan.gpus)
     more: dict[str, Any] = {"horizon": f"{days.days:.12g}d"}
     more |= {"events": {"faults": days.faults}, "seed": days.seed} if days.faults else {}

@@ -108,9 +108,14 @@ class ImageServing:
         rule = degree_rule(self.degree, self.gpus, function_of, **self.rule)
         stream = image_stream(self.requests, rate_per_s=self.rates[0] if self.rates else 0.0, **self.drawn)
         costs = image_costs(
-            self.model, self.system, stream.sizes, rule.degrees, stack=self.stack, batch=rule.batch,
+            self.model,
+            self.system,
+            stream.sizes,
+            rule.degrees,
+            stack=self.stack,
+            batch=rule.batch,
             encode_ns=self.encode_ns,
-        )  # fmt: skip
+        )
         return ImageLoop(stream, costs, self.gpus, rule)
 
     def run(self) -> ImagesServed:

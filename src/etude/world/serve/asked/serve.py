@@ -77,9 +77,13 @@ def serve_inputs(asked: Serve) -> ServeInputs:
     keep = (folder is not None and one) or bool(window)
     scenario = _scenario(asked, serving) if asked.scenario else None
     return ServeInputs(
-        serving=replace(serving, keep_passes=keep), folder=folder, requests_out=table, window=window, job=job,
+        serving=replace(serving, keep_passes=keep),
+        folder=folder,
+        requests_out=table,
+        window=window,
+        job=job,
         scenario=scenario,
-    )  # fmt: skip
+    )
 
 
 def _scenario(asked: Serve, serving: TextServing) -> ScenarioText:

@@ -114,9 +114,14 @@ class FlowServing:
         """The sessions before their first call, what each role runs on, and what had to be assumed."""
         on, notes = self._deployed()
         loop = workflow_loop(
-            self.flow, on, order=self.order, router=self.router, choose=hook(self.choose),
-            place=hook(self.place) if self.place else None, seed=self.seed,
-        )  # fmt: skip
+            self.flow,
+            on,
+            order=self.order,
+            router=self.router,
+            choose=hook(self.choose),
+            place=hook(self.place) if self.place else None,
+            seed=self.seed,
+        )
         return loop, on, notes
 
     def _deployed(self) -> tuple[dict[str, Deployed], tuple[str, ...]]:

@@ -31,10 +31,12 @@ SPREAD: Final = keys(**of_each(SECONDS, "mean p50 p90 p99 p999"))
 """A mean and percentiles."""
 CURVE: Final = several(
     keys(
-        rate_rps=AMOUNT, goodput_rps=AMOUNT, ttft_s=keys(p50=SECONDS, p99=SECONDS).or_none(),
+        rate_rps=AMOUNT,
+        goodput_rps=AMOUNT,
+        ttft_s=keys(p50=SECONDS, p99=SECONDS).or_none(),
         tpot_s=keys(p50=SECONDS, p99=SECONDS).or_none(),
     )
-)  # fmt: skip
+)
 
 REQUESTS: Final = TableSchema(
     {
@@ -76,16 +78,25 @@ SERVED: Final = ResultSchema(
         **of_each(SECONDS, "kv_fetch_s replica_s"),
         **of_each(SPREAD, "ttft_s latency_s"),
         **of_each(AMOUNT.or_null(), "energy_j idle_energy_j step_imbalance"),
-        duration_s=POSITIVE, within_limits=SHARE, imbalance=NUMBER, tpot_s=SPREAD.or_null(),
-        transfer_s=SECONDS.or_null(), workload=keys(), changes=ANY.if_there(), tiers=keys(), engine=TEXT,
-        rates=CURVE.if_there(), holds_rps=AMOUNT.or_none(), asked=ASKED,
+        duration_s=POSITIVE,
+        within_limits=SHARE,
+        imbalance=NUMBER,
+        tpot_s=SPREAD.or_null(),
+        transfer_s=SECONDS.or_null(),
+        workload=keys(),
+        changes=ANY.if_there(),
+        tiers=keys(),
+        engine=TEXT,
+        rates=CURVE.if_there(),
+        holds_rps=AMOUNT.or_none(),
+        asked=ASKED,
     ),
     {"requests": REQUESTS, "passes": PASSES, "replicas": REPLICAS},
     (
         ("`energy_j` and `idle_energy_j` are not both there", lambda r: _both(r["energy_j"], r["idle_energy_j"])),
         ("`cache_hit_tokens` of no `prompt_tokens`", lambda r: not r["cache_hit_tokens"] or bool(r["prompt_tokens"])),
     ),
-)  # fmt: skip
+)
 
 
 def _both(one: object, other: object) -> bool:
@@ -103,26 +114,40 @@ WORKFLOW: Final = ResultSchema(
         **of_each(TEXT, "workflow order"),
         **of_each(SPREAD, "latency_s sum_s critical_path_s"),
         **of_each(COUNT, "calls model_calls violations cache_hit_tokens"),
-        sessions=SOME, duration_s=SECONDS, bound=AMOUNT, cost=AMOUNT, label=NUMBER.or_null(), broken=keys(COUNT),
-        worst=keys(NUMBER.or_null()), models=keys(MODEL), asked=ASKED,
+        sessions=SOME,
+        duration_s=SECONDS,
+        bound=AMOUNT,
+        cost=AMOUNT,
+        label=NUMBER.or_null(),
+        broken=keys(COUNT),
+        worst=keys(NUMBER.or_null()),
+        models=keys(MODEL),
+        asked=ASKED,
     ),
     {
         "sessions": TableSchema(
             {
-                "session": COUNT, "tenant": TEXT, "cost": AMOUNT, "label": unbounded(NUMBER),
+                "session": COUNT,
+                "tenant": TEXT,
+                "cost": AMOUNT,
+                "label": unbounded(NUMBER),
                 **of_each(SECONDS, "begin_s end_s latency_s sum_s critical_path_s"),
             },
             rows=1,
         ),
         "tasks": TableSchema(
             {
-                **of_each(COUNT, "session turn prompt output cache_hit_tokens"), **of_each(TEXT, "task tenant on"),
-                **of_each(SECONDS, "ready_s begin_s end_s"), "model": FLAG, "cost": AMOUNT, "label": unbounded(NUMBER),
+                **of_each(COUNT, "session turn prompt output cache_hit_tokens"),
+                **of_each(TEXT, "task tenant on"),
+                **of_each(SECONDS, "ready_s begin_s end_s"),
+                "model": FLAG,
+                "cost": AMOUNT,
+                "label": unbounded(NUMBER),
             },
             rows=1,
         ),
     },
-)  # fmt: skip
+)
 IMAGES: Final = ResultSchema(
     "etude images",
     VERSION,
@@ -130,24 +155,31 @@ IMAGES: Final = ResultSchema(
     keys(
         **of_each(COUNT, "finished steps set_ups"),
         **of_each(AMOUNT, "goodput_rps throughput_rps mean_degree"),
-        requests=SOME, duration_s=POSITIVE, latency_s=SPREAD, within_limits=SHARE,
-        device_s=keys(**of_each(AMOUNT, "busy set_up idle"), all=Shape("number", least=1e-12)), asked=ASKED,
+        requests=SOME,
+        duration_s=POSITIVE,
+        latency_s=SPREAD,
+        within_limits=SHARE,
+        device_s=keys(**of_each(AMOUNT, "busy set_up idle"), all=Shape("number", least=1e-12)),
+        asked=ASKED,
     ),
     {
         "requests": TableSchema(
             {
-                **of_each(SECONDS, "arrival_s end_s latency_s"), **of_each(COUNT, "frames height width steps"),
+                **of_each(SECONDS, "arrival_s end_s latency_s"),
+                **of_each(COUNT, "frames height width steps"),
                 "deadline_s": SECONDS.or_null(),
             },
             rows=1,
         ),
         "tasks": TableSchema(
             {
-                **of_each(SECONDS, "start_s end_s set_up_s"), **of_each(COUNT, "steps degree"), "task": TEXT,
+                **of_each(SECONDS, "start_s end_s set_up_s"),
+                **of_each(COUNT, "steps degree"),
+                "task": TEXT,
                 **of_each(several(WHOLE), "requests devices"),
             },
             rows=1,
         ),
     },
-)  # fmt: skip
+)
 SCHEMAS: Final = {schema.name: schema for schema in (SERVED, WORKFLOW, IMAGES)}

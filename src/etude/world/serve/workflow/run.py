@@ -66,9 +66,15 @@ def run_workflow(
 
 
 def workflow_loop(
-    flow: Workflow, on: Mapping[str, Deployed], *, order: str = "data", router: str = "least",
-    choose: str | Choose = "first", place: Choose | None = None, seed: int = 0,
-) -> WorkflowLoop:  # fmt: skip
+    flow: Workflow,
+    on: Mapping[str, Deployed],
+    *,
+    order: str = "data",
+    router: str = "least",
+    choose: str | Choose = "first",
+    place: Choose | None = None,
+    seed: int = 0,
+) -> WorkflowLoop:
     """The sessions before their first call. `on` has the deployment of each role. With `belady` caches know the order
     of calls of a run with `lru`."""
     if order not in ORDERS:
