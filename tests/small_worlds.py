@@ -52,20 +52,20 @@ def tier(steps: int = 5) -> SaveTier:
     return SaveTier(name="remote", steps=steps, rate_bytes_per_s=1.0, survives="all")
 
 
-def faults(*rows: tuple[int, int, int]) -> FleetEvents:
-    """(time, node, duration) of nodes that stop, ns."""
+def faults(*rows: tuple[int, int, int], notice_ns: int = 0) -> FleetEvents:
+    """(time, node, duration) of nodes that stop, ns; with a notice they are taken away after it."""
     time, node, lasting = (np.array([row[k] for row in rows], np.int64) for k in range(3))
     n = len(rows)
     return FleetEvents(
         time,
         np.zeros(n, np.int64),
-        np.full(n, EFFECTS.index("stop")),
+        np.full(n, EFFECTS.index("preempt" if notice_ns else "stop")),
         np.full(n, SCOPES.index("node")),
         node,
         np.ones(n, np.int64),
         lasting,
         np.ones(n),
-        np.zeros(n, np.int64),
+        np.full(n, notice_ns, np.int64),
         np.full(n, -1, np.int64),
         ("node",),
     )

@@ -105,6 +105,31 @@ def test_a_lost_replica_starts_where_devices_are_free():
     assert machine.devices.device_ns("chat", 10_000) == 1500 + 8500
 
 
+def test_a_node_that_is_taken_away_goes_after_the_notice():
+    """At 1000 it is said that the node goes at 1500: the replica works until then, and starts on the other node."""
+    machine = machine_of(2, faults((1000, 0, 10**6), notice_ns=500))
+    chat = serving(machine, requests_of([0], [1], [3]), cold_ns=500)
+    run(machine, 10_000)
+    assert chat.served(10_000).column("FINISH").tolist() == [4000]
+    assert machine.devices.device_ns("chat", 10_000) == 1500 + 8500
+    assert machine.devices.device_ns(DOWN, 10_000) == 8500
+
+
+def test_a_job_saves_before_its_node_is_taken_away():
+    """With 30 s of notice at 90 s: the ninth step ends at 92 (a save took 2 s at 50), a save until 94; the free node
+    takes the place after 20 s for groups and 5 s for the state. From 119 on: a step, a save, five steps, a save, a step
+    until 193."""
+    machine = machine_of(5, faults((90 * S, 0, 500 * S), notice_ns=30 * S))
+    train = training(machine, tier(), recover="spare", replicated=True)
+    run(machine, 200 * S)
+    assert train.job.account.step == 16
+    assert seconds(train.parts_ns(200 * S)) == {
+        "useful": 4 * 160, "checkpoint": 4 * 8, "restart": 4 * 25, "idle": 4 * 7,
+    }  # fmt: skip
+    held = [(row.time_ns // S, row.devices) for row in machine.devices.history["train"]]
+    assert held == [(0, 4), (94, 4)]
+
+
 def test_requests_wait_while_no_device_is_there():
     machine = machine_of(1, faults((1500, 0, 3500)))
     chat = serving(machine, requests_of([0, 1600], [1, 1], [3, 1]))

@@ -150,7 +150,7 @@ class SharedMachine:
         if effect in (Effect.STOP, Effect.PREEMPT) and count:
             notice_ns = int(self.events.notice_ns[row]) if effect == Effect.PREEMPT else 0
             self.devices.leaving[struck] = self.devices.up[struck]
-            about = struck.tolist(), int(self.events.duration_ns[row])
+            about = struck.tolist(), int(self.events.duration_ns[row]), row if notice_ns else -1
             found.insert(0, Event(now + notice_ns, FAIL, MACHINE, about))
         return found
 
@@ -160,8 +160,9 @@ class SharedMachine:
         holder = int(self.devices.holder.reshape(-1)[at])
         return [] if holder < 0 else [self.devices.names[holder]]
 
-    def _fail(self, now: int, nodes: list[int], lasting_ns: int) -> Iterable[Event]:
-        found = []
+    def _fail(self, now: int, nodes: list[int], lasting_ns: int, row: int) -> Iterable[Event]:
+        """Nodes go down. After a notice, who still has devices there loses them now."""
+        found = [Event(now, FAULT, name, row) for name in self.devices.holders_on(nodes)] if row >= 0 else []
         for node in nodes:
             if self.devices.up[node]:
                 self.devices.fail(node, now)

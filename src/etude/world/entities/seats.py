@@ -64,6 +64,10 @@ class SeatedScale(Scale):
         self.missing = len(rows) - len(found)
         return rows[: len(found)]
 
+    def _change(self, state: of.State, now: int) -> None:
+        self.missing = 0
+        super()._change(state, now)
+
     def after(self, state: of.State, why: int) -> None:
         now, came = self.next_ns, np.flatnonzero(self.ready == self.next_ns).tolist()
         super().after(state, why)

@@ -113,7 +113,11 @@ class TrainingJob:
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def next_ns(self) -> int:
-        return self.later.next_ns()
+        """What it announced to itself, and while it saves its state to give nodes up: the next border of that."""
+        if self.forced < 0:
+            return self.later.next_ns()
+        left = sum(phase.left_ns for phase in self.phases) if self.mode == BUSY else self.todo
+        return min(self.later.next_ns(), self.now + max(left, 1))
 
     def advance(self, until_ns: int) -> Iterable[Event]:
         """Steps, saves and recoveries up to a moment, and what was to happen to its nodes by then."""
