@@ -71,6 +71,19 @@ def test_the_bytes_of_a_real_model_and_what_the_device_holds() -> None:
     assert far.weights_bytes == float(tables.weights_bytes[0]) - numbers * 2 + numbers / 2
 
 
+def test_two_ranks_hold_and_load_half_each() -> None:
+    """The same two layers on two ranks: half of the experts' 16-bit weights leave each, half of a 4-bit layer comes."""
+    model, system = open_model("deepseek-v2-lite").replace(layers=2), open_system("dgx-h100")
+    plan = replica_plan(model, 2)
+    rules = expert_rules("experts path=stream host=xeon-8480 bits=4")
+    tables = tables_of(model, plan, system, rules, kv_dtype="")
+    far = far_experts(model, plan, system, rules, tables, ServingStack())
+    numbers = 64 * 3 * 2048 * 1408
+    assert far.weights_bytes == float(tables.weights_bytes[0]) - numbers * 2 / 2 + numbers / 2 / 2
+    host = next(tier for tier in system.tiers if tier.name == "host")
+    assert far.record["load_s"] == pytest.approx(host.latency_ns / 1e9 + numbers / 2 / 2 / host.read_bytes_per_s)
+
+
 def hosted(layers: int, *, bits: str = "", tp: int = 1, streams: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """DeepSeek-V2-Lite of so many layers, all but the first with experts, which the host computes: times of passes in
     us at TOKENS, and those of the same passes on a device that computes experts in no time."""
