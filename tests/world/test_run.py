@@ -95,6 +95,10 @@ def test_the_account_of_a_mixed_machine_adds_up(tmp_path, capsys):
     held = pq.read_table(tmp_path / "out" / "holdings.parquet").to_pydict()
     assert set(held["holder"]) == {"train", "chat", "others", "free", "down"}
     assert (tmp_path / "out" / "chat_requests.parquet").is_file()
+    assert main(["report", str(tmp_path / "out"), "-o", str(tmp_path / "out.html")]) == 0
+    page = (tmp_path / "out.html").read_text()
+    for text in ("3 workloads on 48 devices", "Who held how many", "What devices were used for", "felt by"):
+        assert text in page
 
 
 @pytest.mark.parametrize(

@@ -86,12 +86,14 @@ def _device(run: Run, ran_on: str, system: str) -> Device | None:
 
 
 def is_folder(paths: Sequence[Path]) -> bool:
-    """Is one of these what `etude fleet` or `etude serve` wrote?"""
-    return any((path / name).is_file() for path in paths for name in ("fleet.json", "served.json"))
+    """Is one of these what `etude fleet`, `etude serve` or `etude world run` wrote?"""
+    return any((path / name).is_file() for path in paths for name in ("fleet.json", "served.json", "outcome.json"))
 
 
 def folder_page(paths: Sequence[Path], title: str = "") -> Any:
-    """The page of what `etude fleet` or `etude serve` wrote."""
+    """The page of what `etude fleet`, `etude serve` or `etude world run` wrote."""
+    if any((path / "outcome.json").is_file() for path in paths):
+        return _world(paths, title)
     if any((path / "fleet.json").is_file() for path in paths):
         return _fleet(paths, title)
     return _served(paths, title)
@@ -106,6 +108,16 @@ def _served(paths: Sequence[Path], title: str) -> Any:
     found = read_served(paths[0])
     compose = workflow_page if "sessions" in found.tables else served_page
     return compose(found.record, found.tables, title=title or plain(paths[0]), made_by=BY)
+
+
+def _world(paths: Sequence[Path], title: str) -> Any:
+    from etude.tell.report.world import world_page
+    from etude.world.folder import read_outcome
+
+    if len(paths) > 1:
+        raise UsageError("a page shows one outcome", hint="etude report out/ -o world.html")
+    record, tables = read_outcome(paths[0])
+    return world_page(record, tables, title=title or plain(paths[0]), made_by=BY)
 
 
 def _fleet(paths: Sequence[Path], title: str) -> Any:
