@@ -197,7 +197,7 @@ BELOW = {
     "archive": "add", "chakra": "jsonizer", "chakra converter": "PyTorch", "generate": "micro", "ops": "show",
     "federate": "swarm", "fleet": "train", "predict": "rows", "replay": "communication", "search": "space",
     "serve": "images", "simulate": "astra", "stacks": "show", "study": "run",
-    "energy": "rows", "systems": "check",
+    "energy": "rows", "systems": "check", "world": "run",
 }  # fmt: skip
 """Commands with others below them, and one of these."""
 

@@ -31,7 +31,7 @@ READS = {
     "chakra", "link", "generate", "generate micro", "generate learned", "learn", "edit", "anonymise", "predict",
     "serve", "fleet", "federate", "plan", "search", "simulate", "simulate astra", "energy", "ops", "stacks",
     "calibrate", "systems", "breakdown", "idle", "kernels", "collectives", "critical-path", "stragglers", "trend",
-    "compare", "metrics", "score", "requests", "roofline", "memory",
+    "compare", "metrics", "score", "requests", "roofline", "memory", "world",
 }  # fmt: skip
 """Commands of which no option runs a program, but for those that `trust.RUNS` names below them."""
 

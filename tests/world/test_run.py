@@ -52,7 +52,7 @@ def test_training_alone_is_etude_fleet_train(tmp_path, capsys):
             "serve gpt2 --system dgx-h100 --replicas 2 --rate 30 --count 80 --seed 3 "
             "--scale queue:1..2,most=5,every=1s",
             "chat",
-            ("ttft_s", "latency_s", "busy", "replica_s", "changes", "workload"),
+            ("ttft_s", "latency_s", "passes", "workload"),
         ),
         (
             "serve gpt2 --system dgx-h100 --disaggregate 1:2 --rate 10 --count 40 --slo ttft=1s",
@@ -110,6 +110,9 @@ def test_the_account_of_a_mixed_machine_adds_up(tmp_path, capsys):
         (MACHINE + "horizon: 1h\nworkloads:\n  a: {serve: gpt2, train: gpt2}\n", "says serve and train"),
         (MACHINE + "horizon: 1h\nworkloads:\n  free: {serve: gpt2, rate: 4}\n", "uses itself"),
         (MACHINE + "horizon: 1h\nworkloads:\n  a: {serve: gpt2, rate: 4, speed: 3}\n", "workloads: a"),
+        (MACHINE + "horizon: 1h\nworkloads:\n  a: {serve: gpt2, rate: 4, system: dgx-a100}\n", "that of the machine"),
+        (MACHINE + "horizon: 60000d\nworkloads:\n  a: {serve: gpt2, rate: 4}\n", "too long"),
+        (MACHINE + "horizon: 1h\nworkloads:\n  a/b: {serve: gpt2, rate: 4}\n", "not a name"),
         (MACHINE + "horizon: 1h\nworkloads:\n  a: {serve: gpt2, rate: 1..4}\n", "one rate"),
         (MACHINE + "horizon: 1h\nworkloads:\n  a: {serve: gpt2, rate: 4, replicas: 17}\n", "16 have room"),
         (MACHINE + "horizon: 1h\nworkloads:\n  a: {train: gpt2, gpus: 32}\n", "needs 4 nodes"),

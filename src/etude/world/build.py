@@ -104,7 +104,10 @@ def _unfelt(scenario: Scenario, events: FleetEvents) -> list[str]:
     """Faults that some workloads do not feel."""
     slow = (events.effect == EFFECTS.index(Effect.SLOW)).any()
     others = [spec.name for spec in scenario.workloads if spec.kind != "train"]
-    return [f"slow nodes are felt by training alone, not by {', '.join(others)}"] if slow and others else []
+    alone = (events.nodes == 0) & (events.effect != EFFECTS.index(Effect.STORAGE))
+    kinds = ((slow, "slow nodes"), (alone.any(), "faults of processes"))
+    found = [what for there, what in kinds if there and others]
+    return [f"{what} are felt by training alone, not by {', '.join(others)}" for what in found]
 
 
 def _faults(scenario: Scenario, per_node: int) -> FleetEvents:

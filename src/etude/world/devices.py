@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.kernels.arrays import I64
-from etude.world.policies import PlacePolicy
+from etude.world.policies import PlacePolicy, placed
 
 FREE: Final = "free"
 DOWN: Final = "down"
@@ -89,7 +89,7 @@ class DevicePool:
         able = [(int(free[node]), int(node)) for node in np.flatnonzero(free >= devices)]
         if not able:
             return None
-        node = able[self.place([left for left, _ in able], devices)][1]
+        node = able[placed(self.place, [left for left, _ in able], devices)][1]
         chosen = np.flatnonzero(self.holder[node] == _NOBODY)[:devices]
         seat = DeviceSeat(node, tuple(chosen.tolist()))
         self._take(who, seat, now_ns)
@@ -147,7 +147,9 @@ class DevicePool:
             rows.append(Holding(now_ns, after))
 
 
-def held_ns(history: Sequence[Holding], start_ns: int, end_ns: int) -> int:
-    """Device time between two moments."""
+def held_ns(history: Sequence[Holding], start_ns: int, end_ns: int, *, most: int = 1 << 62) -> int:
+    """Device time between two moments, of at most this many devices."""
     times = [min(max(row.time_ns, start_ns), end_ns) for row in history] + [end_ns]
-    return sum(row.devices * (later - first) for row, first, later in zip(history, times, times[1:], strict=False))
+    return sum(
+        min(row.devices, most) * (later - first) for row, first, later in zip(history, times, times[1:], strict=False)
+    )

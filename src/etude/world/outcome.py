@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,9 @@ from etude.world.build import RunningWorld
 from etude.world.devices import DOWN, FREE, Holding
 from etude.world.fleet.sharing.supply import DevicePrices
 from etude.world.folder import write_outcome
+
+ROUNDING: Final = 1.01
+"""The energy of a step is booked at its end, so a minute may have one too many."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,6 +129,8 @@ def read_prices(path: str) -> DevicePrices:
         raise UsageError("has a row without a number", where=path, hint="time_s,price / 0,2.5") from None
     if not len(time) or time[0] != 0 or (np.diff(time) <= 0).any():
         raise UsageError("times must start at 0 and increase", where=path, hint="time_s,price / 0,2.5 / 3600,1.9")
+    if not np.isfinite(time).all() or time[-1] > 9e9:
+        raise UsageError("a time is not a number of seconds", where=path, hint="time_s,price / 0,2.5 / 3600,1.9")
     if not np.isfinite(price).all() or (price < 0).any():
         raise UsageError("a price is negative, or not a number", where=path)
     return DevicePrices(np.round(time * 1e9).astype(np.int64), price)
@@ -147,7 +152,7 @@ def _power(world: RunningWorld) -> dict[str, Any]:
     governor = world.governor
     assert governor is not None
     rows = governor.readings[1:]
-    over = [row for row in rows if row.total_w > governor.cap_w * 1.001]
+    over = [row for row in rows if row.total_w > governor.cap_w * ROUNDING]
     return {
         "cap_w": governor.cap_w,
         "mean_w": float(np.mean([row.total_w for row in rows])) if rows else None,

@@ -14,6 +14,7 @@ workflow`, `etude serve images`; `jobs` of a file have nodes and a policy.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -24,6 +25,9 @@ from typing import Any, Final, NamedTuple
 from etude.base.errors import UsageError
 from etude.base.figures import figure, read, read_mapping, usage_errors
 
+LONGEST_NS: Final = 36_500 * 86_400 * 10**9
+USED: Final = ("free", "down", "machine", "power", "time", "energy", "cost", "emissions", "events", "holdings")
+"""Names that are used in accounts and pages."""
 LENDERS: Final = ("train", "rl")
 """Kinds of workloads that may give nodes up."""
 PATHS: Final = ("requests", "plan", "ops", "sweep")
@@ -107,6 +111,10 @@ def scenario_of(given: Mapping[str, Any], where: str, kinds: WorkloadKinds) -> S
         raise UsageError("workloads: give at least one", where=where, hint="chat: {serve: llama3-8b, rate: 4}")
     found = tuple(_workload(str(name), one, where, kinds) for name, one in workloads.items())
     names = {one.name for one in found}
+    if len(names) < len(found):
+        raise UsageError("two workloads have the same name", where=where)
+    if whole.horizon_ns > LONGEST_NS:
+        raise UsageError("horizon: more than 36,500 days are too long", where=where, hint="horizon: 30d")
     for one in found:
         if one.lend_to and one.lend_to not in names - {one.name}:
             raise UsageError(
@@ -141,8 +149,13 @@ def _workload(name: str, given: Any, where: str, kinds: WorkloadKinds) -> Worklo
         hint = f"one of: {', '.join(kinds.known())}"
         raise UsageError(f"says {' and '.join(said) if said else 'no kind'}", where=at, hint=hint)
     kind = said[0]
-    if name in ("free", "down", "machine", "power"):
-        raise UsageError("is a name that the account uses itself", where=at, hint="use another name")
+    if name in USED or not re.fullmatch(r"[A-Za-z][\w-]*", name):
+        hint = "letters, digits, _ and -: jobs-2"
+        raise UsageError("is not a name of a workload, or one that the account uses itself", where=at, hint=hint)
+    for key in ("model", "system"):
+        if key in given:
+            whose = "machine" if key == "system" else "workload"
+            raise UsageError(f"`{key}` is that of the {whose}", where=at, hint="leave it out")
     own = {key: value for key, value in given.items() if key not in (kind, "lend_to")}
     folder = Path(where).parent
     for key in PATHS:

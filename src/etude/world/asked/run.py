@@ -81,7 +81,7 @@ def readable(found: WorldOutcome) -> dict[str, Any]:
         rows["cost"] = f"{cost['total']:,.0f} dollars"
     if carbon := record["account"]["carbon_g"]:
         rows["emissions"] = f"{carbon['total'] / 1e3:,.1f} kg of CO2, in {carbon['region']}"
-    if power := record.get("power"):
+    if (power := record.get("power")) and power["mean_w"] is not None:
         rows["power"] = (
             f"{power['mean_w'] / 1e3:,.1f} kW on average, cap {power['cap_w'] / 1e3:,.1f} kW, above it in "
             f"{power['over_cap']:.1%} of the minutes; training at {power['training_speed']:.0%} of its speed"
@@ -107,7 +107,7 @@ def _said(its: dict[str, Any]) -> Iterator[str]:
         if its["finished"]:
             name, what = ("ttft_s", "first token") if "ttft_s" in its else ("latency_s", "pixels")
             yield f"{what} p50 {its[name]['p50']:.3g} s, p99 {its[name]['p99']:.3g} s"
-            yield f"{its['within_limits']:.1%} within the limits"
+            yield f"{its['within_limits']:.1%} of these within the limits"
         if its.get("failures"):
             yield f"{its['failures']:,} replicas lost, {its['moved_requests']:,} requests moved"
     if its["useful_share"] is not None:

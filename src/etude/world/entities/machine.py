@@ -18,7 +18,7 @@ from etude.world.clock import NEVER, Entity, Event
 from etude.world.devices import DevicePool
 from etude.world.fleet.events import EFFECTS, FleetEvents
 from etude.world.fleet.faults import Effect
-from etude.world.policies import NodeLender, SharePolicy, WantedDevices
+from etude.world.policies import NodeLender, SharePolicy, WantedDevices, lent
 
 MACHINE: Final = "machine"
 FAULT, FAIL, REPAIR, WANTED, GIVEN = "fault", "fail", "repair", "wanted", "given"
@@ -172,7 +172,7 @@ class SharedMachine:
     def _wanted(self, now: int, name: str, devices: int) -> Iterable[Event]:
         lenders = [one.lender() for one in self.workloads.values()]
         wanted = WantedDevices(name, devices, now / 1e9)
-        given = self.share(wanted, [one for one in lenders if one is not None], self.devices.per_node)
+        given = lent(self.share, wanted, [one for one in lenders if one is not None], self.devices.per_node)
         for lender, nodes in given.items():
             self.log.append({"time_s": now / 1e9, "kind": "lend", "from": lender, "to": name, "nodes": nodes})
         return [Event(now, LEND, lender, nodes) for lender, nodes in given.items()]

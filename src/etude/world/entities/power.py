@@ -10,7 +10,7 @@ from etude.world.clock import NEVER, Clock, Event
 from etude.world.devices import DOWN
 from etude.world.entities.machine import SharedMachine
 from etude.world.entities.training import TrainingWorkload
-from etude.world.policies import PowerPolicy, PowerView
+from etude.world.policies import PowerPolicy, PowerView, speed_of
 
 EVERY_NS: Final = 60 * 10**9
 
@@ -70,7 +70,7 @@ class PowerGovernor:
         base_w = self.idle_w * (devices.count - devices.held(DOWN))
         over_s = EVERY_NS / 1e9 if now else 1.0
         full_w = sum(one.full_w() for one in training)
-        speed = self.policy(PowerView(self.cap_w, base_w, drawn[False] / over_s, full_w))
+        speed = speed_of(self.policy, PowerView(self.cap_w, base_w, drawn[False] / over_s, full_w))
         for one in training:
             one.slow_down(speed)
         self.readings.append(PowerReading(now, base_w, drawn[False] / over_s, drawn[True] / over_s, speed))

@@ -34,6 +34,8 @@ class SeatedScale(Scale):
         self.moved = 0
         """Requests that a fault sent to another replica."""
         self.failures = 0
+        self.at_ns = 0
+        """The present."""
         if self.fixed:
             self.decide_ns = self.next_ns = int(of.NEVER)
 
@@ -47,6 +49,7 @@ class SeatedScale(Scale):
             self.starting.update(dict.fromkeys(np.atleast_1d(rows).tolist(), now))
 
     def end(self, rows: Any, now: int) -> None:
+        now = max(now, self.at_ns)  # devices are free once the rule has seen it
         super().end(rows, now)
         for row in np.atleast_1d(rows).tolist():
             self.devices.give(self.seats.pop(row), now)
@@ -69,6 +72,7 @@ class SeatedScale(Scale):
         super()._change(state, now)
 
     def after(self, state: of.State, why: int) -> None:
+        self.at_ns = self.next_ns
         now, came = self.next_ns, np.flatnonzero(self.ready == self.next_ns).tolist()
         super().after(state, why)
         for row in came:
@@ -86,6 +90,7 @@ class SeatedScale(Scale):
 
     def lose(self, state: of.State, nodes: set[int], now: int) -> None:
         """Replicas on nodes that failed are gone; their requests go to the others."""
+        self.at_ns = now
         lost = [row for row, seat in self.seats.items() if seat.node in nodes]
         if not lost:
             return

@@ -61,6 +61,8 @@ class ServingWorkload(PlainWorkload):
         self.decided = False
         while scale.next_ns <= until_ns and self.next_ns() != NEVER:
             self._run(scale.next_ns - 1)
+            if self.done and self.stays:
+                break
             self.decided = self.decided or scale.next_ns == scale.decide_ns
             scale.after(self.ready.state, of.PAUSED)
         self._run(until_ns)

@@ -23,12 +23,14 @@ from etude.world.fleet.checkpoint import SaveTier
 from etude.world.fleet.copies import Copies
 from etude.world.fleet.costs import SHAPES, Costs
 from etude.world.fleet.events import FleetEvents
-from etude.world.fleet.loop import RUNNING, TrainingJob, TrainingRun
+from etude.world.fleet.loop import TrainingJob, TrainingRun
 from etude.world.fleet.recovery import Recovery, policy_of
 from etude.world.fleet.results import summary
 from etude.world.policies import NodeLender
 
 USEFUL: Final = "useful"
+SPARE: Final = "spare"
+"""Devices that it holds beside those of its plan."""
 
 
 @dataclass(slots=True)
@@ -124,16 +126,18 @@ class TrainingWorkload:
 
     def parts_ns(self, horizon_ns: int) -> dict[str, int]:
         """Device time that was held, by the state of the job at that time."""
-        history, found = self.devices.history[self.name], dict.fromkeys((USEFUL, *LOST), 0)
+        history, found = self.devices.history[self.name], dict.fromkeys((USEFUL, *LOST, SPARE), 0)
         for row in self.job.account.rows:
             for one in stretches(row):
                 held = held_ns(history, one.start_ns, one.end_ns)
+                used = held_ns(history, one.start_ns, one.end_ns, most=one.gpus)
+                found[SPARE] += held - used
                 if one.state == TRAIN:
-                    useful = held * one.useful_ns // max(one.end_ns - one.start_ns, 1)
+                    useful = used * one.useful_ns // max(one.end_ns - one.start_ns, 1)
                     found[USEFUL] += useful
-                    found["degraded"] += held - useful
+                    found["degraded"] += used - useful
                 else:
-                    found[one.state] += held
+                    found[one.state] += used
         return found
 
     def work_j(self, horizon_ns: int) -> float | None:
@@ -144,9 +148,7 @@ class TrainingWorkload:
         return account.energy_j - self.job.costs.idle_w * idle_ns / 1e9
 
     def full_w(self) -> float:
-        """Power above idle at full speed, while it trains."""
-        if self.job.mode != RUNNING:
-            return 0.0
+        """Power above idle of its steps at full speed."""
         config = self.job.config
         return config.energy_j / (config.step_ns / 1e9) - self.job.costs.idle_w * config.gpus
 

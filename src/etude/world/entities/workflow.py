@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from etude.world.clock import Event
+from etude.world.clock import NEVER, Event
 from etude.world.devices import DevicePool
 from etude.world.entities.machine import FAULT, GIVEN, MACHINE, OFFER, PlainWorkload
 from etude.world.entities.seats import SeatedScale
@@ -41,7 +41,7 @@ class WorkflowWorkload(PlainWorkload):
         return min(scale.next_ns for scale in self.scales.values())
 
     def advance(self, until_ns: int) -> Iterable[Event]:
-        while (at := self.next_ns()) <= until_ns:
+        while (at := self.next_ns()) <= min(until_ns, NEVER - 1):
             self.loop.advance(at - 1)
             for name, scale in self.scales.items():
                 if scale.next_ns == at:

@@ -74,7 +74,49 @@ def policy(kind: str, text: str) -> Any:
         return function_of(text)
     name = text.replace("-", "_")
     home = f"etude.world.policies.{kind}.{name}"
-    if not name.isidentifier() or find_spec(home) is None:
+    if not name.isidentifier() or name.startswith("_") or find_spec(home) is None:
         hint = f"known: {', '.join(known(kind))}, FILE.py:name"
         raise UsageError(f"policies: {kind}: unknown policy `{text}`", hint=hint)
     return getattr(import_module(home), name)
+
+
+# -- asking a policy ---------------------------------------------------------------------------------------------------
+
+
+def _asked(kind: str, function: Callable[..., Any], *given: Any) -> Any:
+    try:
+        return function(*given)
+    except Exception as problem:
+        where = f"policies: {kind}: {getattr(function, '__name__', 'policy')}"
+        raise UsageError(f"raised {type(problem).__name__}: {problem}", where=where) from problem
+
+
+def _wrong(kind: str, function: Any, found: Any, hint: str) -> UsageError:
+    return UsageError(f"returned {found!r}", where=f"policies: {kind}: {getattr(function, '__name__', '')}", hint=hint)
+
+
+def placed(function: PlacePolicy, free: Sequence[int], devices: int) -> int:
+    found = _asked("place", function, free, devices)
+    if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found < len(free):
+        raise _wrong("place", function, found, f"0 to {len(free) - 1}")
+    return found
+
+
+def lent(function: SharePolicy, wanted: WantedDevices, lenders: Sequence[NodeLender], node: int) -> dict[str, int]:
+    """Nodes that each lender gives up."""
+    found = _asked("share", function, wanted, lenders, node)
+    most = {one.name: one.nodes - one.needed for one in lenders}
+    if not isinstance(found, dict) or any(
+        name not in most or not isinstance(count, int) or not 0 <= count <= max(most[name], 0)
+        for name, count in found.items()
+    ):
+        raise _wrong("share", function, found, "nodes by name of a lender: {'pretrain': 1}")
+    return {name: count for name, count in found.items() if count}
+
+
+def speed_of(function: PowerPolicy, view: PowerView) -> float:
+    """Speed of training, from 0 to 1."""
+    found = _asked("power", function, view)
+    if not isinstance(found, int | float) or isinstance(found, bool) or not 0 <= found <= 1:
+        raise _wrong("power", function, found, "a speed from 0 to 1")
+    return float(found)

@@ -35,7 +35,7 @@ class TrainFleet(Written, TrainRequest):
     seed gives the same faults to every policy. `etude report`, `compare` and `query` read the folder of --out.
     """
 
-    scenario: bool = figure("switch", "print this run as a file for `etude world run`, and stop", False)
+    scenario: bool = figure("switch", "print this run as a file for `etude world run`, and stop", False, panel="Output")
     output: Printed = part(Printed)
 
 
