@@ -15,6 +15,8 @@ from etude.world.fleet.checkpoint import SaveTier
 from etude.world.fleet.costs import Config, Costs
 from etude.world.fleet.events import EFFECTS, SCOPES, FleetEvents
 from etude.world.fleet.recovery import Recovery
+from etude.world.fleet.sharing.supply import DevicePrices
+from etude.world.outcome import paid
 from etude.world.policies import NodeLender, policy
 from etude.world.serve import Engine
 from etude.world.serve.elastic.scale import ScaleRule
@@ -104,9 +106,10 @@ def serving(
     router: str = "turn",
     cost: StepCost = CONSTANT,
     tp: int = 1,
+    least: int = 0,
 ) -> ServingWorkload:
     engine, rows = Engine(async_scheduling=False, enable_prefix_caching=False), max(most, replicas)
-    rule = ScaleRule(most=rows, least=replicas, every_ns=every_ns, low=1.0, high=2.0)
+    rule = ScaleRule(most=rows, least=least or replicas, every_ns=every_ns, low=1.0, high=2.0)
     scale = SeatedScale(rule, replicas, cold_ns, who=name, tp=tp, devices=machine.devices)
     for row in range(replicas):
         seat = machine.devices.take_seat(name, tp, 0)
@@ -220,9 +223,30 @@ def random_world(seed: int) -> tuple[SharedMachine, int]:
     return machine, horizon
 
 
+PRICES = DevicePrices(np.array([0, 100 * S, 450 * S], np.int64), np.array([3.0, 1.0, 7.0]))
+
+
+def unbooked(machine: SharedMachine) -> list[int]:
+    """Moments at which the devices of all holders, as they were last booked, are not those of the machine."""
+    rows = {who: list(its) for who, its in machine.devices.history.items()}
+    found = []
+    for now in sorted({row.time_ns for its in rows.values() for row in its}):
+        last = [max((r for r in its if r.time_ns <= now), key=lambda r: r.time_ns).devices for its in rows.values()]
+        if sum(last) != machine.devices.count:
+            found.append(now)
+    return found
+
+
 def wrong_in(machine: SharedMachine, horizon_ns: int) -> list[str]:
     """What does not add up after a run."""
     devices, found = machine.devices, []
+    if moments := unbooked(machine):
+        found.append(f"devices are booked twice or not at all at {moments[:3]}")
+    edges = [min(one, horizon_ns) for one in (0, 100 * S, 450 * S, horizon_ns)]
+    price = sum(rate * (b - a) for rate, a, b in zip((3, 1, 7), edges, edges[1:], strict=False)) / 3.6e12
+    whole_cost = sum(paid(rows, PRICES, horizon_ns) for rows in devices.history.values())
+    if abs(whole_cost - price * devices.count) > 1e-9 * whole_cost:
+        found.append(f"holders pay {whole_cost} of {price * devices.count}")
     whole = sum(devices.device_ns(who, horizon_ns) for who in devices.history)
     if whole != devices.count * horizon_ns:
         found.append(f"holders have {whole} ns of {devices.count * horizon_ns}")

@@ -24,7 +24,7 @@ MAKE = {"make.generate", "make.synth", "make.transform"}
 RUN = {"run.simulate", "run.astra", "run.replay", "run.qualify"}
 VERBS = CAPTURE | MAKE | RUN | {"analyse", "tell.view"}
 ROOMS_OF_WORLD = {"world.serve", "world.fleet"}
-WORLD = ROOMS_OF_WORLD | {"world.asked", "world.folder"}
+WORLD = ROOMS_OF_WORLD | {"world.asked", "world.folder", "world.headlines"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "base.errors": set(),
@@ -82,8 +82,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     | ROOMS_OF_WORLD
     | {"world.clock", "world.devices", "world.policies", "world.entities", "world.makers", "world.scenario"},
     "world.folder": GROUND,
+    "world.headlines": set(),
     "world.outcome": BASE | ROOMS_OF_WORLD | {"world.build", "world.devices", "world.folder"},
-    "world.asked": GROUND | {"world.scenario", "world.build", "world.makers", "world.outcome"},
+    "world.asked": GROUND | {"world.scenario", "world.build", "world.makers", "world.outcome", "world.headlines"},
     "tell.view": BASE,
     "tell.demo": BASE | {"store"},  # its steps are commands, which the command line runs for it
     "tell.report": BASE

@@ -151,3 +151,22 @@ def test_an_outcome_is_read_through_its_schema(tmp_path, capsys):
         assert main(query) == 2
         said = capsys.readouterr().err
         assert told in said and "Traceback" not in said
+
+
+def test_a_workflow_and_a_scaled_service_end_without_a_horizon(tmp_path, capsys):
+    """Requests are answered before the rule looks again: nothing is released after the end."""
+    text = (
+        f"{MACHINE}workloads:\n  agents: {{workflow: swe_agent, models: {{planner: gpt2, worker: gpt2}}}}\n"
+        "  chat: {serve: gpt2, replicas: 2..8, scale: 'queue:1..2,every=1s', rate: 40, count: 300}\n"
+    )
+    found = ran(tmp_path / "open.yaml", text, capsys, "-o", str(tmp_path / "out"))
+    account = found["account"]["device_ns"]
+    assert account["total"] == sum(sum(its.values()) for its in account["parts"].values())
+    assert found["workloads"]["agents"]["sessions_done"] == found["workloads"]["agents"]["sessions"]
+    assert main(["report", str(tmp_path / "out"), "-o", str(tmp_path / "out.html")]) == 0
+
+
+def test_a_cap_and_a_horizon_below_a_minute(tmp_path, capsys):
+    file = tmp_path / "short.yaml"
+    file.write_text(f"machine: {{system: dgx-h100, nodes: 2, power: 9kW}}\nhorizon: 30s\nworkloads:\n{CHAT}")
+    assert main(["world", "run", str(file)]) == 0

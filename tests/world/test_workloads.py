@@ -2,11 +2,15 @@
 
 import pytest
 
+from etude.base.errors import UsageError
 from etude.world.clock import Clock
 from etude.world.devices import DOWN, FREE
 from etude.world.entities.jobs import JobsWorkload
 from etude.world.entities.power import PowerGovernor
 from etude.world.entities.rollouts import RolloutWorkload
+from etude.world.entities.training import training_workload
+from etude.world.fleet.checkpoint import SaveTier
+from etude.world.fleet.recovery import Recovery
 from etude.world.fleet.rl import read_rl
 from etude.world.fleet.rl.run import loop_of
 from etude.world.fleet.sharing.cluster import cluster_of
@@ -14,9 +18,12 @@ from etude.world.fleet.sharing.gangs import Gangs, SharingTimes
 from etude.world.fleet.sharing.jobs import read_jobs
 from etude.world.fleet.sharing.policies import sharing_policy
 from etude.world.fleet.sharing.supply import Supply
-from etude.world.policies import policy
+from etude.world.policies import PowerView, placed, policy, speed_of
 from etude.world.serve.requests import requests_of
-from small_worlds import Borrower, S, faults, machine_of, run, serving, tier, training
+from etude.world.serve.steps import step_cost
+from small_worlds import Borrower, S, costs, faults, machine_of, run, serving, tier, training
+
+SLOW = step_cost(tokens=[1], layers_ns=[0.5e9])
 
 
 def seconds(parts: dict[str, int]) -> dict[str, float]:
@@ -238,3 +245,64 @@ def test_rollouts_lend_their_nodes_at_once():
     assert borrower.got_ns == 500_000_000 and post.figures(10 * S)["updates"] == 4
     assert machine.devices.device_ns("post", 10 * S) == (20 - 2.5) * S
     assert sum(post.parts_ns(10 * S).values()) == (20 - 2.5) * S
+
+
+def test_spares_are_held_but_not_useful():
+    machine = machine_of(6, faults())
+    train = training_workload("train", costs(), machine.devices, machine.events, tiers=(), recover="spare",
+                              recovery=Recovery(spares="2"))  # fmt: skip
+    machine.workloads["train"] = train
+    run(machine, 100 * S)
+    assert seconds(train.parts_ns(100 * S)) == {"useful": 4 * 100, "spare": 2 * 100}
+
+
+def test_a_cap_holds_while_a_job_saves():
+    """Saves of 30 s after every step, so that most minutes begin in one: the steps are slow all the same."""
+    machine = machine_of(4, faults())
+    slow = SaveTier(name="remote", steps=1, rate_bytes_per_s=1 / 15, survives="all")
+    train = training(machine, slow)
+    clock = Clock(1200 * S)
+    governor = PowerGovernor(clock, machine, 4.5, 1.0, policy("power", "cap-training-first"))
+    clock.add(machine, train, governor)
+    clock.run()
+    assert {row.speed for row in governor.readings} == {0.5}
+
+
+def test_a_replica_that_is_released_is_held_until_its_rule_looks():
+    """Passes of half a second: the first replica is done at 0.5 s, the second at 1.5 s. At 1 s one request is too few
+    for two replicas, so the second is released; at 2 s the rule sees that it is empty."""
+    machine = machine_of(2, faults())
+    chat = serving(machine, requests_of([0, 0], [1, 1], [1, 3]), replicas=2, least=1, cost=SLOW)
+    run(machine, 10 * S)
+    assert [(row.time_ns, row.devices) for row in machine.devices.history["chat"]] == [(0, 2), (2 * S, 1)]
+    assert chat.parts_ns(10 * S) == {"busy": 2 * S, "starting": 0, "idle": 10 * S}
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (lambda *given: 1 / 0, "raised ZeroDivisionError"),
+        (lambda *given: None, "returned None"),
+        (lambda *given: {"nobody": 1}, "returned"),
+        (lambda *given: {"train": 100}, "returned"),
+        (lambda *given: {"train": -1}, "returned"),
+        (lambda *given: {"train": 0.5}, "returned"),
+    ],
+)
+def test_who_lends_is_asked_for_a_number_of_nodes(function, told):
+    machine = machine_of(4, faults())
+    machine.share = function
+    training(machine, recover="shrink", lend_to="borrower", replicated=True)
+    Borrower(machine, 100 * S, 400 * S)
+    with pytest.raises(UsageError, match=told):
+        run(machine, 300 * S)
+
+
+def test_places_and_speeds_are_checked():
+    for found in (-1, 2, None, 0.0, True):
+        with pytest.raises(UsageError, match="returned"):
+            placed(lambda free, devices, found=found: found, [1, 1], 1)
+    view = PowerView(1.0, 1.0, 1.0, 1.0)
+    for found in (-1, 5.0, float("nan"), None, "fast"):
+        with pytest.raises(UsageError, match="returned"):
+            speed_of(lambda view, found=found: found, view)

@@ -76,6 +76,7 @@ SECONDS: Final = Shape("number", least=SLACK, most=1e12)
 POSITIVE: Final = Shape("number", least=1e-12, most=1e12)
 SHARE: Final = Shape("number", least=-1e-6, most=1 + 1e-6)
 COUNT: Final = Shape("whole", least=0, most=1e18)
+SOME: Final = Shape("whole", least=1, most=1e18)
 WHOLE: Final = Shape("whole", least=-9.3e18, most=9.3e18)
 """Any of 64 bits: the largest ones mean never."""
 TEXT: Final = Shape("text")

@@ -140,6 +140,8 @@ class DevicePool:
         if not by:
             return
         rows = self.history[who]
+        if now_ns < rows[-1].time_ns:
+            raise ValueError(f"devices of {who} change at {now_ns}, and it is {rows[-1].time_ns} already")
         after = rows[-1].devices + by
         if rows[-1].time_ns == now_ns:
             rows[-1] = Holding(now_ns, after)

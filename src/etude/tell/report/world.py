@@ -12,6 +12,7 @@ from etude.tell.view.charts import Heading, table
 from etude.tell.view.markup import heading, joined
 from etude.tell.view.page import Figure, Page, PageSection
 from etude.tell.view.plots import Axis, fitted, plot
+from etude.world.headlines import headline
 
 SORTS: Final = ("compute", "communication", "memory", "host")
 """Colours of workloads, in turn."""
@@ -44,18 +45,8 @@ def world_page(record: dict[str, Any], tables: dict[str, pa.Table], *, title: st
 
 
 def _card(name: str, its: dict[str, Any]) -> Figure:
-    """The figure of a workload that one looks at first."""
-    if "steps" in its:
-        return Figure(name, f"{its['useful_fraction']:.1%}", f"of the time useful, {its['steps']:,} steps", "compute")
-    if "sessions" in its:
-        return Figure(name, f"{its['sessions_done']:,} of {its['sessions']:,}", "sessions done")
-    if "jobs_done" in its:
-        return Figure(name, f"{its['jobs_done']:,}", "jobs done")
-    if "updates" in its:
-        return Figure(name, f"{its['updates']:,}", "updates")
-    if its.get("within_limits") is not None:
-        return Figure(name, f"{its['within_limits']:.1%}", f"within limits, of {its['finished']:,} answered")
-    return Figure(name, f"{its.get('finished', 0):,}", "answered")
+    found = headline(its)
+    return Figure(name, found.value, found.about)
 
 
 def _devices(record: dict[str, Any], holdings: pa.Table) -> PageSection:

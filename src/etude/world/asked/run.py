@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +9,7 @@ from etude.base.figures import argument, part
 from etude.base.outputs import Place, Printed, Written
 from etude.base.talk import say
 from etude.world.build import run_scenario
+from etude.world.headlines import headline
 from etude.world.makers import is_kind, kinds
 from etude.world.outcome import WorldOutcome, outcome_of
 from etude.world.scenario import Scenario, WorkloadKinds, read_scenario
@@ -71,7 +71,7 @@ def readable(found: WorldOutcome) -> dict[str, Any]:
     record = found.record
     rows: dict[str, Any] = {"time": f"{record['horizon_s'] / 3600:,.2f} h"}
     for name, its in record["workloads"].items():
-        rows[name] = "; ".join(_said(its))
+        rows[name] = _said(its)
     parts = record["account"]["device_ns"]["parts"]
     whole = record["account"]["device_ns"]["total"]
     rows["device time"] = ", ".join(f"{who} {sum(its.values()) / whole:.1%}" for who, its in parts.items())
@@ -90,25 +90,6 @@ def readable(found: WorldOutcome) -> dict[str, Any]:
     return rows
 
 
-def _said(its: dict[str, Any]) -> Iterator[str]:
-    if "steps" in its:
-        yield f"{its['useful_fraction']:.1%} of the time useful, {its['steps']:,} steps of {its['step_s']:.3g} s"
-        yield f"interrupted {its['interruptions']:,} times"
-    elif "updates" in its:
-        yield f"{its['updates']:,} of {its['updates_asked']:,} updates, {its['goodput_tokens_per_s']:,.0f} tokens/s"
-    elif "sessions" in its:
-        yield f"{its['sessions_done']:,} of {its['sessions']:,} sessions done"
-        if its["latency_s"]:
-            yield f"p50 {its['latency_s']['p50']:.3g} s, p99 {its['latency_s']['p99']:.3g} s"
-    elif "jobs_done" in its:
-        yield f"{its['jobs_done']:,} jobs done, {its['jobs_stuck']:,} not; interrupted {its['interruptions']:,} times"
-    elif "finished" in its:
-        yield f"{its['finished']:,} of {its['requests']:,} requests answered"
-        if its["finished"]:
-            name, what = ("ttft_s", "first token") if "ttft_s" in its else ("latency_s", "pixels")
-            yield f"{what} p50 {its[name]['p50']:.3g} s, p99 {its[name]['p99']:.3g} s"
-            yield f"{its['within_limits']:.1%} of these within the limits"
-        if its.get("failures"):
-            yield f"{its['failures']:,} replicas lost, {its['moved_requests']:,} requests moved"
-    if its["useful_share"] is not None:
-        yield f"devices used {its['useful_share']:.0%}"
+def _said(its: dict[str, Any]) -> str:
+    used = its["useful_share"]
+    return "; ".join(filter(None, [headline(its).line.strip(), "" if used is None else f"devices used {used:.0%}"]))

@@ -111,6 +111,10 @@ class SeatedScale(Scale):
             self.missing += len(lost)
             self.retry(now)
 
+    def held_ns(self, now: int) -> Any:
+        self.at_ns = max(self.at_ns, now)
+        return super().held_ns(now)
+
     def parts_ns(self, state: of.State, horizon_ns: int) -> dict[str, int]:
         """Device time that was held, by use; a pass in progress counts up to the horizon."""
         end = state.replica["end_ns"][self.rows]

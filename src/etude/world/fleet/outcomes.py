@@ -16,6 +16,7 @@ from etude.base.shapes import (
     POSITIVE,
     SECONDS,
     SHARE,
+    SOME,
     TEXT,
     WHOLE,
     Shape,
@@ -29,7 +30,6 @@ from etude.world.fleet.events import EFFECTS, SCOPES
 NAME: Final = "etude fleet"
 VERSION: Final = 2
 ABOUT: Final = "a fleet run"
-SOME: Final = Shape("whole", least=1, most=1e18)
 LEVELS: Final = keys(mean=SECONDS, p50=SECONDS, p99=SECONDS)
 """A mean and percentiles."""
 ASKED: Final = keys().if_there()

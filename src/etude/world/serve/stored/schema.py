@@ -14,6 +14,7 @@ from etude.base.shapes import (
     POSITIVE,
     SECONDS,
     SHARE,
+    SOME,
     TEXT,
     WHOLE,
     Shape,
@@ -26,7 +27,6 @@ ABOUT: Final = "a served stream"
 VERSION: Final = 2
 ASKED: Final = keys().if_there()
 """What was asked of the command."""
-SOME: Final = Shape("whole", least=1, most=1e18)
 SPREAD: Final = keys(**of_each(SECONDS, "mean p50 p90 p99 p999"))
 """A mean and percentiles."""
 CURVE: Final = several(

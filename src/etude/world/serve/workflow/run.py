@@ -51,18 +51,9 @@ class WorkflowRun:
     """Model calls in the order in which they were ready."""
 
 
-def run_workflow(
-    flow: Workflow,
-    on: Mapping[str, Deployed],
-    *,
-    order: str = "data",
-    router: str = "least",
-    choose: str | Choose = "first",
-    place: Choose | None = None,
-    seed: int = 0,
-) -> WorkflowRun:
-    """Every session, to the end of the last."""
-    return _ended(workflow_loop(flow, on, order=order, router=router, choose=choose, place=place, seed=seed))
+def run_workflow(flow: Workflow, on: Mapping[str, Deployed], **how: Any) -> WorkflowRun:
+    """Every session, to the end of the last; `how` as `workflow_loop` has it."""
+    return _ended(workflow_loop(flow, on, **how))
 
 
 def workflow_loop(
