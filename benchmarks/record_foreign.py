@@ -1,6 +1,6 @@
 """Records programs of `foreign_programs.py` on this machine's GPU, with steps timed without a profiler around it.
 
-    python benchmarks/record_foreign.py -o recorded/ [--only llama gpt2]
+    python benchmarks/record_foreign.py -o recorded/ [--only llama gpt2 | --held-out]
 
 A folder for each, as `etude collect` writes it, and `reference.json`: the step without a profiler just before and just
 after (20 steps, from an idle device to an idle device), and the share of a step that the device is busy, recorded with
@@ -66,7 +66,7 @@ def record(name: str, folder: Path) -> None:
         step()
     before = timed_ns(torch, step)
     with trace(folder, steps=3, warmup=6, detect_steps=False) as recording:
-        for _ in range(32):
+        for _ in range(36):
             step()
             recording.step()
     after = timed_ns(torch, step)
@@ -77,17 +77,21 @@ def record(name: str, folder: Path) -> None:
 
 
 def main() -> None:
-    from foreign_programs import PROGRAMS
+    from foreign_programs import HELD_OUT, SEEN
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--out", type=Path, required=True)
-    parser.add_argument("--only", nargs="*", default=list(PROGRAMS))
+    parser.add_argument("--only", nargs="*")
+    parser.add_argument("--held-out", action="store_true", help="those that nothing was tried on")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
         record(given.one, given.out / given.one)
         return
-    for name in given.only:  # a process for each: caches and allocators start anew
+    programs = HELD_OUT if given.held_out else SEEN
+    for name in given.only or [
+        program.__name__ for program in programs
+    ]:  # a process for each: caches and allocators start anew
         command = [sys.executable, __file__, "-o", str(given.out), "--one", name]
         try:
             code = subprocess.run(command, timeout=100, check=False).returncode

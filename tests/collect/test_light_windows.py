@@ -18,20 +18,20 @@ def window(base_ns: int, names: list[str], correlation: int, marks: int, **more:
 
 
 def test_windows_of_a_process_become_one():
-    first = window(1000, ["launch", "add"], 3, 2, call_ns=2000.0)
-    second = window(5000, ["mul", "launch"], 3, 3, name=[1, 0], call_ns=3000.0)
+    first = window(1000, ["launch", "add"], 3, 2, launch_ns=2000.0)
+    second = window(5000, ["mul", "launch"], 3, 3, name=[1, 0], launch_ns=3000.0)
     found = light.in_one([first, second])
     assert found["names"] == ["launch", "add", "mul"] and found["name"] == [0, 1, 0, 2]
     assert found["start_ns"] == [0, 10, 4000, 4010] and found["base_ns"] == 1000
     assert found["starts"] == [0, 2] and len(found["marks_ns"]) == 5
     assert found["correlation"] == [3, 3, 6, 6]  # not those of the first
-    assert found["call_ns"] == 2500.0
+    assert found["launch_ns"] == 2500.0
     assert first["name"] == [0, 1]  # as it was
 
 
 def test_a_window_that_was_cut_off_has_no_cost_of_its_own():
-    found = light.in_one([window(0, ["a", "b"], 1, 2, call_ns=2000.0), window(900, ["a", "b"], 1, 2)])
-    assert found["call_ns"] == 2000.0
+    found = light.in_one([window(0, ["a", "b"], 1, 2, launch_ns=2000.0), window(900, ["a", "b"], 1, 2)])
+    assert found["launch_ns"] == 2000.0
 
 
 @pytest.mark.parametrize(("cuda", "started"), [("12.4", True), (None, True), ("13.0", False)])

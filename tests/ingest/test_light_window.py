@@ -15,6 +15,7 @@ from etude.capture.ingest.light_window import CALL, LightWindow
 from etude.capture.ingest.program_clock import as_window, in_program_time
 from etude.capture.ingest.program_time import ESTIMATED, PROGRAM, RECORDED, Times
 from etude.capture.link.device import DeviceTrace, read_device
+from etude.model import frames
 from etude.model.as_recorded import as_recorded, is_twice_timed
 from etude.model.schema import TimeSource
 
@@ -130,12 +131,31 @@ def test_steps_in_which_a_profiler_starts_do_not_count():
     assert given.used() == [1, 2, 4, 5] and given.run(2, 180 * US) == (1, 2) and len(given.run(3, 180 * US)) == 1
 
 
-def test_calls_of_slow_steps_cost_more():
+def test_calls_that_launch_nothing_cost_nothing_where_the_cost_of_a_launch_is_known():
     told = light(steps=3)
-    told["marks_ns"][2][1] += 90 * US  # 270 us and 180
-    given = LightWindow.of(told)
-    assert given is not None
-    assert given.slowness().tolist() == [1.0] * 6 + [1.5] * 3
+    calls = [row for row, kind in enumerate(told["kind"]) if kind == 1]
+    last = calls[-1]
+    told["correlation"] = [0 if row == last else one for row, one in enumerate(told["correlation"])]
+    by_call, by_launch = (LightWindow.of(told | {name: 2000.0}) for name in ("call_ns", "launch_ns"))
+    assert by_call is not None and by_launch is not None
+    assert by_call.weights().tolist() == [1.0] * len(calls) and by_call.profiler_ns == 2000.0
+    assert by_launch.weights().tolist() == [1.0] * (len(calls) - 1) + [0.0] and by_launch.profiler_ns == 2000.0
+
+
+def test_where_the_device_sets_the_pace_the_measured_cost_counts_and_not_the_step():
+    busy = window(steps=3, kernel=70, launch_ns=5 * US)
+    plain = program_time._without_profiler(busy, 2, 0)
+    slow = program_time._without_profiler(busy, 2, round(plain.step_ns))
+    assert slow.start_ns.tolist() == plain.start_ns.tolist() != busy.start_ns.tolist()
+
+
+def test_a_graph_in_program_time_begins_with_an_idle_device():
+    moved, _ = in_program_time(full(), window(steps=4, kernel=90))  # the second step begins 90 us behind its host
+    trace = to_job("run", [convert(moved)]).traces[0]
+    waits = [row for row in range(len(trace)) if trace.text("name", row) == frames.DISPATCH]
+    assert max((int(trace.duration_ns[row]) for row in waits), default=0) <= 20 * US
+    first = int(np.flatnonzero(trace.stream == STREAM)[0])
+    assert trace.duration_ns[first] == 90 * US
 
 
 def test_without_cost_nothing_moves():

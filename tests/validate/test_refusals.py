@@ -7,7 +7,7 @@ import pytest
 from etude.base.errors import UsageError
 from etude.capture.collect import Delay, DelayKind, DelayPlan, LaunchedProgram, Moment
 from etude.capture.collect.delays import NONE, Block
-from etude.decide.validate.validating import check_progress, check_recorded
+from etude.decide.validate.measuring import check_progress, check_recorded
 
 COMMAND = ["python", "train.py"]
 PLAN = DelayPlan((Delay(Moment(0, "layers.0"), DelayKind.HOST, 10),), (NONE, 0, NONE), steps=3, warmup=8)

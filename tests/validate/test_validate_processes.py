@@ -16,7 +16,7 @@ from etude.capture.collect import Delay, DelayKind, DelayPlan, Moment, launch_de
 from etude.capture.collect.delays import NONE
 from etude.capture.collect.moments import Moments, choose
 from etude.decide.validate import ValidateOptions, validate
-from etude.decide.validate.validating import DelayLength
+from etude.decide.validate.measuring import DelayLength
 from etude.surface.cli import main
 from later import TORCH, later
 

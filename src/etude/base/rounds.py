@@ -12,6 +12,8 @@ ROUNDS = 4000
 """To time one."""
 LAYERS, NODES = 6, 4
 """Of the network, and the nodes of autograd of a layer."""
+KERNELS = 3 * LAYERS + 1
+"""Launches of a pass forward on a device."""
 
 
 def work(rounds: int) -> None:
@@ -45,20 +47,25 @@ def worked_ns(play: Callable[[], object]) -> int:
 class Network:
     """Passes through it are timed."""
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: Any, device: str = "cpu") -> None:
         self._torch = torch
         with torch.enable_grad():
-            self._first = torch.ones(8, 8, device="cpu", dtype=torch.float32)
-            self._weights = [torch.full((8, 8), 0.1, device="cpu", requires_grad=True) for _ in range(LAYERS)]
+            self._first = torch.ones(8, 8, device=device, dtype=torch.float32)
+            self._weights = [torch.full((8, 8), 0.1, device=device, requires_grad=True) for _ in range(LAYERS)]
 
-    def pass_ns(self) -> tuple[int, int]:
-        """CPU time of a pass forward, and backward where gradients are on."""
-        begin, x = time.thread_time_ns(), self._first
+    def run(self) -> int:
+        """A pass forward, and backward where gradients are on; the CPU time at which the first half was over."""
+        x = self._first
         for weight in self._weights:
             x = x + (x * weight).relu().t()
         x, half = x.sum(), time.thread_time_ns()
         if x.requires_grad:
             self._torch.autograd.grad(x, self._weights)
+        return half
+
+    def pass_ns(self) -> tuple[int, int]:
+        """CPU time of a pass forward, and backward where gradients are on."""
+        begin, half = time.thread_time_ns(), self.run()
         return half - begin, time.thread_time_ns() - half
 
     def plain_ns(self, passes: int) -> float:

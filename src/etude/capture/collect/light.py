@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.base.quiet import quiet
-from etude.base.rounds import LAYERS, NODES, Network
+from etude.base.rounds import KERNELS, LAYERS, NODES, Network
 from etude.capture.collect import features
 from etude.capture.collect.capture import on_device, settle
 from etude.capture.collect.turns import ours
 
-BURSTS, LAUNCHES = 15, 100
-"""Launches by which the cost of the profiler is measured. Cores are slower at some moments: the best burst counts."""
+DEVICE_PASSES: Final = 30
+"""Passes of each kind on a device, by which the cost of the profiler is measured, after a first one."""
 STEPS: Final = 12
 """Light steps of a program on a device, if it has as many: how fast its host is changes from one step to the next."""
 LONG_NS: Final = 10_000_000_000
@@ -44,28 +44,29 @@ def light_steps(warmup: int, steps: int | None) -> int:
     return 0 if warmup < 3 or steps is None else min(steps + 1, warmup // 2)
 
 
-def launch_ns(torch: Any) -> list[float]:
-    """Host time of launching a kernel that does next to nothing, of several bursts on an idle device; none on a CPU."""
+def passes_ns(torch: Any) -> tuple[int, ...]:
+    """Least host time of a pass through a small network on an idle device, forward, and forward and back; none on a
+    CPU. A profiler adds to a launch there what it adds in a program, on average; in a loop of launches, where its code
+    stays in the caches, a third of that."""
     if not on_device(torch):
-        return []
+        return ()
     found = []
-    with torch.no_grad():
-        cell = torch.zeros(1, device="cuda")
-        for _ in range(BURSTS + 1):
-            settle(torch)
-            since = time.perf_counter_ns()
-            for _ in range(LAUNCHES):
-                cell.add_(1)
-            found.append((time.perf_counter_ns() - since) / LAUNCHES)
+    network = Network(torch, device="cuda")
+    for number in range(2 * (DEVICE_PASSES + 1)):
         settle(torch)
-    return found[1:]
+        with torch.set_grad_enabled(number % 2 == 1):
+            since = time.perf_counter_ns()
+            network.run()
+            found.append(time.perf_counter_ns() - since)
+    settle(torch)
+    return min(found[2::2]), min(found[3::2])
 
 
 class LightCapture:
     """Recording from `LightCapture(...)` to `stop()`."""
 
-    def __init__(self, torch: Any, folder: Path, plain_ns: Sequence[float] = ()) -> None:
-        """`plain_ns`: times of launches before any profiler ran, if the program had used its device by then."""
+    def __init__(self, torch: Any, folder: Path, plain_ns: tuple[int, ...] = ()) -> None:
+        """`plain_ns`: times of passes before any profiler ran, if the program had used its device by then."""
         self._torch = torch
         self.folder = folder
         self._file = folder / "light.json"
@@ -83,9 +84,9 @@ class LightCapture:
         """Begin and end of each step, as the time of day."""
         self._since_ns = 0
         self._took_ns: list[int] = []
-        self.plain_ns = list(plain_ns) or launch_ns(torch)
-        self._light_ns: list[float] = []
-        """Host times of launches, without the profiler and with it."""
+        self.plain_ns = plain_ns or passes_ns(torch)
+        self._light_ns: tuple[int, ...] = ()
+        """Host times of passes on a device, without the profiler and with it."""
         self._marker: Any = None
         self._thread = threading.get_ident()
         self._any_thread = features.any_thread_may_stop(torch, memory=False)
@@ -147,7 +148,7 @@ class LightCapture:
         elif self.on_device and self._took_ns:
             settle(self._torch)
             self._took_ns[-1] = time.time_ns() - self._marks_ns[-1][0]
-        self._light_ns = [] if within_step else launch_ns(self._torch)
+        self._light_ns = () if within_step else passes_ns(self._torch)
         if not self.on_device and self._among_others and not within_step:
             self._measure_cost()
             self._pass_ns, self._more_ns = self._pass_ns * len(self._took_ns), self._more_ns * len(self._took_ns)
@@ -159,7 +160,7 @@ class LightCapture:
     def events(self) -> dict[str, Any]:
         """Columns: the `names`, and of each event its `name` as a number, what it is (`kind`), its `thread`, or of an
         activity its stream, its `correlation`, `start_ns` and `end_ns` since `base_ns`, in order of time, outer before
-        inner; `marks_ns`: begin and end of each step. Of a device `call_ns`: what the profiler added to a call at best,
+        inner; `marks_ns`: begin and end of each step. Of a device `launch_ns`: what the profiler added to a launch,
         `starts`: steps in which it started. Of a CPU `node_ns`: what a node of autograd takes to be made, and of each
         step `event_ns`: what the profiler added to an event, `pass_ns`: the time of a pass through a small network,
         `cpu_ns`: what the thread worked. Empty where nothing can be read."""
@@ -172,7 +173,7 @@ class LightCapture:
             if self.on_device:
                 costs = {"starts": [0]}
                 if self._light_ns and self.plain_ns:
-                    costs["call_ns"] = max(min(self._light_ns) - min(self.plain_ns), 0.0)
+                    costs["launch_ns"] = self._added_to_launch(rows, base_ns)
             else:
                 rows, passed = _without_passes(rows, 1 if self._among_others else len(self._more_ns))
                 costs = {
@@ -199,6 +200,14 @@ class LightCapture:
             }
         return {}
 
+    def _added_to_launch(self, rows: Sequence[dict[str, Any]], base_ns: int) -> float:
+        """By both kinds of pass, on average. Activities after the last step are those of passes."""
+        after_us = (self._marks_ns[-1][1] - base_ns) / 1000
+        mine = sum(KINDS[one["cat"]] == ACTIVITY and one["ts"] > after_us for one in rows)
+        launches = (KERNELS, max(mine / (DEVICE_PASSES + 1) - KERNELS, KERNELS))
+        pairs = zip(self._light_ns, self.plain_ns, launches, strict=True)
+        return statistics.mean(max(light_ns - plain_ns, 0) / count for light_ns, plain_ns, count in pairs)
+
     def discard(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -220,8 +229,8 @@ def in_one(windows: Sequence[dict[str, Any]]) -> dict[str, Any]:
             found[key] += [moment + later_ns for moment in other[key]]
         found["starts"] += [len(found["marks_ns"]) + which for which in other["starts"]]
         found["marks_ns"] += other["marks_ns"]
-    costs = [one["call_ns"] for one in windows if "call_ns" in one]
-    return found | {"names": list(number)} | ({"call_ns": statistics.mean(costs)} if costs else {})
+    costs = [one["launch_ns"] for one in windows if "launch_ns" in one]
+    return found | {"names": list(number)} | ({"launch_ns": statistics.mean(costs)} if costs else {})
 
 
 def _without_passes(rows: list[dict[str, Any]], steps: int) -> tuple[list[dict[str, Any]], float]:

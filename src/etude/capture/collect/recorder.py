@@ -72,8 +72,8 @@ class Recorder:
         """Times of steps before the light ones and after the window, without a profiler."""
         self._unprofiled_faults: list[int] = []
         """How often those before touched new pages of memory."""
-        self._launch_ns: list[float] = []
-        """Host time of launches before any profiler ran."""
+        self._passes_ns: tuple[int, ...] = ()
+        """Host time of passes on the device before any profiler ran."""
         self._complete = False
         """All that was asked for is recorded."""
         self._detached = False
@@ -115,8 +115,8 @@ class Recorder:
                 self._began = True
                 self._thread = threading.get_ident()
                 self._signals.watch()
-                self._launch_ns = light.launch_ns(self._torch)
-                if self._launch_ns and self.options.warmup and self.options.steps is not None:
+                self._passes_ns = light.passes_ns(self._torch)
+                if self._passes_ns and self.options.warmup and self.options.steps is not None:
                     return  # a profiler of the device, once it has run, slows down every later call
             self._open()
 
@@ -379,8 +379,8 @@ class Recorder:
         if self._light is None:
             self._windows += 1
             folder = layout.recording_folder(self._folder, self._pid, self._windows)
-            self._light = LightCapture(self._torch, folder, self._launch_ns)
-            self._launch_ns = self._light.plain_ns
+            self._light = LightCapture(self._torch, folder, self._passes_ns)
+            self._passes_ns = self._light.plain_ns
         self._light.mark(self.steps_seen)
 
     def _throw_away(self, *, stopped: bool = False) -> None:

@@ -5,7 +5,9 @@ next activity was launched before the previous one ended; elsewhere the median o
 
 It may be much longer: everything that an activity waits for is over, nothing of this process runs on the device, and
 still it does not begin. Then the device is busy elsewhere: with another process that shares it, or with work from
-before the recording. Nothing in the graph can explain that time, so it is a node of its own.
+before the recording. Nothing in the graph can explain that time, so it is a node of its own. Only the times of a
+light window begin in the midst of a program: there the first activity of a stream waits for the steps before, which the
+graph does not have. It is taken to begin with an idle device, as a recording does.
 """
 
 from __future__ import annotations
@@ -40,8 +42,9 @@ class Dispatches:
     """It begins when everything that the activity waits for is over; else when the previous activity ends."""
 
 
-def dispatches(host: HostEvents, device: DeviceEvents, marks: Marks) -> Dispatches:
-    """Finds the dispatch delays; `marks` are the events that activities wait for."""
+def dispatches(host: HostEvents, device: DeviceEvents, marks: Marks, *, in_the_midst: bool = False) -> Dispatches:
+    """Finds the dispatch delays; `marks` are the events that activities wait for. `in_the_midst`: steps of the same
+    program came before."""
     before = np.arange(-1, len(device) - 1)
     if len(device):
         before[device.first[:-1][np.diff(device.first) > 0]] = -1
@@ -57,6 +60,8 @@ def dispatches(host: HostEvents, device: DeviceEvents, marks: Marks) -> Dispatch
     own = np.where(seen, gap, np.clip(gap, 0, typical))
     free_ns = np.maximum(np.maximum(before_ns, event_ns), np.minimum(call_end, device.start_ns))
     away = launched & (device.start_ns - free_ns > _LONGEST_NS)
+    if in_the_midst:
+        away &= before >= 0
     away[away] = _busy_ns(device, free_ns[away], device.start_ns[away]) <= NOISE_NS
     own = np.where(away, device.start_ns - free_ns, own)
     rows = np.flatnonzero(own > 0)

@@ -95,7 +95,7 @@ def graph(
     asked_for = comm_waits(trace, host, comms)
     handovers = [backward_handovers(trace, host, device), asked_for.handovers]
     line = timeline(host, [pauses_of_calls(host, device, waits), *(h.pauses for h in handovers)])
-    made = _Nodes(host, device, line, comms, dispatches(host, device, found))
+    made = _Nodes(host, device, line, comms, dispatches(host, device, found, in_the_midst=trace.in_the_midst))
     made.set_messages(asked_for)
     launches, events = made.launches(), made.events(found)
     edges: Edges = [

@@ -16,8 +16,6 @@ from etude.kernels.arrays import F64, I64
 
 OPERATOR, CALL, ACTIVITY = 0, 1, 2
 STEP: Final = "ProfilerStep#"
-SLOWEST: Final = 2.0
-"""Most by which the host of a step is taken to be slower than at its best."""
 WAITS: Final = ("Synchronize", "Memcpy", "Malloc", "Free")
 """Parts of the names of calls that may wait for the device."""
 
@@ -38,7 +36,9 @@ class LightWindow:
     event_ns: tuple[float, ...]
     """What the profiler added to an event, of each step; on a CPU."""
     call_ns: float = 0.0
-    """What the profiler added to a call of the driver; on a device."""
+    """What the profiler added to a call of the driver; on a device, of older recordings."""
+    launch_ns: float = 0.0
+    """What it added to a call that launches something; those that launch nothing cost next to nothing."""
 
     @classmethod
     def of(cls, told: Mapping[str, Any], where: str = "") -> LightWindow | None:
@@ -58,7 +58,7 @@ class LightWindow:
             return cls(
                 **column, names=tuple(told["names"]), start_ns=start, end_ns=end, steps_ns=steps,
                 on_device=bool(told["device"]), event_ns=tuple(float(one) for one in told.get("event_ns", ())),
-                call_ns=float(told.get("call_ns", 0.0)),
+                call_ns=float(told.get("call_ns", 0.0)), launch_ns=float(told.get("launch_ns", 0.0)),
                 starts=tuple(int(one) for one in told.get("starts", (0,))),
             )  # fmt: skip
         except KeyError:
@@ -99,15 +99,19 @@ class LightWindow:
             runs = [[which] for which in used]
         return tuple(min(runs, key=lambda one: abs(np.mean([length[which] for which in one]) - step_ns)))
 
-    def slowness(self) -> F64:
-        """For each call how many times slower its step is than the fastest: what a call costs grows with it."""
-        used = self.used()
-        length = np.array([self.length_ns(which) for which in used], np.float64)
-        begins = np.array([self.steps_ns[which][0] for which in used])
-        times = np.minimum(length / max(length.min(), 1.0), SLOWEST)
-        calls = self.start_ns[self.kind == CALL]
-        found: F64 = times[np.clip(np.searchsorted(begins, calls, "right") - 1, 0, len(used) - 1)]
-        return found
+    def weights(self) -> F64:
+        """For each call, how many times `profiler_ns` recording it took: once, or, where the cost of a launch is known,
+        not at all if it launches nothing."""
+        calls = self.kind == CALL
+        if not self.launch_ns:
+            return np.ones(int(calls.sum()))
+        launched = self.correlation[(self.kind == ACTIVITY) & (self.correlation > 0)]
+        return np.isin(self.correlation[calls], launched).astype(np.float64)
+
+    @property
+    def profiler_ns(self) -> float:
+        """What recording added to a call that counts."""
+        return self.launch_ns or self.call_ns
 
     @property
     def step_ns(self) -> float:

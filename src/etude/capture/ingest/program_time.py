@@ -120,14 +120,18 @@ def _timed(
 
 
 def _without_profiler(window: LightWindow, steps: int, step_ns: int) -> LightWindow:
-    """The window without what its profiler added to each call: so much that a step takes `step_ns`, if that is known.
-    Of a rank without others, `steps` of them that take as long as steps usually do."""
-    slowness = window.slowness() if window.on_device else None
-    eased = without_cost(window, window.call_ns, slowness)
+    """The window without what its profiler added to each call: so much that a step takes `step_ns`, if that is known,
+    or what was measured, if that does not contradict it: where the device sets the pace, a step says nothing of the
+    host. Of a rank without others, `steps` of them that take as long as steps usually do."""
+    weights = window.weights() if window.on_device else None
+    eased = without_cost(window, window.profiler_ns, weights)
     if window.alone:
         chosen = eased.run(steps, step_ns if step_ns and window.on_device else eased.typical_ns())
         window, eased = replace(window, chosen=chosen), replace(eased, chosen=chosen)
-    return fitted(window, step_ns, slowness)[0] if step_ns and window.on_device else eased
+    if not (step_ns and window.on_device):
+        return eased
+    found = fitted(window, step_ns, weights)[0]
+    return eased if abs(eased.step_ns / found.step_ns - 1) <= FOLLOWS else found
 
 
 def _by_itself(device: DeviceTrace, full: LightWindow, numbers: Sequence[int]) -> tuple[DeviceTrace, Timed]:

@@ -157,6 +157,11 @@ class DeviceTrace:
         return len(self.start_ns)
 
     @property
+    def in_the_midst(self) -> bool:
+        """Its times are those of steps that others came before, without waiting for the device in between."""
+        return self.recorded is not None and bool(self.recorded.light.any())
+
+    @property
     def as_recorded(self) -> DeviceTrace:
         """The same rows with the times of the file: what else was written down with a time (calls of
         `torch.distributed`, the Flight Recorder) is found by them."""

@@ -12,7 +12,7 @@ from etude.base.units import counted, format_time, parse_time
 
 if TYPE_CHECKING:
     from etude.decide.validate import Validated, ValidateOptions
-    from etude.decide.validate.validating import DelayLength
+    from etude.decide.validate.measuring import DelayLength
 
 PLACES, MEASURED = "Where", "What is measured"
 HALF = "50%"
@@ -65,8 +65,8 @@ class ValidateInputs:
 
 
 def validate_inputs(asked: Validate) -> ValidateInputs:
+    from etude.decide.validate.measuring import LEAST_WARMUP, ValidateOptions
     from etude.decide.validate.places import AskedPlace
-    from etude.decide.validate.validating import LEAST_WARMUP, ValidateOptions
 
     if asked.warmup < LEAST_WARMUP:
         with naming(asked, "warmup"):
@@ -85,7 +85,7 @@ def validate_inputs(asked: Validate) -> ValidateInputs:
 
 def length_of(text: str) -> "DelayLength":
     """`5ms`, or `50%` of a step."""
-    from etude.decide.validate.validating import DelayLength
+    from etude.decide.validate.measuring import DelayLength
 
     if not text.endswith("%"):
         time_ns = parse_time(text)
