@@ -122,6 +122,16 @@ def test_the_account_of_a_mixed_machine_adds_up(tmp_path, capsys):
         (MACHINE + f"horizon: 1h\nworkloads:\n{CHAT}policies: {{place: tight}}\n", "unknown policy"),
         (MACHINE + f"horizon: 1h\nworkloads:\n{CHAT}event: {{}}\n", "unknown key `event`"),
         (MACHINE + f"workloads:\n{CHAT}events: {{faults: llama3}}\n", "faults without a horizon"),
+        (MACHINE + f"workloads:\n{CHAT}policies: {{power: cap-training-first}}\n", "no cap of the power"),
+        (MACHINE + f"workloads:\n{CHAT}policies: {{share: lend}}\n", "no workload gives nodes up"),
+        (f"machine: {{system: dgx-h100, nodes: 2, regions: [sweden, france]}}\nworkloads:\n{CHAT}", "in one region"),
+        (f"machine: {{system: dgx-h100, nodes: 100000000}}\nworkloads:\n{CHAT}", "nodes"),
+        (
+            MACHINE + "workloads:\n  a: {serve: gpt2, rate: 4, replicas: 2..1000000, scale: queue}\n",
+            "1,000,000 replicas",
+        ),
+        (MACHINE + f"horizon: 1h\nworkloads:\n{CHAT}events: {{faults: 'node:mtbf=1ns'}}\n", "too many"),
+        (MACHINE + f"horizon: 1h\nworkloads:\n{CHAT}events: {{faults: 'node:every=1ns,times=1000000000'}}\n", "too many"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(tmp_path, capsys, text: str, told: str):

@@ -49,7 +49,7 @@ def world_of(scenario: Scenario) -> RunningWorld:
     place = policy("place", scenario.policies.place)
     devices = DevicePool(scenario.machine.nodes, per_node, place)
     events = _faults(scenario, per_node)
-    machine = SharedMachine(devices, events, policy("share", scenario.policies.share), scenario.seed)
+    machine = SharedMachine(devices, events, policy("share", scenario.policies.share or "lend"), scenario.seed)
     clock, notes = Clock(scenario.horizon_ns or NEVER), list[str]()
     for spec in scenario.workloads:
         made, told = _made(spec, scenario, devices, events)
@@ -94,7 +94,7 @@ def _governor(scenario: Scenario, system: System, clock: Clock, machine: SharedM
     for one in machine.workloads.values():
         if one.work_j(0) is None:
             raise UsageError(f"the power of `{one.name}` is not known", where=scenario.where, hint=hint)
-    rule = policy("power", scenario.policies.power)
+    rule = policy("power", scenario.policies.power or "cap-training-first")
     governor = PowerGovernor(clock, machine, scenario.machine.power_w, system.device.idle_power_w, rule)
     clock.add(governor)
     return governor

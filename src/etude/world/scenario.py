@@ -26,6 +26,7 @@ from etude.base.errors import UsageError
 from etude.base.figures import figure, read, read_mapping, usage_errors
 
 LONGEST_NS: Final = 36_500 * 86_400 * 10**9
+MOST_NODES: Final = 131_072
 USED: Final = ("free", "down", "machine", "power", "time", "energy", "cost", "emissions", "events", "holdings")
 """Names that are used in accounts and pages."""
 LENDERS: Final = ("train", "rl")
@@ -44,7 +45,7 @@ class WorkloadKinds(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineSpec:
     system: str = figure("text", "a name of `etude systems`, or a file")
-    nodes: int = figure("count", "nodes of the machine")
+    nodes: int = figure("count", "nodes of the machine", most=MOST_NODES)
     power_w: float = figure("power", "cap of the power of all devices; 0: none", 0.0, zero=True)
     regions: tuple[str, ...] = figure("several", "where it is, for prices and emissions of electricity", ())
 
@@ -59,8 +60,8 @@ class EventsSpec:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoliciesSpec:
     place: str = figure("text", "pack, spread, or FILE.py:name", "pack")
-    share: str = figure("text", "never, lend, or FILE.py:name", "lend")
-    power: str = figure("text", "cap-training-first, or FILE.py:name", "cap-training-first")
+    share: str = figure("text", "never, lend, or FILE.py:name; default: lend", "")
+    power: str = figure("text", "cap-training-first, or FILE.py:name; default: cap-training-first", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,7 @@ def scenario_of(given: Mapping[str, Any], where: str, kinds: WorkloadKinds) -> S
                 where=f"{where}: {one.name}",
                 hint=f"known: {', '.join(sorted(names - {one.name}))}",
             )
+    _refuse_unread(whole, found, where)
     folder = Path(where).parent
     events = whole.events
     for name in ("faults", "prices"):
@@ -138,6 +140,19 @@ def scenario_of(given: Mapping[str, Any], where: str, kinds: WorkloadKinds) -> S
         where=where,
         said=dict(given),
     )
+
+
+def _refuse_unread(whole: _Whole, workloads: Sequence[WorkloadSpec], where: str) -> None:
+    """What is said and would change nothing."""
+    said = whole.policies
+    if said.power and not whole.machine.power_w:
+        raise UsageError("policies: power: there is no cap of the power", where=where, hint="machine: {power: 600kW}")
+    if said.share and not any(one.lend_to for one in workloads):
+        raise UsageError("policies: share: no workload gives nodes up", where=where, hint="lend_to: chat")
+    if len(whole.machine.regions) > 1:
+        raise UsageError("regions: a machine is in one region", where=where, hint="regions: [sweden]")
+    if whole.events.carbon and whole.machine.regions not in ((), (whole.events.carbon,)):
+        raise UsageError("`carbon` is of another region than the machine", where=where, hint="leave one of them out")
 
 
 def _workload(name: str, given: Any, where: str, kinds: WorkloadKinds) -> WorkloadSpec:

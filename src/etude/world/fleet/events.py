@@ -74,6 +74,8 @@ def _drawn(kind: FaultKind, number: int, nodes: int, gpus_per_node: int, horizon
             raise UsageError(f"fault `{kind.name}`: {expected:,.0f} events are too many", hint="use a longer mtbf")
         times = np.sort(rng.random(rng.poisson(expected)) * horizon_ns)
     else:
+        if kind.times > MOST:
+            raise UsageError(f"fault `{kind.name}`: {kind.times:,} events are too many", hint="fewer `times`")
         times = kind.at_ns + kind.every_ns * np.arange(kind.times, dtype=np.float64)
         times = times[times < horizon_ns]
     count, struck = len(times), kind.nodes_of(nodes)

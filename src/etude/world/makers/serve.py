@@ -54,6 +54,9 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: Fl
     if len(events):
         refuse_with_faults(service.rules, chosen, groups, spec.name)
     rule = scale_rule(line(text, "scale", EXAMPLE), count, function_of) if text else ScaleRule(most=count, least=count)
+    if text and rule.most * tp > devices.nodes * devices.per_node:
+        there = f"the machine has {devices.nodes * devices.per_node:,}"
+        raise refused(f"{rule.most:,} replicas of {tp} devices: {there}", spec, scenario, "machine: nodes: more")
     scale = SeatedScale(rule, count, _cold_ns(service), who=spec.name, tp=tp, devices=devices)
     for row in range(count):
         seat = devices.take_seat(spec.name, tp, 0)
