@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from etude.world.clock import NEVER, Agenda, Clock, Event
+from etude.world.clock import NEVER, Agenda, Clock, DiscreteEntity, Event, run_alone
 
 
 @dataclass
@@ -95,3 +95,24 @@ def test_an_agenda_is_in_order_of_time_then_of_noting():
     assert (agenda.next_ns(), agenda.times("d")) == (3, [7])
     assert [agenda.pop()[0] for _ in range(4)] == ["a", "b", "c", "d"]
     assert agenda.next_ns() == NEVER
+
+
+class Instants(DiscreteEntity):
+    name = "own"
+
+    def __init__(self, *times_ns: int) -> None:
+        self.left, self.seen = list(times_ns), list[int]()
+
+    def due_ns(self) -> int:
+        return self.left[0] if self.left else NEVER
+
+    def instant(self, now: int) -> None:
+        self.seen.append(self.left.pop(0))
+
+
+def test_instants_of_its_own_up_to_the_horizon_and_at_it():
+    own = Instants(2, 5, 10, 11)
+    run_alone(own, until_ns=10)
+    assert own.seen == [2, 5, 10]
+    run_alone(own)
+    assert own.seen == [2, 5, 10, 11]

@@ -48,6 +48,31 @@ class Entity(Protocol):
         ...
 
 
+class DiscreteEntity:
+    """What works at instants of its own, and has nothing to say to others."""
+
+    __slots__ = ()
+
+    def due_ns(self) -> int:
+        """The next of its instants; NEVER: there is none."""
+        raise NotImplementedError
+
+    def instant(self, now: int) -> None:
+        """All that happens at an instant."""
+        raise NotImplementedError
+
+    def next_ns(self) -> int:
+        return NEVER
+
+    def advance(self, until_ns: int) -> Iterable[Event]:
+        while (now := self.due_ns()) <= min(until_ns, NEVER - 1):
+            self.instant(now)
+        return ()
+
+    def on(self, event: Event) -> Iterable[Event]:
+        return ()
+
+
 @dataclass(slots=True)
 class Agenda:
     """What an entity has announced to itself, in order of time; what was noted first comes first."""
@@ -121,3 +146,10 @@ class Clock:
         self.now_ns = self.horizon_ns
         for one in order:
             self.reach(one)
+
+
+def run_alone(*entities: Entity, until_ns: int = NEVER) -> None:
+    """Entities on a clock that they have to themselves."""
+    clock = Clock(until_ns)
+    clock.add(*entities)
+    clock.run()

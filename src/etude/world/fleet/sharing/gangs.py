@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.kernels.arrays import I64
-from etude.world.clock import NEVER, Clock, Event
+from etude.world.clock import NEVER, DiscreteEntity, Event, run_alone
 from etude.world.fleet.sharing.cluster import WHOLE, Cluster
 from etude.world.fleet.sharing.jobs import Jobs, pairs_of
 from etude.world.fleet.sharing.place import Free, Seat, sort_of
@@ -89,7 +89,7 @@ class SharingTimes:
 
 
 @dataclass(slots=True)
-class Gangs:
+class Gangs(DiscreteEntity):
     cluster: Cluster
     jobs: Jobs
     policy: SharingPolicy
@@ -128,7 +128,6 @@ class Gangs:
     there: float = 0.0
     """Number of available devices."""
     since_ns: int = 0
-    end_ns: int = NEVER
     name: str = "jobs"
 
     def __post_init__(self) -> None:
@@ -167,21 +166,13 @@ class Gangs:
 
     # -- on the clock --------------------------------------------------------------------------------------------------
 
-    def next_ns(self) -> int:
-        return NEVER
-
-    def _next(self) -> int:
+    def due_ns(self) -> int:
         """When a job arrives or ends, or a node comes or goes that somebody may wait for."""
         turn = self.supply.next_ns
         if not self.events and not (self.queued and turn is not None):
             return NEVER
         now = self.events[0][0] if self.events else int(turn or 0)
         return now if turn is None else min(now, turn)
-
-    def advance(self, until_ns: int) -> Iterable[Event]:
-        while (now := self._next()) <= min(until_ns, self.end_ns, NEVER - 1):
-            self._instant(now)
-        return ()
 
     def on(self, event: Event) -> Iterable[Event]:
         """A node comes or goes."""
@@ -195,9 +186,8 @@ class Gangs:
         gone = set(refused)
         self.events = [(int(t), ARRIVE, k, 0) for k, t in enumerate(self.jobs.arrival_ns) if k not in gone]
         heapq.heapify(self.events)
-        self.end_ns = self.times.end_ns(self.since_ns, self.supply)
 
-    def _instant(self, now: int) -> None:
+    def instant(self, now: int) -> None:
         """Jobs that end now, then those that arrive, then nodes; then the queue is scanned once."""
         while self.events and self.events[0][0] == now:
             _, what, job, number = heapq.heappop(self.events)
@@ -416,7 +406,5 @@ def run_gangs(
 ) -> Shared:
     gangs = Gangs(cluster, jobs, policy, times, Supply(cluster, seed))
     gangs.start(refused)
-    clock = Clock(NEVER if gangs.end_ns == NEVER else gangs.end_ns + 1)
-    clock.add(gangs)
-    clock.run()
+    run_alone(gangs, until_ns=times.end_ns(gangs.since_ns, gangs.supply))
     return gangs.finish(gangs.out.series[-1][0] if gangs.out.series else 0)

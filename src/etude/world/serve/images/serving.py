@@ -7,7 +7,6 @@ At an instant groups end first, then requests arrive, then groups begin.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +14,7 @@ import pyarrow as pa
 
 from etude.base.errors import UsageError
 from etude.kernels.arrays import I64
-from etude.world.clock import NEVER, Clock, Event
+from etude.world.clock import NEVER, DiscreteEntity, run_alone
 from etude.world.serve.images.costs import ImageCosts
 from etude.world.serve.images.elastic import Elastic
 from etude.world.serve.images.groups import DECODE, DONE, ENCODE, STEPS, DeviceGroup, Tasks
@@ -72,7 +71,7 @@ class Staying(Tasks):
                 self.ready.remove(r)
 
 
-class ImageLoop:
+class ImageLoop(DiscreteEntity):
     """Requests on the clock, until each has its pixels."""
 
     name = "images"
@@ -96,24 +95,13 @@ class ImageLoop:
                     where=f"request {int(np.flatnonzero(self.requests.size == size)[0])}",
                 )
 
-    def next_ns(self) -> int:
-        return NEVER
-
-    def on(self, event: Event) -> Iterable[Event]:
-        return ()
-
-    def advance(self, until_ns: int) -> Iterable[Event]:
-        while (now := self._next()) <= min(until_ns, NEVER - 1):
-            self._instant(now)
-        return ()
-
-    def _next(self) -> int:
+    def due_ns(self) -> int:
         """When a group ends what it does, or a request arrives."""
         end = self.tasks.next_end()
         arrival = self.arrival[self.number] if self.number < len(self.arrival) else NEVER
         return min(NEVER if end is None else end, arrival)
 
-    def _instant(self, now: int) -> None:
+    def instant(self, now: int) -> None:
         tasks = self.tasks
         while tasks.next_end() == now:
             group = tasks.pop()
@@ -134,7 +122,6 @@ class ImageLoop:
 
 def serve_images(requests: ImageRequests, costs: ImageCosts, gpus: int, rule: DegreeRule) -> ServedImages:
     """All requests, until the last has its pixels."""
-    loop, clock = ImageLoop(requests, costs, gpus, rule), Clock(NEVER)
-    clock.add(loop)
-    clock.run()
+    loop = ImageLoop(requests, costs, gpus, rule)
+    run_alone(loop)
     return loop.served()
