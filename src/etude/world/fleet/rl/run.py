@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from etude.base.errors import UsageError
+from etude.world.clock import NEVER
 from etude.world.fleet.rl.costs import priced
 from etude.world.fleet.rl.loop import RlLoop, replicas_of
 from etude.world.fleet.rl.replicas import RolloutReplica
@@ -115,15 +116,13 @@ class PoolNodes:
 
     def turn(self) -> None:
         """Handles the nodes that come and go at the next instant; their groups pause to regroup."""
-        now = self.supply.next_ns
-        assert now is not None
+        now = self.supply.next_ns()
         self.loop.advance(now + 1)
         if self.loop.done:
             return
         self.count(now)
         changed = set[str]()
-        while self.supply.next_ns == now:
-            _, node, there = self.supply.pop()
+        for node, there in self.supply.due(now):
             if self._name(node) in self.used:
                 changed.add(self._name(node))
                 self.taken += not there
@@ -150,15 +149,15 @@ def run_rl(
     loop = loop or loop_of(cluster, spec, where, seed=seed)
     nodes = PoolNodes(cluster, loop, seed)
     while not loop.done:
-        turn, own = nodes.supply.next_ns, loop.next_ns
-        if turn is None and own is None:
+        turn, own = nodes.supply.next_ns(), loop.next_ns
+        if turn == NEVER and own is None:
             raise UsageError(
                 "no devices are left for its samples", where=where, hint="use nodes that are not reclaimed"
             )
         end = SharingTimes(horizon_ns=horizon_ns).end_ns(0, nodes.supply)
-        if min(one for one in (turn, own) if one is not None) > end:
+        if min(turn, turn if own is None else own) > end:
             raise UsageError(f"is not done after {end / 1e9:,.0f} s", where=where, hint="use a longer horizon")
-        if turn is None:
+        if turn == NEVER:
             loop.finish()
         else:
             nodes.turn()

@@ -224,8 +224,7 @@ class ElasticJobs(DiscreteEntity):
         while self.coming and self.jobs.arrival_ns[self.coming[-1]] <= self.now:
             self.active.append(self.coming.pop())
         taken = np.zeros(len(self.capacity))
-        while self.supply.next_ns is not None and self.supply.next_ns <= self.now:
-            _, node, there = self.supply.pop()
+        for node, there in self.supply.due(self.now):
             k = int(self.cluster.group[node])
             self.capacity[k] += self.cluster.gpus[node] * (1 if there else -1)
             taken[k] += 0 if there else self.cluster.gpus[node]
@@ -255,14 +254,14 @@ class ElasticJobs(DiscreteEntity):
         """When a job ends or arrives, or a node comes or goes; NEVER after the last job."""
         if not self.coming and not self.active:
             return NEVER
-        found = [float(self.jobs.arrival_ns[self.coming[-1]])] if self.coming else []
+        found = [float(self.supply.next_ns())]
+        if self.coming:
+            found.append(float(self.jobs.arrival_ns[self.coming[-1]]))
         for job in self.active:
             speed = self._speed(job)
             if speed > 0:
                 found.append(max(self.since[job], self.now) + self.left[job] / speed)
-        if self.supply.next_ns is not None:
-            found.append(float(self.supply.next_ns))
-        return min(found, default=NEVER)
+        return min(found)
 
     def _pass(self, then: float) -> None:
         """Advances the time: work is done, start-ups continue, devices are paid for."""

@@ -21,7 +21,7 @@ from etude.world.fleet.sharing.cluster import WHOLE, Cluster
 from etude.world.fleet.sharing.jobs import Jobs, pairs_of
 from etude.world.fleet.sharing.place import Free, Seat, sort_of
 from etude.world.fleet.sharing.policies import QUEUES_S, JobView, SharingPolicy, las
-from etude.world.fleet.sharing.supply import Supply, SupplyChange
+from etude.world.fleet.sharing.supply import Supply
 
 END, ARRIVE, AGAIN = range(3)
 UNKNOWN: Final = -1
@@ -168,15 +168,12 @@ class Gangs(DiscreteEntity):
 
     def due_ns(self) -> int:
         """When a job arrives or ends, or a node comes or goes that somebody may wait for."""
-        turn = self.supply.next_ns
-        if not self.events and not (self.queued and turn is not None):
-            return NEVER
-        now = self.events[0][0] if self.events else int(turn or 0)
-        return now if turn is None else min(now, turn)
+        own = self.events[0][0] if self.events else NEVER
+        return min(own, self.supply.next_ns()) if self.events or self.queued else NEVER
 
     def on(self, event: Event) -> Iterable[Event]:
         """A node comes or goes."""
-        self._turn(SupplyChange(event.time_ns, *event.about))
+        self._turn(event.time_ns, *event.about)
         self._arrange(event.time_ns)
         return ()
 
@@ -197,17 +194,16 @@ class Gangs(DiscreteEntity):
                 self._stop(job, now)
                 self.left[job] = 0
                 self.out.end_ns[job] = now
-        while self.supply.next_ns == now:
-            self._turn(self.supply.pop())
+        for node, there in self.supply.due(now):
+            self._turn(now, node, there)
         self._arrange(now)
 
     def _arrange(self, now: int) -> None:
         self._schedule(now)
         self.out.series.append((now, len(self.seats), self.queued, self.in_use))
 
-    def _turn(self, change: SupplyChange) -> None:
+    def _turn(self, now: int, node: int, there: bool) -> None:
         """Handles a node that is reclaimed or comes back; jobs on a reclaimed node stop."""
-        now, node, there = change
         self._count(now)
         self.there += float(self.cluster.gpus[node]) * (1 if there else -1)
         if there:

@@ -19,6 +19,7 @@ from etude.base.errors import UsageError
 from etude.base.files import csv_rows
 from etude.base.grammar import line
 from etude.kernels.arrays import F64, I64
+from etude.world.clock import NEVER
 from etude.world.fleet.sharing.cluster import WHOLE
 
 COLUMNS: Final = (
@@ -26,7 +27,6 @@ COLUMNS: Final = (
     "deadline_s", "tenant", "min_gpus", "max_gpus", "speed", "rates", "harvest", "save_s",
 )  # fmt: skip
 PODS: Final = ("num_gpu", "creation_time", "deletion_time", "scheduled_time")
-NEVER: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, eq=False)
