@@ -11,7 +11,7 @@ which they were announced, and last those from outside, such as faults.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -77,23 +77,30 @@ class DiscreteEntity:
 class Agenda:
     """What an entity has announced to itself, in order of time; what was noted first comes first."""
 
-    _heap: list[tuple[int, int, str, Any]] = field(default_factory=list)
+    order: tuple[str, ...] = ()
+    """Kinds in the order in which they come at an instant; empty: as they were noted."""
+    _heap: list[tuple[int, int, int, str, Any]] = field(default_factory=list)
     _noted: int = 0
 
     def note(self, time_ns: int, kind: str, about: Any = None) -> None:
         self._noted += 1
-        heapq.heappush(self._heap, (time_ns, self._noted, kind, about))
+        rank = self.order.index(kind) if self.order else 0
+        heapq.heappush(self._heap, (time_ns, rank, self._noted, kind, about))
 
     def next_ns(self) -> int:
         return self._heap[0][0] if self._heap else NEVER
 
     def pop(self) -> tuple[str, Any]:
-        _, _, kind, about = heapq.heappop(self._heap)
-        return kind, about
+        return heapq.heappop(self._heap)[3:]
+
+    def due(self, time_ns: int) -> Iterator[tuple[str, Any]]:
+        """Takes what is due at a moment, also what is noted for it meanwhile."""
+        while self.next_ns() == time_ns:
+            yield self.pop()
 
     def times(self, kind: str) -> list[int]:
         """When things of a kind are due."""
-        return [time_ns for time_ns, _, its, _ in self._heap if its == kind]
+        return [time_ns for time_ns, _, _, its, _ in self._heap if its == kind]
 
 
 @dataclass(slots=True)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from etude.kernels.arrays import F64
+
+USES: Final = ("make", "train", "set_up", "idle")
 
 
 class Sample(NamedTuple):
