@@ -17,7 +17,7 @@ import numpy as np
 
 from etude.base.errors import UsageError
 from etude.kernels.arrays import I64
-from etude.world.clock import NEVER, Clock, Event
+from etude.world.clock import NEVER, DiscreteEntity, Event, run_alone
 from etude.world.serve import state as of
 from etude.world.serve.pieces import next_uses
 from etude.world.serve.requests import Requests, requests_of
@@ -95,13 +95,11 @@ def _requests(flow: Workflow, calls: list[TaskCall]) -> Requests:
 
 def _ended(loop: WorkflowLoop) -> WorkflowRun:
     """Every session to its end."""
-    clock = Clock(NEVER)
-    clock.add(loop)
-    clock.run()
+    run_alone(loop)
     return loop.ran
 
 
-class WorkflowLoop:
+class WorkflowLoop(DiscreteEntity):
     """Sessions on the clock."""
 
     name = "workflow"
@@ -148,12 +146,6 @@ class WorkflowLoop:
                 heapq.heappush(self.events, (begin[call.session], call.number, False))
 
     # -- on the clock --------------------------------------------------------------------------------------------------
-
-    def next_ns(self) -> int:
-        return NEVER
-
-    def on(self, event: Event) -> Iterable[Event]:
-        return ()
 
     def advance(self, until_ns: int) -> Iterable[Event]:
         """What happens first, until nothing more happens by then: a call ends or is ready, or a pool goes on."""
