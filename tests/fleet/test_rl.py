@@ -139,7 +139,7 @@ def test_what_is_not_done_by_the_horizon_is_refused(tmp_path: Path):
     pool = read_pool(path)
     assert pool.rl is not None
     spec = read_rl(pool.rl, pool.path)
-    assert run_rl(pool.cluster, spec, pool.path, horizon_ns=12 * 10**9).seconds == 12
+    assert run_rl(pool.cluster, spec, pool.path, horizon_ns=12 * 10**9).loop.end_ns == 12 * 10**9
     with pytest.raises(UsageError, match="not done after 11 s"):
         run_rl(pool.cluster, spec, pool.path, horizon_ns=11 * 10**9)
 

@@ -48,7 +48,7 @@ def mixed(pool: SharedPool, policy: str, times: SharingTimes, *, seed: int = 0) 
         served = serve_streams(streams, seed=seed)
     else:
         ran, more = beside(cluster, spec, streams, borrow, where, seed=seed, horizon_ns=times.horizon_ns)
-        rl, served, notes = rl_record(ran), ran.beside.get("streams", {}), ran.notes
+        rl, served, notes = rl_record(ran), ran.beside.get("streams", {}), ran.loop.priced.notes
         tables = rl_tables(ran, rl) | more
         tables["tenants"] = tables.pop("jobs")
     until = held_until(spec, 0.0 if rl is None else rl["duration_s"], streams, served, borrow)

@@ -21,7 +21,7 @@ from etude.base.errors import UsageError
 from etude.base.figures import figure, read, usage_errors
 from etude.world.clock import NEVER
 from etude.world.fleet.rl.loop import RlLoop
-from etude.world.fleet.rl.run import PoolRollouts, RlRun, loop_of, run_rl
+from etude.world.fleet.rl.run import PoolRollouts, loop_of, run_rl
 from etude.world.fleet.rl.spec import BORROWED, RlSpec
 from etude.world.fleet.sharing.cluster import Cluster
 from etude.world.fleet.sharing.streams import PoolStream, PreparedStream, placed, serve_streams
@@ -110,7 +110,7 @@ class Lender:
 def beside(
     cluster: Cluster, spec: RlSpec, streams: list[PoolStream], borrow: Borrow, where: str, *, seed: int = 0,
     horizon_ns: int = 0,
-) -> tuple[RlRun, dict[str, pa.Table]]:  # fmt: skip
+) -> tuple[PoolRollouts, dict[str, pa.Table]]:  # fmt: skip
     """Runs rollouts and streams on one pool; returns the result and the table of lent devices."""
     if borrow.how is LendMethod.NONE:
         nodes = tuple(name for name in spec.rollout.nodes if name != BORROWED)
@@ -135,7 +135,7 @@ def beside(
         )
     loop = loop_of(cluster, spec, where, seed=seed, borrowed=stream.replicas * (stream.tp // spec.rollout.tp))
     own, table = _served(loop, spec, borrow, stream, where, seed)
-    ran = PoolRollouts(cluster, loop, seed).finish(spec)
+    ran = PoolRollouts(cluster, loop, seed).finish()
     others = serve_streams([one for one in streams if one != stream], seed=seed)
     ran.beside = {"streams": {stream.name: own} | others}
     return ran, {"lent": table}

@@ -134,7 +134,7 @@ class RlLoop(DiscreteEntity):
 
     def device_ns(self) -> dict[str, float]:
         """Device time by use, and what of it was lost; that of devices that only train while they do."""
-        found = {use: sum(getattr(one.account, use) for one in self.replicas) for use in USES}
+        found = {use: sum(one.used_ns[use] for one in self.replicas) for use in USES}
         found["train"] += self.train_ns
         steps = sum(one.steps_made for one in self.replicas)
         return found | {"redone": found["make"] * self.lost_steps / steps if steps else 0.0}

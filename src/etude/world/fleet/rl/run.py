@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from etude.base.errors import UsageError
@@ -14,23 +13,6 @@ from etude.world.fleet.rl.spec import BORROWED, Making, RlSpec
 from etude.world.fleet.sharing.cluster import Cluster
 from etude.world.fleet.sharing.gangs import SharingTimes
 from etude.world.fleet.sharing.supply import Supply
-
-
-@dataclass(slots=True, eq=False)
-class RlRun:
-    spec: RlSpec
-    loop: RlLoop
-    seconds: float
-    there_ns: float
-    """Device time of all nodes that it uses, ns."""
-    left_over_ns: float
-    """Device time of devices without a replica, ns."""
-    cost: float | None
-    interruptions: int
-    """Number of times that a node was reclaimed."""
-    notes: tuple[str, ...] = ()
-    beside: dict[str, Any] = field(default_factory=dict)
-    """Further results: those of streams in the pool."""
 
 
 def makings(spec: RlSpec) -> list[Making]:
@@ -75,8 +57,12 @@ class PoolRollouts(DiscreteEntity):
         """Group of each node that it uses."""
         self.devices = {name: int(cluster.gpus[own].sum()) for name, own in nodes.items()}
         self.up_since = dict.fromkeys(sorted(self.group_of), 0)
-        self.there_ns, self.left_over_ns, self.paid, self.taken = 0.0, 0.0, 0.0, 0
-        self.at_ns = 0
+        self.there_ns, self.left_over_ns, self.at_ns = 0.0, 0.0, 0
+        """Device time of all nodes that it uses, and of devices without a replica, up to a moment."""
+        self.paid, self.taken = 0.0, 0
+        """Dollars; number of times that a node was reclaimed."""
+        self.beside: dict[str, Any] = {}
+        """Further results: those of streams in the pool."""
         for node in self.supply.away:
             self._change(node, False, 0)
         for name in self.devices:
@@ -124,19 +110,18 @@ class PoolRollouts(DiscreteEntity):
         prices = self.supply.prices[int(self.cluster.group[node])]
         self.paid += prices.paid(self.up_since[node], now) * int(self.cluster.gpus[node])
 
-    def finish(self, spec: RlSpec) -> RlRun:
-        loop, now = self.loop, self.loop.end_ns
-        for replica in loop.replicas:
+    def finish(self) -> PoolRollouts:
+        """The end: the time of all devices is counted, and paid."""
+        now = self.loop.end_ns
+        for replica in self.loop.replicas:
             replica.advance(max(now, replica.at_ns))
         self.count(now)
         for node in self.up_since:
             self._pay(node, now)
-        return RlRun(
-            spec, loop, now / 1e9, self.there_ns, self.left_over_ns, self.paid or None, self.taken, loop.priced.notes
-        )
+        return self
 
 
-def run_rl(cluster: Cluster, spec: RlSpec, where: str, *, seed: int = 0, horizon_ns: int = 0) -> RlRun:
+def run_rl(cluster: Cluster, spec: RlSpec, where: str, *, seed: int = 0, horizon_ns: int = 0) -> PoolRollouts:
     its = PoolRollouts(cluster, loop_of(cluster, spec, where, seed=seed), seed)
     end = SharingTimes(horizon_ns=horizon_ns).end_ns(0, its.supply)
     run_alone(its, until_ns=end)
@@ -144,4 +129,4 @@ def run_rl(cluster: Cluster, spec: RlSpec, where: str, *, seed: int = 0, horizon
         raise UsageError("no devices are left for its samples", where=where, hint="use nodes that are not reclaimed")
     if not its.loop.done:
         raise UsageError(f"is not done after {end / 1e9:,.0f} s", where=where, hint="use a longer horizon")
-    return its.finish(spec)
+    return its.finish()
