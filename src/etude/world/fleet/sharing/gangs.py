@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.kernels.arrays import I64
-from etude.world.clock import NEVER, Clock, Event
+from etude.world.clock import NEVER, Event, run_alone
 from etude.world.fleet.sharing.cluster import WHOLE, Cluster
 from etude.world.fleet.sharing.jobs import Jobs, pairs_of
 from etude.world.fleet.sharing.place import Free, Seat, sort_of
@@ -416,7 +416,5 @@ def run_gangs(
 ) -> Shared:
     gangs = Gangs(cluster, jobs, policy, times, Supply(cluster, seed))
     gangs.start(refused)
-    clock = Clock(NEVER if gangs.end_ns == NEVER else gangs.end_ns + 1)
-    clock.add(gangs)
-    clock.run()
+    run_alone(gangs, min(gangs.end_ns + 1, NEVER))
     return gangs.finish(gangs.out.series[-1][0] if gangs.out.series else 0)
