@@ -137,10 +137,9 @@ def federate(
     """
     from dataclasses import replace
 
-    from etude.world.fleet.federated import ROUNDS
-    from etude.world.fleet.federated import federate as federated
+    from etude.world.fleet.federated import ROUNDS, rounds_of
 
-    refuse_unknown("federate", rules, keywords(federated))
+    refuse_unknown("federate", rules, keywords(rounds_of))
     said = {"rounds": rounds, "count": count, "steps": steps, "precision": precision, "micro_batch": micro_batch}
     own = {name: rules.pop(name) for name in ("swarm", "split", "together") if name in rules}
     if "deadline_s" in rules:

@@ -13,11 +13,12 @@ from etude.base.figures import argument, figure
 from etude.base.grammar import fill, line
 from etude.base.parameters import is_given, only_with, spelled
 from etude.make.generate import Plan
+from etude.world.clock import run_alone
 from etude.world.fleet.days.request import MODEL_HELP
 from etude.world.fleet.federated.clients import Clients, drawn_clients, read_clients
 from etude.world.fleet.federated.presence import GroupPresence
 from etude.world.fleet.federated.results import Federated
-from etude.world.fleet.federated.rounds import fastest_s, federate
+from etude.world.fleet.federated.rounds import FederatedRounds, fastest_s, rounds_of
 from etude.world.fleet.federated.shares import PARTS, trained
 from etude.world.fleet.federated.splits import planned
 from etude.world.fleet.federated.swarm import Swarm
@@ -387,8 +388,8 @@ class Rounds:
         return self.found.summary() | {"model_bytes": self.model_bytes}
 
 
-def run_rounds(given: RoundsInputs, *, together: GroupPresence | None = None, split: Any = None) -> Rounds:
-    """The rounds; `together` and `split` are for programs that have made their own."""
+def asked_rounds(given: RoundsInputs, *, together: GroupPresence | None = None, split: Any = None) -> FederatedRounds:
+    """The rounds before the first; `together` and `split` are for programs that have made their own."""
     weights = weight_bytes(given.model, given.precision)
     who, groups = grouped(_clients(given), given.correlated)
     who = who.with_labels(given.labels) if given.labels else who
@@ -398,22 +399,28 @@ def run_rounds(given: RoundsInputs, *, together: GroupPresence | None = None, sp
     count = given.count or len(who)
     if given.cut is not None:
         split = _planned(given, given.cut, who, min(count, len(who)))
-    found = federate(
+    return rounds_of(
         who, model_bytes=weights, rounds=given.rounds, count=count, steps=given.steps, sample=given.sample,
         deadline_s=given.deadline_s, quorum=given.quorum, server_bytes_per_s=given.server_bytes_per_s,
         together=groups or together, leave=given.leave, swarm=given.swarm, split=split, parts=given.parts,
         seed=given.seed,
     )  # fmt: skip
+
+
+def run_rounds(given: RoundsInputs, **own: Any) -> Rounds:
+    """All rounds; `own` as `asked_rounds` has it."""
+    made = run_alone(asked_rounds(given, **own))
+    found, rules = made.found(), made.rules
     notes = [f"assumed {given.model.assumed}"] if given.model.assumed else []
     if not found.column("answered").any():
         notes.append(
             f"no client answered in any of the {given.rounds:,} rounds: the deadline of {given.deadline_s:g} s is too "
             "early, and nothing was trained; bytes down are those that were sent until then"
         )
-        if given.swarm is None and split is None:
-            least = fastest_s(who, model_bytes=weights, steps=given.steps)
+        if rules.swarm is None and rules.split is None:
+            least = fastest_s(made.clients, model_bytes=rules.model_bytes, steps=given.steps)
             notes.append(f"the fastest client needs {least:,.3g} s for an answer, or more")
-    return Rounds(found, weights, tuple(notes))
+    return Rounds(found, rules.model_bytes, tuple(notes))
 
 
 def _planned(given: RoundsInputs, cut: Cut, who: Clients, count: int) -> Any:

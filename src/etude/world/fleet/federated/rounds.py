@@ -8,13 +8,14 @@ their steps go through the server, and what is sent back is adapters.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import numpy as np
 
 from etude.base.errors import UsageError
 from etude.kernels.arrays import I64, Bool
+from etude.world.clock import NEVER, LoneEntity, run_alone
 from etude.world.fleet.federated.clients import Clients
 from etude.world.fleet.federated.links import finished, moved_by
 from etude.world.fleet.federated.presence import GroupPresence, presence
@@ -66,12 +67,75 @@ class Round:
     """Time clients wait for one of them."""
 
 
-def federate(
+@dataclass(slots=True, eq=False)
+class FederatedRounds(LoneEntity):
+    """Rounds on the clock, one after another."""
+
+    clients: Clients
+    rules: RoundRules
+    rounds: int
+    there: Bool
+    """[round, client], and of one round more."""
+    rng: np.random.Generator
+    taken: I64 = field(init=False)
+    seen: ClientStatistics = field(init=False)
+    labels: int = field(init=False)
+    shares: tuple[I64, I64] = field(init=False)
+    """The first part of the weights that each client trains, and how many."""
+    rows: list[tuple[float, ...]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.taken, self.seen = np.zeros(len(self.clients), np.int64), ClientStatistics.nothing(len(self.clients))
+        self.labels = len(np.unique(self.clients.label[self.clients.label >= 0]))
+        self.shares = first_part(self.clients, self.rules.parts)
+        self.later.note(0, "begin")
+
+    def happen(self, kind: str, about: Any) -> None:
+        if kind == "end":
+            self._end(*about)
+        if len(self.rows) < self.rounds:
+            self._begin(len(self.rows))
+
+    def _begin(self, k: int) -> None:
+        clients, rules, rng = self.clients, self.rules, self.rng
+        chosen = np.sort(sampled(rng, np.flatnonzero(self.there[k]), clients, rules.count, rules.sample, self.seen))
+        silent = rng.random(len(chosen)) < clients.drops[chosen]
+        if rules.leave:
+            silent |= ~self.there[k + 1][chosen]
+        run = _cut if rules.split is not None else _served if rules.swarm is None else _spread
+        one = run(clients, rules, chosen, silent, rng)
+        end_ns = self.now_ns + round(one.end_s * 1e9)
+        if end_ns >= NEVER:
+            raise UsageError(f"{self.rounds:,} rounds take more than 146 years", hint="use fewer rounds, or a deadline")
+        self.later.note(end_ns, "end", (chosen, one))
+
+    def _end(self, chosen: I64, one: Round) -> None:
+        self.seen.watch(self.there[len(self.rows)])
+        self.seen.drawn[chosen] += 1
+        self.taken[one.taken] += 1
+        first, many = self.shares
+        missing = untrained(first[one.taken], many[one.taken], self.rules.parts)
+        covered = len(np.unique(self.clients.label[one.taken])) / self.labels if self.labels else 1.0
+        self.rows.append((
+            one.end_s, len(chosen), len(one.taken), one.down_bytes, one.up_bytes, one.last, one.warm_s, one.bound_s,
+            one.delivered, covered, missing, one.busy_s, one.wait_s,
+        ))  # fmt: skip
+
+    def found(self) -> Federated:
+        """Of rounds that have ended."""
+        there, rules = self.there[: len(self.rows)].sum(axis=0), self.rules
+        return Federated(
+            self.clients, np.array(self.rows), self.seen.drawn, self.taken, there, self.labels > 0, rules.parts,
+            rules.split,
+        )  # fmt: skip
+
+
+def rounds_of(
     clients: Clients, *, model_bytes: float, rounds: int, count: int, steps: int = 1, sample: str = "uniform",
     deadline_s: float = 0.0, quorum: int = 0, server_bytes_per_s: float = 0.0, swarm: Swarm | None = None,
     split: ClientSplit | None = None, together: GroupPresence | None = None, leave: bool = False, parts: int = PARTS,
     seed: int = 0,
-) -> Federated:  # fmt: skip
+) -> FederatedRounds:  # fmt: skip
     """`count` clients per round, `steps` local steps each. `deadline_s` and `quorum` 0: all answers are waited for;
     `server_bytes_per_s` 0: no limit, each way. `leave`: a client that is away in the next round left in this one,
     before it answered."""
@@ -81,27 +145,12 @@ def federate(
     )  # fmt: skip
     _check(clients, rules)
     there = presence(clients, together or GroupPresence(), rounds + 1, seed)
-    rng, seen, out = np.random.default_rng((seed, 0)), ClientStatistics.nothing(len(clients)), []
-    taken = np.zeros(len(clients), np.int64)
-    labels = len(np.unique(clients.label[clients.label >= 0]))
-    first, many = first_part(clients, parts)
-    run = _cut if split is not None else _served if swarm is None else _spread
-    for k in range(rounds):
-        chosen = np.sort(sampled(rng, np.flatnonzero(there[k]), clients, count, sample, seen))
-        silent = rng.random(len(chosen)) < clients.drops[chosen]
-        if leave:
-            silent |= ~there[k + 1][chosen]
-        one = run(clients, rules, chosen, silent, rng)
-        seen.watch(there[k])
-        seen.drawn[chosen] += 1
-        taken[one.taken] += 1
-        covered = len(np.unique(clients.label[one.taken])) / labels if labels else 1.0
-        missing = untrained(first[one.taken], many[one.taken], parts)
-        out.append((
-            one.end_s, len(chosen), len(one.taken), one.down_bytes, one.up_bytes, one.last, one.warm_s, one.bound_s,
-            one.delivered, covered, missing, one.busy_s, one.wait_s,
-        ))  # fmt: skip
-    return Federated(clients, np.array(out), seen.drawn, taken, there[:rounds].sum(axis=0), bool(labels), parts, split)
+    return FederatedRounds(clients, rules, rounds, there, np.random.default_rng((seed, 0)))
+
+
+def federate(clients: Clients, **how: Any) -> Federated:
+    """All rounds; `how` as `rounds_of` has it."""
+    return run_alone(rounds_of(clients, **how)).found()
 
 
 def _check(clients: Clients, rules: RoundRules) -> None:
