@@ -82,7 +82,7 @@ def inputs(kind: str) -> Callable[[Any], FleetInputs]:
 def _scenario(asked: Any, given: RoundsInputs) -> ScenarioText:
     """These rounds alone, on a machine for what a server computes."""
     workload, nodes = workload_of(asked, "federate", but=("server_system", "seed")), 1
-    if given.swarm is not None:
+    if given.rules.swarm is not None:
         workload["share"] = str(asked.share)
     if given.cut is not None:
         nodes = -(-given.cut.devices // given.cut.system.levels[0].size)

@@ -22,7 +22,7 @@ from etude.world.fleet.federated.presence import GroupPresence, presence
 from etude.world.fleet.federated.results import Federated
 from etude.world.fleet.federated.sampling import SAMPLES, ClientStatistics, sampled
 from etude.world.fleet.federated.shares import PARTS, first_part, untrained, work
-from etude.world.fleet.federated.split import ClientSplit, run_split, work_of
+from etude.world.fleet.federated.split import ClientSplit, split_round, work_of
 from etude.world.fleet.federated.swarm import Swarm, spread
 
 NOBODY: Final = -1
@@ -34,15 +34,21 @@ class RoundRules:
 
     model_bytes: float
     count: int
-    steps: int
-    sample: str
-    deadline_s: float
-    quorum: int
-    server_bytes_per_s: float
-    swarm: Swarm | None
-    split: ClientSplit | None
-    parts: int
-    leave: bool
+    """Clients per round."""
+    steps: int = 1
+    """Local steps of each."""
+    sample: str = "uniform"
+    deadline_s: float = 0.0
+    """0: none."""
+    quorum: int = 0
+    """0: all answers are waited for."""
+    server_bytes_per_s: float = 0.0
+    """Each way; 0: no limit."""
+    swarm: Swarm | None = None
+    split: ClientSplit | None = None
+    parts: int = PARTS
+    leave: bool = False
+    """A client that is away in the next round left in this one, before it answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,26 +137,19 @@ class FederatedRounds(LoneEntity):
 
 
 def rounds_of(
-    clients: Clients, *, model_bytes: float, rounds: int, count: int, steps: int = 1, sample: str = "uniform",
-    deadline_s: float = 0.0, quorum: int = 0, server_bytes_per_s: float = 0.0, swarm: Swarm | None = None,
-    split: ClientSplit | None = None, together: GroupPresence | None = None, leave: bool = False, parts: int = PARTS,
-    seed: int = 0,
-) -> FederatedRounds:  # fmt: skip
-    """`count` clients per round, `steps` local steps each. `deadline_s` and `quorum` 0: all answers are waited for;
-    `server_bytes_per_s` 0: no limit, each way. `leave`: a client that is away in the next round left in this one,
-    before it answered."""
-    rules = RoundRules(
-        model_bytes=model_bytes, count=count, steps=steps, sample=sample, deadline_s=deadline_s, quorum=quorum,
-        server_bytes_per_s=server_bytes_per_s, swarm=swarm, split=split, parts=parts, leave=leave,
-    )  # fmt: skip
+    clients: Clients, rules: RoundRules, *, rounds: int, together: GroupPresence | None = None, seed: int = 0
+) -> FederatedRounds:
+    """The rounds before the first. Raises UsageError."""
     _check(clients, rules)
     there = presence(clients, together or GroupPresence(), rounds + 1, seed)
     return FederatedRounds(clients, rules, rounds, there, np.random.default_rng((seed, 0)))
 
 
-def federate(clients: Clients, **how: Any) -> Federated:
-    """All rounds; `how` as `rounds_of` has it."""
-    return run_alone(rounds_of(clients, **how)).found()
+def federate(
+    clients: Clients, *, rounds: int, together: GroupPresence | None = None, seed: int = 0, **rules: Any
+) -> Federated:
+    """All rounds; `rules` as `RoundRules` has them."""
+    return run_alone(rounds_of(clients, RoundRules(**rules), rounds=rounds, together=together, seed=seed)).found()
 
 
 def _check(clients: Clients, rules: RoundRules) -> None:
@@ -172,10 +171,10 @@ def _check(clients: Clients, rules: RoundRules) -> None:
         raise UsageError("in a swarm all clients must train all weights", hint="--train full, or --share server")
 
 
-def fastest_s(clients: Clients, *, model_bytes: float, steps: int) -> float:
+def fastest_s(clients: Clients, rules: RoundRules) -> float:
     """The shortest time in which a client can answer a server whose link has no limit."""
-    down, up = model_bytes / clients.down_bytes_per_s, clients.share * model_bytes / clients.up_bytes_per_s
-    return float((down + steps * clients.step_s * work(clients.share) + up).min())
+    down, up = rules.model_bytes / clients.down_bytes_per_s, clients.share * rules.model_bytes / clients.up_bytes_per_s
+    return float((down + rules.steps * clients.step_s * work(clients.share) + up).min())
 
 
 def _patient(rules: RoundRules, chosen: I64, silent: Bool) -> None:
@@ -219,7 +218,7 @@ def _cut(clients: Clients, rules: RoundRules, chosen: I64, silent: Bool, rng: np
         raise UsageError("a round has too few clients to end", hint="--deadline 10min, or use a smaller --quorum")
     lengths = split.lengths(who, rules.steps, rng)
     work = work_of(split, who, lengths, clients.up_bytes_per_s, clients.down_bytes_per_s)
-    one = run_split(work, split.devices, rules.server_bytes_per_s, wanted, rules.deadline_s or np.inf)
+    one = split_round(work, split.devices, rules.server_bytes_per_s, wanted, rules.deadline_s or np.inf)
     done = np.isfinite(one.end_s)
     full = int(done.sum()) >= wanted
     last = int(who[np.where(done, one.end_s, -1.0).argmax()]) if full else NOBODY

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from etude.kernels.arrays import F64, I64
 from etude.kernels.compile import kernel
+from etude.world.fleet.federated.links import common_level
 
 FETCH, FORWARD, UP, WAIT, SERVED, DOWN, BACKWARD, SEND, DONE = range(9)
 
@@ -81,29 +82,13 @@ def work_of(split: ClientSplit, chosen: I64, lengths: I64, up: F64, down: F64) -
     )  # fmt: skip
 
 
-def run_split(work: ClientWork, devices: int, limit: float, wanted: int, until_s: float) -> Ended:
+def split_round(work: ClientWork, devices: int, limit: float, wanted: int, until_s: float) -> Ended:
     """Until `wanted` clients are done, or `until_s`. `limit`: bytes a second of the server each way; 0: none."""
     if not len(work.up):
         return Ended(np.zeros(0), until_s, 0.0, 0.0, 0.0, 0.0)
     slow = np.stack([np.argsort(work.up, kind="stable"), np.argsort(work.down, kind="stable")])
-    end, round_s, totals = _run(work, slow, devices, float(limit), wanted, float(until_s))
+    end, round_s, totals = _round(work, slow, devices, float(limit), wanted, float(until_s))
     return Ended(end, float(round_s), *(float(one) for one in totals))
-
-
-@kernel
-def _level(active: Any, rate: Any, by_rate: Any, limit: float) -> float:
-    """The rate that is the same for all whose own is above it."""
-    going = 0
-    for i in range(len(rate)):
-        going += active[i]
-    over = limit
-    for i in by_rate:
-        if active[i]:
-            if rate[i] * going >= over:
-                return over / going
-            over -= rate[i]
-            going -= 1
-    return np.inf
 
 
 class ClientState(NamedTuple):
@@ -194,8 +179,8 @@ def _advance(work: ClientWork, state: ClientState, slow: Any, now: float, limit:
     n = len(state.phase)
     rate, following = np.zeros(n), until
     if limit:
-        high = _level(state.moving[0], work.up, slow[0], limit)
-        low = _level(state.moving[1], work.down, slow[1], limit)
+        high = common_level(state.moving[0], work.up, slow[0], limit)
+        low = common_level(state.moving[1], work.down, slow[1], limit)
         for i in range(n):
             rate[i] = min(work.up[i], high) if state.moving[0, i] else min(work.down[i], low)
     for i in range(n):
@@ -220,7 +205,7 @@ def _unsent(work: ClientWork, state: ClientState, i: int, now: float, limit: flo
 
 
 @kernel
-def _run(work: ClientWork, slow: Any, devices: int, limit: float, wanted: int, until: float) -> Any:
+def _round(work: ClientWork, slow: Any, devices: int, limit: float, wanted: int, until: float) -> Any:
     n, now = len(work.up), 0.0
     state = ClientState(
         np.full(n, FETCH - 1), np.zeros(n, np.int64), np.full(n, np.inf), np.full(n, np.inf), np.zeros(n), np.zeros(n),

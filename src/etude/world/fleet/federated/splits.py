@@ -11,7 +11,7 @@ from etude.base.grammar import line
 from etude.kernels.arrays import F64, I64
 from etude.world.fleet.federated.clients import Clients
 from etude.world.fleet.federated.cuts import chosen, given
-from etude.world.fleet.federated.split import ClientSplit, run_split, work_of
+from etude.world.fleet.federated.split import ClientSplit, split_round, work_of
 from etude.world.fleet.federated.split_costs import (
     WIDTH,
     ClientMemory,
@@ -81,7 +81,7 @@ def planned(
         for number, who in enumerate(draws):
             which = split.lengths(who, steps, np.random.default_rng((seed, 17, number)))
             work = work_of(split, who, which, clients.up_bytes_per_s, clients.down_bytes_per_s)
-            total += run_split(work, devices, limit, len(who), np.inf).round_s
+            total += split_round(work, devices, limit, len(who), np.inf).round_s
         return total / len(draws)
 
     return tables.at(chosen(alone, load, fits, devices * len(clients) / count, round_s))
