@@ -22,7 +22,7 @@ from etude.world.fleet.federated.presence import GroupPresence, presence
 from etude.world.fleet.federated.results import Federated
 from etude.world.fleet.federated.sampling import SAMPLES, ClientStatistics, sampled
 from etude.world.fleet.federated.shares import PARTS, first_part, untrained, work
-from etude.world.fleet.federated.split import ClientSplit, split_round, work_of
+from etude.world.fleet.federated.split import ClientSplit, split_round
 from etude.world.fleet.federated.swarm import Swarm, spread
 
 NOBODY: Final = -1
@@ -217,8 +217,8 @@ def _cut(clients: Clients, rules: RoundRules, chosen: I64, silent: Bool, rng: np
     if len(who) < wanted and not rules.deadline_s:
         raise UsageError("a round has too few clients to end", hint="--deadline 10min, or use a smaller --quorum")
     lengths = split.lengths(who, rules.steps, rng)
-    work = work_of(split, who, lengths, clients.up_bytes_per_s, clients.down_bytes_per_s)
-    one = split_round(work, split.devices, rules.server_bytes_per_s, wanted, rules.deadline_s or np.inf)
+    phases = split.phases(who, lengths, clients.up_bytes_per_s, clients.down_bytes_per_s)
+    one = split_round(phases, split.devices, rules.server_bytes_per_s, wanted, rules.deadline_s or np.inf)
     done = np.isfinite(one.end_s)
     full = int(done.sum()) >= wanted
     last = int(who[np.where(done, one.end_s, -1.0).argmax()]) if full else NOBODY
