@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 NEVER: Final = 1 << 62
 
@@ -48,6 +48,9 @@ class Entity(Protocol):
         ...
 
 
+AnyEntity = TypeVar("AnyEntity", bound=Entity)
+
+
 class DiscreteEntity:
     """What works at instants of its own, and has nothing to say to others."""
 
@@ -75,23 +78,31 @@ class DiscreteEntity:
 
 @dataclass(slots=True)
 class Agenda:
-    """What an entity has announced to itself, in order of time; what was noted first comes first."""
+    """What an entity has announced to itself, in order of time; of the same rank, what was noted first comes first."""
 
-    order: tuple[str, ...] = ()
-    """Kinds in the order in which they come at an instant; empty: as they were noted."""
     _heap: list[tuple[int, int, int, str, Any]] = field(default_factory=list)
     _noted: int = 0
 
-    def note(self, time_ns: int, kind: str, about: Any = None) -> None:
+    _dropped: set[int] = field(default_factory=set)
+
+    def note(self, time_ns: int, kind: str, about: Any = None, *, rank: int = 0) -> int:
+        """Returns its number, by which it can be dropped."""
         self._noted += 1
-        rank = self.order.index(kind) if self.order else 0
         heapq.heappush(self._heap, (time_ns, rank, self._noted, kind, about))
+        return self._noted
+
+    def drop(self, number: int) -> None:
+        """It will not happen."""
+        self._dropped.add(number)
 
     def next_ns(self) -> int:
+        while self._heap and self._heap[0][2] in self._dropped:
+            self._dropped.remove(heapq.heappop(self._heap)[2])
         return self._heap[0][0] if self._heap else NEVER
 
     def pop(self) -> tuple[str, Any]:
-        return heapq.heappop(self._heap)[3:]
+        *_, kind, about = heapq.heappop(self._heap)
+        return kind, about
 
     def due(self, time_ns: int) -> Iterator[tuple[str, Any]]:
         """Takes what is due at a moment, also what is noted for it meanwhile."""
@@ -101,6 +112,30 @@ class Agenda:
     def times(self, kind: str) -> list[int]:
         """When things of a kind are due."""
         return [time_ns for time_ns, _, _, its, _ in self._heap if its == kind]
+
+
+@dataclass(slots=True)
+class LoneEntity(DiscreteEntity):
+    """What it noted for itself happens at its time, and then it settles that instant."""
+
+    name: str = field(init=False, default="alone")
+    now_ns: int = field(init=False, default=0)
+    later: Agenda = field(init=False, default_factory=Agenda)
+
+    def happen(self, kind: str, about: Any) -> None:
+        """Something that it noted."""
+
+    def settle(self) -> None:
+        """All of an instant has happened."""
+
+    def due_ns(self) -> int:
+        return self.later.next_ns()
+
+    def instant(self, now: int) -> None:
+        self.now_ns = now
+        for kind, about in self.later.due(now):
+            self.happen(kind, about)
+        self.settle()
 
 
 @dataclass(slots=True)
@@ -155,8 +190,10 @@ class Clock:
             self.reach(one)
 
 
-def run_alone(*entities: Entity, until_ns: int = NEVER) -> None:
-    """Entities on a clock that they have to themselves."""
-    clock = Clock(until_ns)
-    clock.add(*entities)
+def run_alone(entity: AnyEntity, horizon_ns: int = NEVER, *, outside: Iterable[Event] = ()) -> AnyEntity:
+    """One entity on a clock of its own, and what happens to it from outside."""
+    clock = Clock(horizon_ns)
+    clock.add(entity)
+    clock.post(outside, outside=True)
     clock.run()
+    return entity

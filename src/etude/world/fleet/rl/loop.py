@@ -13,19 +13,20 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from etude.base.errors import UsageError
 from etude.kernels.arrays import F64
-from etude.world.clock import NEVER, Agenda, DiscreteEntity
+from etude.world.clock import NEVER, LoneEntity
 from etude.world.fleet.rl.replicas import USES, RolloutReplica, Sample
 from etude.world.fleet.rl.spec import BORROWED, Making, Priced, Stages, When
 
 EXPLORE, ROLLOUT, TRAIN, SEND = "explore", "rollout", "train", "sync"
 TURN, ANSWER, UPDATE, SYNC = "turn", "answer", "update", "sync"
-"""What the loop announces to itself, in the order in which it happens at an instant."""
+RANK: Final = {TURN: 0, ANSWER: 1, UPDATE: 2, SYNC: 3}
+"""What the loop announces to itself, and the order in which it happens at an instant."""
 MILLION: Final = 1_000_003
 
 
@@ -55,16 +56,13 @@ class Tenant:
 
 
 @dataclass(slots=True)
-class RlLoop(DiscreteEntity):
+class RlLoop(LoneEntity):
     priced: Priced
     replicas: list[RolloutReplica]
     train_group: str
     train_devices: int
     seed: int = 0
-    name: str = "rl"
-    now: int = 0
     tenants: list[Tenant] = field(init=False)
-    later: Agenda = field(default_factory=lambda: Agenda((TURN, ANSWER, UPDATE, SYNC)))
     queues: dict[str, deque[Sample]] = field(default_factory=lambda: {ROLLOUT: deque(), EXPLORE: deque()})
     updates: deque[int] = field(default_factory=deque)
     training: int = -1
@@ -83,7 +81,7 @@ class RlLoop(DiscreteEntity):
     def __post_init__(self) -> None:
         self.tenants = [Tenant() for _ in range(self.priced.spec.tenants)]
         self.line.extend(range(len(self.tenants)))
-        self._arrange()
+        self.settle()
 
     # -- from outside ------------------------------------------------------------------------------------------------
 
@@ -114,7 +112,7 @@ class RlLoop(DiscreteEntity):
     def set_speed(self, number: int, speed: float, now: int, *, ready_ns: int = 0) -> None:
         """Changes the part of its devices that a replica has; with none, its samples go elsewhere and the steps of
         their current turns are lost."""
-        self.now, replica = now, self.replicas[number]
+        self.now_ns, replica = now, self.replicas[number]
         replica.advance(now)
         if speed <= 0:
             for needed, sample in reversed(replica.emptied()):
@@ -144,44 +142,41 @@ class RlLoop(DiscreteEntity):
     def due_ns(self) -> int:
         return NEVER if self.done else self.later.next_ns()
 
-    def instant(self, now: int) -> None:
-        self.now = now
-        for kind, about in self.later.due(now):
-            if kind == TURN:
-                self._turn(*about)
-            elif kind == ANSWER:
-                self._answer(about)
-            elif kind == UPDATE:
-                self._updated(about)
-            else:
-                self._synced(about)
-        self._arrange()
+    def happen(self, kind: str, about: Any) -> None:
+        if kind == TURN:
+            self._turn(*about)
+        elif kind == ANSWER:
+            self._answer(about)
+        elif kind == UPDATE:
+            self._updated(about)
+        else:
+            self._synced(about)
 
-    def _arrange(self) -> None:
+    def settle(self) -> None:
         """Every stage that may start does, and samples go to replicas."""
         self._start_all()
         self._fill()
         made = sum(len(replica.heap) for replica in self.replicas)
-        self.series.append((self.now, made, sum(map(len, self.queues.values())), int(self.training >= 0)))
+        self.series.append((self.now_ns, made, sum(map(len, self.queues.values())), int(self.training >= 0)))
 
     def _plan(self, number: int) -> None:
         replica = self.replicas[number]
         replica.version += 1
         at = replica.next_ns()
         if at is not None:
-            self.later.note(max(at, self.now), TURN, (number, replica.version))
+            self.later.note(max(at, self.now_ns), TURN, (number, replica.version))
 
     def _turn(self, number: int, version: int) -> None:
         replica = self.replicas[number]
         if version != replica.version:
             return
-        replica.advance(self.now)
+        replica.advance(self.now_ns)
         for sample in replica.due():
             tenant = self.tenants[sample.tenant]
             self.done_steps += self._steps(sample)
             wait = tenant.waits[sample.number, sample.turn] if sample.stage == ROLLOUT else 0.0
             if wait:
-                self.later.note(self.now + round(wait), ANSWER, sample)
+                self.later.note(self.now_ns + round(wait), ANSWER, sample, rank=RANK[ANSWER])
             else:
                 self._answer(sample)
         self._plan(number)
@@ -200,7 +195,7 @@ class RlLoop(DiscreteEntity):
     def _end(self, number: int, stage: str, lag: int = 0) -> None:
         tenant = self.tenants[number]
         if stage != SEND or self.priced.sync_ns:
-            self.stretches.append(Stretch(number, tenant.done[stage], stage, tenant.began[stage], self.now, lag))
+            self.stretches.append(Stretch(number, tenant.done[stage], stage, tenant.began[stage], self.now_ns, lag))
         tenant.done[stage] += 1
         tenant.busy.discard(stage)
 
@@ -239,7 +234,7 @@ class RlLoop(DiscreteEntity):
         if stage == ROLLOUT:
             env = self.priced.spec.environment
             tenant.waits = env.time_ns * _varied(rng, env.spread, shape)
-        tenant.left[stage], tenant.began[stage] = making.samples, self.now
+        tenant.left[stage], tenant.began[stage] = making.samples, self.now_ns
         tenant.busy.add(stage)
         self.queues[stage].extend(Sample(number, step, stage, k, 0) for k in range(making.samples))
 
@@ -262,7 +257,7 @@ class RlLoop(DiscreteEntity):
                 _, _, number = able[0]
                 replica, sample = self.replicas[number], queue.popleft()
                 if number not in touched:
-                    replica.advance(self.now)
+                    replica.advance(self.now_ns)
                     touched.add(number)
                 replica.add(sample, self._steps(sample))
                 if replica.free:
@@ -290,18 +285,18 @@ class RlLoop(DiscreteEntity):
             takes += self.priced.spec.train.switch_ns
         else:
             self.train_ns += takes * self.train_devices
-        self.tenants[self.training].began[TRAIN] = self.now
-        self.later.note(self.now + takes, UPDATE, self.training)
+        self.tenants[self.training].began[TRAIN] = self.now_ns
+        self.later.note(self.now_ns + takes, UPDATE, self.training, rank=RANK[UPDATE])
 
     def _set_training(self, trains: bool) -> bool:
         """Whether there are replicas on the devices of updates, which pause for them."""
         own, switch_ns = self.replicas_on(self.train_group), self.priced.spec.train.switch_ns
         for number in own:
             replica = self.replicas[number]
-            replica.advance(self.now)
+            replica.advance(self.now_ns)
             replica.trains = trains
             if not trains:
-                replica.ready_ns = max(replica.ready_ns, self.now + switch_ns)
+                replica.ready_ns = max(replica.ready_ns, self.now_ns + switch_ns)
             self._plan(number)
         return bool(own)
 
@@ -309,15 +304,15 @@ class RlLoop(DiscreteEntity):
         self._end(number, TRAIN)
         self.training = -1
         self._set_training(False)
-        self.tenants[number].began[SEND] = self.now
-        self.later.note(self.now + self.priced.sync_ns, SYNC, number)
+        self.tenants[number].began[SEND] = self.now_ns
+        self.later.note(self.now_ns + self.priced.sync_ns, SYNC, number, rank=RANK[SYNC])
 
     def _synced(self, number: int) -> None:
         self._end(number, SEND)
         tenant = self.tenants[number]
         ended = tenant.done[SEND] == self.priced.spec.steps
         if ended:
-            tenant.end_ns = self.now
+            tenant.end_ns = self.now_ns
         if self.holder == number:
             self.holder = -1
             if not ended:

@@ -124,7 +124,7 @@ class PoolRollouts(DiscreteEntity):
 def run_rl(cluster: Cluster, spec: RlSpec, where: str, *, seed: int = 0, horizon_ns: int = 0) -> PoolRollouts:
     its = PoolRollouts(cluster, loop_of(cluster, spec, where, seed=seed), seed)
     end = SharingTimes(horizon_ns=horizon_ns).end_ns(0, its.supply)
-    run_alone(its, until_ns=end)
+    run_alone(its, end)
     if not its.loop.done and its.due_ns() == NEVER:
         raise UsageError("no devices are left for its samples", where=where, hint="use nodes that are not reclaimed")
     if not its.loop.done:

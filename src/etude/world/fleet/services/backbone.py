@@ -74,17 +74,14 @@ def run_backbone(
     weights: int = 0, memory: int = 0,
 ) -> Hosted:  # fmt: skip
     """Serves all requests; `costs`: ns by share of the device, then by batch size."""
-    apart, devices = spec.policy == "partition", []
+    apart = spec.policy == "partition"
+    start, end, made, busy = np.zeros_like(arrival_ns), np.zeros_like(arrival_ns), 0, 0.0
     for k, share in enumerate(_shares(tasks) if apart else [1.0]):
         mine = np.flatnonzero(task == k) if apart else np.arange(len(task))
         act = _act(spec, tasks, task[mine], costs[share], round(spec.extension_time_ns / share))
-        devices.append((share, mine, DeviceTurns(len(tasks), task[mine], arrival_ns[mine], act, f"slice {k}")))
-    run_alone(*(device for _, _, device in devices))
-    start, end, busy = np.zeros_like(arrival_ns), np.zeros_like(arrival_ns), 0.0
-    for share, mine, device in devices:
+        device = run_alone(DeviceTurns(len(tasks), task[mine], arrival_ns[mine], act))
         start[mine], end[mine] = device.start_ns, device.end_ns
-        busy += share * device.busy_ns
-    made = sum(device.batches for _, _, device in devices)
+        made, busy = made + device.batches, busy + share * device.busy_ns
     return Hosted(spec, tasks, costs[1.0], weights, memory, task, arrival_ns, start, end, made, round(busy))
 
 

@@ -79,8 +79,7 @@ def run_turns(spec: Services, services: list[Service], costs: list[I64], service
             k, taken, j = (_edf if spec.policy == "edf" else _fifo)(queues, aimed, costs, spec.sizes, now)
         return take(queues, k, spec.sizes[j]), int(costs[k][taken, j]), taken
 
-    device = DeviceTurns(len(services), service, arrival_ns, act)
-    run_alone(device)
+    device = run_alone(DeviceTurns(len(services), service, arrival_ns, act))
     return ServiceTurns(
         spec, services, costs, service, arrival_ns, device.start_ns, device.end_ns, device.exit, deadline,
         device.batches, device.busy_ns,
@@ -90,8 +89,10 @@ def run_turns(spec: Services, services: list[Service], costs: list[I64], service
 class DeviceTurns(DiscreteEntity):
     """A device, or a slice of one, that takes a batch out of its queues whenever it is free and requests wait."""
 
-    def __init__(self, queues: int, queue: I64, arrival_ns: I64, act: Act, name: str = "device") -> None:
-        self.name, self.act = name, act
+    name = "device"
+
+    def __init__(self, queues: int, queue: I64, arrival_ns: I64, act: Act) -> None:
+        self.act = act
         self.start_ns, self.end_ns, self.exit = (np.zeros_like(arrival_ns) for _ in range(3))
         self.queues: Queues = [[] for _ in range(queues)]
         self.coming = deque(zip(arrival_ns.tolist(), queue.tolist(), range(len(queue)), strict=True))

@@ -323,5 +323,4 @@ def run_elastic(
     cluster: Cluster, jobs: Jobs, policy: str, refused: list[int], *, times: SharingTimes, seed: int = 0
 ) -> Shared:
     its = ElasticJobs(cluster, jobs, policy, times, nothing_yet(cluster, jobs, refused), seed)
-    run_alone(its, until_ns=times.end_ns(its.first_ns, its.supply))
-    return its.finish()
+    return run_alone(its, times.end_ns(its.first_ns, its.supply)).finish()

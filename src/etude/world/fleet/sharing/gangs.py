@@ -379,5 +379,5 @@ def run_gangs(
     cluster: Cluster, jobs: Jobs, policy: SharingPolicy, refused: list[int], *, times: SharingTimes, seed: int = 0
 ) -> Shared:
     gangs = Gangs(cluster, jobs, policy, times, Supply(cluster, seed), refused)
-    run_alone(gangs, until_ns=times.end_ns(gangs.since_ns, gangs.supply))
+    run_alone(gangs, times.end_ns(gangs.since_ns, gangs.supply))
     return gangs.finish(gangs.out.series[-1][0] if gangs.out.series else 0)
