@@ -232,7 +232,7 @@ class ElasticJobs(DiscreteEntity):
         self.then = self._next()
 
     def finish(self) -> Shared:
-        """The end: jobs that run have not ended, and what nobody held is paid for too."""
+        """The end: jobs that run have not ended, and idle devices are paid for too."""
         cluster = self.cluster
         self.out.stuck = len(self.active) + len(self.coming)
         for k, group in enumerate(cluster.groups):
