@@ -8,19 +8,10 @@ import pytest
 from etude.base.errors import UsageError
 from etude.machine import open_system
 from etude.surface.cli import main
-from etude.world.fleet.services.backbone import (
-    Backbone,
-    BackboneTask,
-    Hosted,
-    backbone_record,
-    backlogged,
-    fitting_tasks,
-    read_backbone,
-    run_backbone,
-)
+from etude.world.fleet.services.backbone import Hosted, backbone_record, backlogged, fitting_tasks, run_backbone
 from etude.world.fleet.services.costs import slice_of
 from etude.world.fleet.services.loop import drawn, run_turns
-from etude.world.fleet.services.spec import Service, Services
+from etude.world.fleet.services.spec import Backbone, BackboneTask, Service, Services, read_backbone
 
 MS = 1_000_000
 

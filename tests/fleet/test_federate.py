@@ -240,7 +240,7 @@ def test_clients_by_number_and_what_cannot_be(capsys: pytest.CaptureFixture[str]
     [
         ("a,-1,1MB/s,1MB/s,,,,", {}, "step_s: `-1`"),
         ("a,1,fast,1MB/s,,,,", {}, "down"),
-        ("a,1,1MB/s,0MB/s,,,,", {}, "has no bandwidth"),
+        ("a,1,1MB/s,0MB/s,,,,", {}, "up: `0MB/s` must be above 0"),
         ("a,1,1MB/s,1MB/s,1.5,,,", {}, "available: more than 1"),
         ("a,1,1MB/s,1MB/s,,1,,", {}, "the round never ends"),
         ("a,1,1MB/s,1MB/s,,,,", {"count": 2}, "2 clients per round, but there are 1"),

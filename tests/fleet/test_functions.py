@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.surface.cli import main
+from etude.world.clock import run_alone
 from etude.world.fleet.functions.costs import ExpertPieces, cut, expert_pieces
-from etude.world.fleet.functions.loop import FunctionRequests, call_functions, run_calls, work
+from etude.world.fleet.functions.loop import FunctionRequests, call_functions, work
 from etude.world.fleet.functions.results import functions_record
 from etude.world.fleet.functions.spec import Functions, read_functions
 
@@ -33,21 +35,25 @@ def called(rows: list[tuple[int, list[int]]], **more: object) -> FunctionRequest
     """One layer of two functions: (arrival, ns of each function)."""
     arrival = np.array([at for at, _ in rows], np.int64)
     groups = [np.array([[took]], np.int64) for _, took in rows]
-    return run_calls(spec(**more), pieces(), np.zeros_like(arrival), arrival, groups)
+    return run_calls(spec(**more), np.zeros_like(arrival), arrival, groups)
+
+
+def run_calls(asked: Functions, tenant: I64, arrival: I64, groups: list[I64]) -> FunctionRequests:
+    return run_alone(FunctionRequests(asked, pieces(), tenant, arrival, groups))
 
 
 def test_cold_then_warm_then_cold_again_and_what_was_held():
     found = called([(0, [20, 0]), (150, [20, 0]), (300, [20, 0])])
     # 1 + 100 cold + 20 + 1; at 151 idle since 121, until 171 + 50 = 221; at 301 a new one, 401..421, gone at 471
     assert found.end_ns.tolist() == [122, 172, 422]
-    assert found.cold.tolist() == [True, False, True]
-    assert found.held_ns.tolist() == [(221 - 1) + (471 - 301), 0] and found.started == 2
+    assert found.colds == [True, False, True]
+    assert found.held_ns().tolist() == [(221 - 1) + (471 - 301), 0] and sum(found.colds) == 2
 
 
 def test_an_instance_is_kept_to_the_last_instant():
     """Idle from 121 on, kept for 50: a call at 171 finds it, one at 172 does not."""
-    assert called([(0, [20, 0]), (170, [20, 0])]).cold.tolist() == [True, False]
-    assert called([(0, [20, 0]), (171, [20, 0])]).cold.tolist() == [True, True]
+    assert called([(0, [20, 0]), (170, [20, 0])]).colds == [True, False]
+    assert called([(0, [20, 0]), (171, [20, 0])]).colds == [True, True]
 
 
 def test_what_stays_loaded_is_all_but_the_experts():
@@ -64,21 +70,21 @@ def test_a_call_that_finds_none_idle_starts_one_or_waits():
     rows = [(0, [20, 0]), (10, [20, 0])]
     assert called(rows).end_ns.tolist() == [122, 132]
     found = called(rows, instances=1)
-    assert found.end_ns.tolist() == [122, 142] and found.started == 1 and found.waited_ns == 121 - 11
+    assert found.end_ns.tolist() == [122, 142] and sum(found.colds) == 1 and found.waited_ns == 121 - 11
 
 
 def test_calls_are_sent_one_after_another_and_the_last_answer_counts():
     found = called([(0, [20, 20])], keep="endless", invoke_ns=5)
     assert found.end_ns.tolist() == [1 + 2 * 5 + 20 + 1]
-    assert found.held_ns.tolist() == [1000, 1000] and not found.cold.any()
-    assert found.time_ns.tolist() == [6, 11]
+    assert found.held_ns().tolist() == [1000, 1000] and not any(found.colds)
+    assert found.times == [6, 11]
 
 
 def test_tenants_share_functions_or_have_their_own():
     arrival, groups = np.array([0, 150]), [np.array([[[20, 0]]])] * 2
     for shared, cold, held in ((True, 1, 220), (False, 2, 2 * 170)):
-        found = run_calls(spec(tenants=2, shared=shared), pieces(), np.array([0, 1]), arrival, groups)
-        assert int(found.cold.sum()) == cold and int(found.held_ns.sum()) == held
+        found = run_calls(spec(tenants=2, shared=shared), np.array([0, 1]), arrival, groups)
+        assert sum(found.colds) == cold and int(found.held_ns().sum()) == held
         assert functions_record(found)["resident_byte_s"]["dense"] == 1000 * (1 if shared else 2) * 1000 / 1e9
 
 

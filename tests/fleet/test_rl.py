@@ -124,6 +124,26 @@ def test_nodes_that_go_take_their_turns_with_them(tmp_path: Path):
         ran(tmp_path, **given, spot="time_s,devices\n0,4\n6,0\n")
 
 
+def test_samples_of_a_node_that_goes_are_elsewhere_at_that_instant(tmp_path: Path):
+    # 4 samples on 4 devices; at 2 s two go, and theirs begin again beside the others: 4 s more, to the nanosecond
+    rollout = {"nodes": ["spot"], "samples": 4, "tokens": 400, "at_once": 2, "step_ns": "10ms"}
+    given: dict[str, Any] = {"steps": 1, "rollout": rollout, "train": {"nodes": "own", "time": "5s"}}
+    assert ran(tmp_path, **given, spot="time_s,devices\n0,4\n2,2\n")["duration_s"] == 2 + 4 + 5
+
+
+def test_what_is_not_done_by_the_horizon_is_refused(tmp_path: Path):
+    given = {"steps": 2, "rollout": PLAIN, "train": {"nodes": "own", "time": "5s"}}  # 12 s
+    path = tmp_path / "pool.yaml"
+    path.write_text(f"{NODES}rl: {json.dumps(given)}\n")
+    (tmp_path / "spot.csv").write_text("time_s,devices\n0,4\n")
+    pool = read_pool(path)
+    assert pool.rl is not None
+    spec = read_rl(pool.rl, pool.path)
+    assert run_rl(pool.cluster, spec, pool.path, horizon_ns=12 * 10**9).loop.end_ns == 12 * 10**9
+    with pytest.raises(UsageError, match="not done after 11 s"):
+        run_rl(pool.cluster, spec, pool.path, horizon_ns=11 * 10**9)
+
+
 def test_weights_are_sent_in_part(tmp_path: Path):
     sync = {"link": "1GB/s", "fraction": 0.1, "index_bytes": 4, "value_bytes": 2, "weights": "10GB"}
     said = ran(tmp_path, steps=2, rollout=PLAIN, train={"nodes": "own", "time": "5s"}, sync=sync)

@@ -4,6 +4,7 @@ import itertools
 import json
 from heapq import heappop, heappush
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -15,10 +16,27 @@ from etude.make.generate.model import open_model
 from etude.steps import predict
 from etude.surface.cli import main
 from etude.world.fleet.federated.cuts import least
-from etude.world.fleet.federated.split import ClientWork, run_split
+from etude.world.fleet.federated.split import Ended, phases_of, split_round
 from etude.world.fleet.federated.split_costs import SplitModel, _block, held_by_cut, sides
 
 MODEL = "llama3.2-1b"
+
+
+class ClientWork(NamedTuple):
+    """[client, step], and of each client: bytes of its adapters, whether it needs no server, its rates."""
+
+    forward_s: np.ndarray
+    backward_s: np.ndarray
+    server_s: np.ndarray
+    step_bytes: np.ndarray
+    adapter_bytes: np.ndarray
+    local: np.ndarray
+    up: np.ndarray
+    down: np.ndarray
+
+    def round(self, devices: int, limit: float, wanted: int, until_s: float) -> Ended:
+        steps = self.forward_s, self.server_s, self.backward_s
+        return split_round(phases_of(steps, *self[3:]), devices, limit, wanted, until_s)
 
 
 def work(forward, backward, server, sent, adapters, local, up, down) -> ClientWork:
@@ -63,7 +81,7 @@ def test_the_loop_is_the_naive_one(seed: int):
         *(rng.uniform(0.1, 2, (n, steps)) for _ in range(3)), rng.uniform(0, 5, (n, steps)), rng.uniform(0, 3, n),
         rng.random(n) < 0.2, rng.uniform(1, 9, n), rng.uniform(1, 9, n),
     )  # fmt: skip
-    found = run_split(given, devices, 0.0, n, np.inf)
+    found = given.round(devices, 0.0, n, np.inf)
     ends, busy, waited = naive(given, devices)
     assert found.end_s == pytest.approx(ends) and found.round_s == pytest.approx(max(ends))
     assert (found.busy_s, found.wait_s) == pytest.approx((busy, waited))
@@ -74,23 +92,23 @@ def test_the_loop_is_the_naive_one(seed: int):
 def test_two_clients_by_hand():
     # adapters 1 s; forward 1; up 2; the server 4, the second waits 4; down 2; backward 1; adapters 1
     two = work([[1], [1]], [[1], [1]], [[4], [4]], [[20], [20]], [10, 10], [False, False], [10, 10], [10, 10])
-    found = run_split(two, 1, 0.0, 2, np.inf)
+    found = two.round(1, 0.0, 2, np.inf)
     assert found.end_s.tolist() == [12, 16] and (found.busy_s, found.wait_s) == (8, 4)
-    assert run_split(two, 2, 0.0, 2, np.inf).end_s.tolist() == [12, 12]
+    assert two.round(2, 0.0, 2, np.inf).end_s.tolist() == [12, 12]
     # the server's link carries 10 a second for both: adapters 2 s, activations 4 s (7), served until 11 and 15; their
     # ways down do not meet, nor do those up
-    shared = run_split(two, 1, 10.0, 2, np.inf)
+    shared = two.round(1, 10.0, 2, np.inf)
     assert shared.end_s == pytest.approx([15, 19])
     # the device serves the first from 4 to 8, then the second
-    early = run_split(two, 1, 0.0, 2, 9.0)
+    early = two.round(1, 0.0, 2, 9.0)
     assert np.isinf(early.end_s).all() and early.round_s == 9 and early.busy_s == 5
     # both adapters and activations came through; of the gradients of the first, sent from 8 to 10, half did
     assert (early.up_bytes, early.down_bytes) == (40, 30)
     # with the shared link the adapters have 10 a second together: after 1.5 s 15 of 20, and nothing went up
-    cut = run_split(two, 1, 10.0, 2, 1.5)
+    cut = two.round(1, 10.0, 2, 1.5)
     assert (cut.up_bytes, cut.down_bytes) == pytest.approx((0, 15))
-    assert run_split(two, 1, 0.0, 1, np.inf).busy_s == 8
-    assert run_split(two, 1, 0.0, 1, np.inf).end_s.tolist() == [12, np.inf]
+    assert two.round(1, 0.0, 1, np.inf).busy_s == 8
+    assert two.round(1, 0.0, 1, np.inf).end_s.tolist() == [12, np.inf]
 
 
 @pytest.mark.parametrize("seed", range(30))

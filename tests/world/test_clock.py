@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from etude.world.clock import NEVER, Agenda, Clock, Event
+from etude.world.clock import NEVER, Agenda, Clock, DiscreteEntity, Event, LoneEntity, run_alone
 
 
 @dataclass
@@ -95,3 +95,59 @@ def test_an_agenda_is_in_order_of_time_then_of_noting():
     assert (agenda.next_ns(), agenda.times("d")) == (3, [7])
     assert [agenda.pop()[0] for _ in range(4)] == ["a", "b", "c", "d"]
     assert agenda.next_ns() == NEVER
+
+
+def test_what_is_dropped_does_not_happen_and_ranks_come_before_the_order_of_noting():
+    agenda = Agenda()
+    numbers = [agenda.note(5, kind, rank=rank) for kind, rank in (("b", 1), ("a", 0), ("c", 1))]
+    gone = agenda.note(4, "gone")
+    agenda.drop(gone)
+    agenda.drop(numbers[0])
+    assert agenda.next_ns() == 5
+    assert [(agenda.next_ns(), agenda.pop()[0]) for _ in range(2)] == [(5, "a"), (5, "c")]
+    assert agenda.next_ns() == NEVER
+
+
+@dataclass(slots=True)
+class Counting(LoneEntity):
+    log: list[tuple[str, int]] = field(default_factory=list)
+
+    def happen(self, kind: str, about: int) -> None:
+        self.log.append((kind, self.now_ns))
+        if about:
+            self.later.note(self.now_ns + about - 1, "again")
+
+    def settle(self) -> None:
+        self.log.append(("settled", self.now_ns))
+
+
+def test_alone_an_instant_is_settled_once_all_of_it_has_happened():
+    made = Counting()
+    made.later.note(3, "a", 1)  # and once more at the same instant
+    made.later.note(3, "b", 0)
+    made.later.note(7, "c", 3)
+    assert run_alone(made, 9).log == [
+        *(("a", 3), ("b", 3), ("again", 3), ("settled", 3)),
+        *(("c", 7), ("settled", 7), ("again", 9), ("settled", 9)),
+    ]
+
+
+class Instants(DiscreteEntity):
+    name = "own"
+
+    def __init__(self, *times_ns: int) -> None:
+        self.left, self.seen = list(times_ns), list[int]()
+
+    def due_ns(self) -> int:
+        return self.left[0] if self.left else NEVER
+
+    def instant(self, now: int) -> None:
+        self.seen.append(self.left.pop(0))
+
+
+def test_instants_of_its_own_up_to_the_horizon_and_at_it():
+    own = Instants(2, 5, 10, 11)
+    run_alone(own, 10)
+    assert own.seen == [2, 5, 10]
+    run_alone(own)
+    assert own.seen == [2, 5, 10, 11]

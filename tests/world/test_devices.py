@@ -79,9 +79,9 @@ def test_devices_are_paid_at_the_price_of_the_hour(tmp_path):
     file.write_text("time_s,price\n0,2\n3600,5\n")
     assert read_prices(str(file)).price.tolist() == [2, 5]
     for text, told in (
-        ("time_s\n0\n", "has columns"),
+        ("time_s\n0\n", "has no column `price`"),
         ("time_s,price\n1,2\n", "start at 0"),
-        ("time_s,price\n0,x\n", "without a number"),
+        ("time_s,price\n0,x\n", "not a number"),
         ("time_s,price\n0,-1\n", "negative"),
     ):
         file.write_text(text)

@@ -9,6 +9,7 @@ import pytest
 from etude.surface.cli import main
 
 MACHINE = "machine: {system: dgx-h100, nodes: 2}\n"
+CLIENTS = Path(__file__).parents[2] / "examples" / "clients.csv"
 CHAT = "  chat: {serve: gpt2, replicas: 2, rate: 20, count: 60, slo: {ttft: 1s}}\n"
 
 
@@ -64,6 +65,21 @@ def test_training_alone_is_etude_fleet_train(tmp_path, capsys):
             "--spares 1 --faults node:mtbf=20h,repair=1h --seed 2",
             "train",
             ("useful_s", "lost_s", "tokens", "transitions"),
+        ),
+        (
+            "federate gpt2 --clients 12 --link 10..50Mb/s --count 4 --rounds 9 --seed 3 --available 0.8 --deadline 1h",
+            "rounds",
+            ("duration_s", "round_s", "answered", "down_bytes", "up_bytes", "participation", "model_bytes"),
+        ),
+        (
+            "federate swarm gpt2 --clients 5 --link 1Gb/s --rounds 2",
+            "rounds",
+            ("duration_s", "round_s", "of_bound", "delivered", "up_bytes"),
+        ),
+        (
+            f"federate split llama3.2-1b --clients {CLIENTS} --lora 8 --rounds 3 --server-devices 2 --server 1Gb/s",
+            "rounds",
+            ("duration_s", "round_s", "split", "up_bytes", "participation"),
         ),
     ],
 )
@@ -180,3 +196,25 @@ def test_a_cap_and_a_horizon_below_a_minute(tmp_path, capsys):
     file = tmp_path / "short.yaml"
     file.write_text(f"machine: {{system: dgx-h100, nodes: 2, power: 9kW}}\nhorizon: 30s\nworkloads:\n{CHAT}")
     assert main(["world", "run", str(file)]) == 0
+
+
+def test_rounds_that_have_ended_by_the_horizon_count(tmp_path, capsys):
+    text = "workloads:\n  rounds: {federate: gpt2, clients: 2, link: 20Mb/s, step: 1s, rounds: 9}\n"
+    whole = ran(tmp_path / "whole.yaml", MACHINE + text, capsys)
+    each = whole["workloads"]["rounds"]["round_s"]["mean"]
+    assert whole["horizon_s"] == pytest.approx(9 * each) and whole["workloads"]["rounds"]["rounds"] == 9
+    short = f"{MACHINE}horizon: {3.5 * each}s\n{text}"
+    found = ran(tmp_path / "short.yaml", short, capsys)
+    its = found["workloads"]["rounds"]
+    assert (its["rounds"], its["rounds_asked"], its["drawn"]) == (3, 9, 6) and its["device_s"] == {"busy": 0, "idle": 0}
+    assert ran(tmp_path / "none.yaml", f"{MACHINE}horizon: 1s\n{text}", capsys)["workloads"]["rounds"]["rounds"] == 0
+    assert main(["world", "run", str(tmp_path / "short.yaml")]) == 0
+    assert "3 of 9 rounds; p50" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("more", ["seed: 3", "server_system: a10", "lora: 4, server_devices: 17", "rounds: 4, pace: 3"])
+def test_rounds_that_say_what_the_machine_says_are_refused(tmp_path, capsys, more):
+    text = f"{MACHINE}workloads:\n  rounds: {{federate: gpt2, clients: 2, link: 20Mb/s, {more}}}\n"
+    (tmp_path / "bad.yaml").write_text(text)
+    assert main(["world", "run", str(tmp_path / "bad.yaml")]) == 2
+    assert "workloads: rounds" in capsys.readouterr().err

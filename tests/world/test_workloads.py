@@ -195,7 +195,6 @@ def test_jobs_of_a_shared_cluster_lose_their_work_since_the_last_save(tmp_path):
     machine, jobs = machine_of(2, faults((25 * S, 0, 15 * S))), read_jobs(file)
     cluster = cluster_of({"nodes": [{"count": 2, "gpus": 1}]}, "test")
     gangs = Gangs(cluster, jobs, sharing_policy("fifo"), SharingTimes(), Supply(cluster))
-    gangs.start([])
     nodes = machine.devices.take_nodes("jobs", 2, 0)
     shared = JobsWorkload("jobs", gangs, machine.devices, dict(enumerate(nodes)), "fifo")
     machine.workloads["jobs"] = shared

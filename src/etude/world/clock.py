@@ -11,9 +11,9 @@ which they were announced, and last those from outside, such as faults.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 NEVER: Final = 1 << 62
 
@@ -48,27 +48,94 @@ class Entity(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Agenda:
-    """What an entity has announced to itself, in order of time; what was noted first comes first."""
+AnyEntity = TypeVar("AnyEntity", bound=Entity)
 
-    _heap: list[tuple[int, int, str, Any]] = field(default_factory=list)
-    _noted: int = 0
 
-    def note(self, time_ns: int, kind: str, about: Any = None) -> None:
-        self._noted += 1
-        heapq.heappush(self._heap, (time_ns, self._noted, kind, about))
+class DiscreteEntity:
+    """What works at instants of its own, and has nothing to say to others."""
+
+    __slots__ = ()
+
+    def due_ns(self) -> int:
+        """The next of its instants; NEVER: there is none."""
+        raise NotImplementedError
+
+    def instant(self, now: int) -> None:
+        """All that happens at an instant."""
+        raise NotImplementedError
 
     def next_ns(self) -> int:
+        return NEVER
+
+    def advance(self, until_ns: int) -> Iterable[Event]:
+        while (now := self.due_ns()) <= min(until_ns, NEVER - 1):
+            self.instant(now)
+        return ()
+
+    def on(self, event: Event) -> Iterable[Event]:
+        return ()
+
+
+@dataclass(slots=True)
+class Agenda:
+    """What an entity has announced to itself, in order of time; of the same rank, what was noted first comes first."""
+
+    _heap: list[tuple[int, int, int, str, Any]] = field(default_factory=list)
+    _noted: int = 0
+
+    _dropped: set[int] = field(default_factory=set)
+
+    def note(self, time_ns: int, kind: str, about: Any = None, *, rank: int = 0) -> int:
+        """Returns its number, by which it can be dropped."""
+        self._noted += 1
+        heapq.heappush(self._heap, (time_ns, rank, self._noted, kind, about))
+        return self._noted
+
+    def drop(self, number: int) -> None:
+        """It will not happen."""
+        self._dropped.add(number)
+
+    def next_ns(self) -> int:
+        while self._heap and self._heap[0][2] in self._dropped:
+            self._dropped.remove(heapq.heappop(self._heap)[2])
         return self._heap[0][0] if self._heap else NEVER
 
     def pop(self) -> tuple[str, Any]:
-        _, _, kind, about = heapq.heappop(self._heap)
+        *_, kind, about = heapq.heappop(self._heap)
         return kind, about
+
+    def due(self, time_ns: int) -> Iterator[tuple[str, Any]]:
+        """Takes what is due at a moment, also what is noted for it meanwhile."""
+        while self.next_ns() == time_ns:
+            yield self.pop()
 
     def times(self, kind: str) -> list[int]:
         """When things of a kind are due."""
-        return [time_ns for time_ns, _, its, _ in self._heap if its == kind]
+        return [time_ns for time_ns, _, _, its, _ in self._heap if its == kind]
+
+
+@dataclass(slots=True)
+class LoneEntity(DiscreteEntity):
+    """What it noted for itself happens at its time, and then it settles that instant."""
+
+    name: str = field(init=False, default="alone")
+    now_ns: int = field(init=False, default=0)
+    later: Agenda = field(init=False, default_factory=Agenda)
+
+    def happen(self, kind: str, about: Any) -> None:
+        """Something that it noted."""
+
+    def settle(self) -> None:
+        """All of an instant has happened."""
+
+    def due_ns(self) -> int:
+        return self.later.next_ns()
+
+    def instant(self, now: int) -> None:
+        self.now_ns = now
+        for kind, about in self.later.due(now):
+            self.happen(kind, about)
+        self.settle()
 
 
 @dataclass(slots=True)
@@ -121,3 +188,12 @@ class Clock:
         self.now_ns = self.horizon_ns
         for one in order:
             self.reach(one)
+
+
+def run_alone(entity: AnyEntity, horizon_ns: int = NEVER, *, outside: Iterable[Event] = ()) -> AnyEntity:
+    """One entity on a clock of its own, and what happens to it from outside."""
+    clock = Clock(horizon_ns)
+    clock.add(entity)
+    clock.post(outside, outside=True)
+    clock.run()
+    return entity

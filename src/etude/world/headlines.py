@@ -27,6 +27,8 @@ def headline(its: Mapping[str, Any]) -> Headline:
     if "updates" in its:
         more = (f"{its['goodput_tokens_per_s']:,.0f} tokens/s", f"interrupted {its['interruptions']:,} times")
         return Headline(f"{its['updates']:,} of {its['updates_asked']:,}", "updates", more)
+    if "rounds_asked" in its:
+        return Headline(f"{its['rounds']:,} of {its['rounds_asked']:,}", "rounds", _spread(its["round_s"]))
     if "sessions" in its:
         return Headline(f"{its['sessions_done']:,} of {its['sessions']:,}", "sessions done", _spread(its["latency_s"]))
     if "jobs_done" in its:

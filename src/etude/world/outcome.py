@@ -14,12 +14,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from etude.base.errors import UsageError
-from etude.base.files import csv_rows
 from etude.machine.regions import open_region
 from etude.world.build import RunningWorld
 from etude.world.devices import DOWN, FREE, Holding
-from etude.world.fleet.sharing.supply import DevicePrices
+from etude.world.fleet.sharing.supply import DevicePrices, read_steps
 from etude.world.folder import write_outcome
 
 ROUNDING: Final = 1.01
@@ -120,20 +118,8 @@ def paid(history: list[Holding], prices: DevicePrices, until_ns: int) -> float:
 
 def read_prices(path: str) -> DevicePrices:
     """A CSV with `time_s` and `price`. Raises UsageError."""
-    columns, rows = csv_rows(path)
-    if set(columns) != {"time_s", "price"}:
-        raise UsageError(f"has columns {', '.join(columns)}", where=path, hint="time_s,price / 0,2.5 / 3600,1.9")
-    try:
-        time, price = (np.array([float(row[name]) for row in rows]) for name in ("time_s", "price"))
-    except (TypeError, ValueError):
-        raise UsageError("has a row without a number", where=path, hint="time_s,price / 0,2.5") from None
-    if not len(time) or time[0] != 0 or (np.diff(time) <= 0).any():
-        raise UsageError("times must start at 0 and increase", where=path, hint="time_s,price / 0,2.5 / 3600,1.9")
-    if not np.isfinite(time).all() or time[-1] > 9e9:
-        raise UsageError("a time is not a number of seconds", where=path, hint="time_s,price / 0,2.5 / 3600,1.9")
-    if not np.isfinite(price).all() or (price < 0).any():
-        raise UsageError("a price is negative, or not a number", where=path)
-    return DevicePrices(np.round(time * 1e9).astype(np.int64), price)
+    time_ns, of = read_steps(path, ("price",))
+    return DevicePrices(time_ns, of["price"])
 
 
 def _carbon(world: RunningWorld, energy: dict[str, Any] | None) -> dict[str, Any] | None:

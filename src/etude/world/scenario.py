@@ -9,7 +9,7 @@
     policies: {place: pack, share: lend, power: cap-training-first}
 
 What a workload says besides its kind are the parameters of its verb: `etude fleet train`, `etude serve`, `etude serve
-workflow`, `etude serve images`; `jobs` of a file have nodes and a policy.
+workflow`, `etude serve images`, `etude federate`; `jobs` of a file have nodes and a policy.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 
 from etude.base.errors import UsageError
 from etude.base.figures import figure, read, read_mapping, usage_errors
+from etude.base.parameters import is_given, request_of, spelled
 
 LONGEST_NS: Final = 36_500 * 86_400 * 10**9
 MOST_NODES: Final = 131_072
@@ -31,7 +32,9 @@ USED: Final = ("free", "down", "machine", "power", "time", "energy", "cost", "em
 """Names that are used in accounts and pages."""
 LENDERS: Final = ("train", "rl")
 """Kinds of workloads that may give nodes up."""
-PATHS: Final = ("requests", "plan", "ops", "sweep")
+ALIKE: Final = {"federate": ("train",)}
+"""Parameters of a kind that are called like another kind."""
+PATHS: Final = ("requests", "plan", "ops", "sweep", "clients")
 """Keys of a workload that name files, next to the scenario."""
 
 
@@ -159,7 +162,8 @@ def _workload(name: str, given: Any, where: str, kinds: WorkloadKinds) -> Worklo
     at = f"{where}: workloads: {name}"
     if not isinstance(given, Mapping):
         raise UsageError("is not a mapping", where=at, hint="chat: {serve: llama3-8b, rate: 4}")
-    said = sorted(str(key) for key, value in given.items() if isinstance(value, str | int) and kinds.is_one(str(key)))
+    found = {str(key) for key, value in given.items() if isinstance(value, str | int) and kinds.is_one(str(key))}
+    said = sorted(found.difference(*(ALIKE.get(kind, ()) for kind in found)))
     if len(said) != 1:
         hint = f"one of: {', '.join(kinds.known())}"
         raise UsageError(f"says {' and '.join(said) if said else 'no kind'}", where=at, hint=hint)
@@ -201,11 +205,17 @@ class ScenarioText:
         return yaml.safe_dump(dict(self.said), sort_keys=False, width=120, default_flow_style=None).rstrip("\n")
 
 
-def only_workload(
-    name: str, kind: str, subject: str, given: Mapping[str, Any], *, system: str, nodes: int, **more: Any
-) -> ScenarioText:
-    """A scenario of one workload, on as many nodes as it needs."""
-    own = {key: str(one) if isinstance(one, Enum) else one for key, one in given.items()}
+def workload_of(asked: Any, kind: str, *, but: Sequence[str] = (), apart: Sequence[str] = ()) -> dict[str, Any]:
+    """What a command was asked for as a workload. Parameters of `but` are said elsewhere, those of `apart` refused."""
+    for one in ("out", "force", *apart):
+        if is_given(asked, one):
+            raise UsageError(f"{spelled(asked, one)} cannot be combined with {spelled(asked, 'scenario')}")
+    given, but = request_of(asked).given, ("model", "system", "scenario", "json", *but)
+    own = {key: str(one) if isinstance(one, Enum) else one for key, one in given.items() if key not in but}
     own = {key: int(one) if isinstance(one, str) and one.isdecimal() else one for key, one in own.items()}
-    machine = {"system": system, "nodes": nodes}
-    return ScenarioText({"machine": machine, **more, "workloads": {name: {kind: subject, **own}}})
+    return {kind: str(given["model"]), **own}
+
+
+def only_workload(name: str, workload: Mapping[str, Any], *, system: str, nodes: int, **more: Any) -> ScenarioText:
+    """A scenario of one workload, on as many nodes as it needs."""
+    return ScenarioText({"machine": {"system": system, "nodes": nodes}, **more, "workloads": {name: dict(workload)}})

@@ -137,10 +137,9 @@ def federate(
     """
     from dataclasses import replace
 
-    from etude.world.fleet.federated import ROUNDS
-    from etude.world.fleet.federated import federate as federated
+    from etude.world.fleet.federated import ROUNDS, RoundRules, rounds_of
 
-    refuse_unknown("federate", rules, keywords(federated))
+    refuse_unknown("federate", rules, [*keywords(RoundRules), *keywords(rounds_of)])
     said = {"rounds": rounds, "count": count, "steps": steps, "precision": precision, "micro_batch": micro_batch}
     own = {name: rules.pop(name) for name in ("swarm", "split", "together") if name in rules}
     if "deadline_s" in rules:
@@ -148,5 +147,5 @@ def federate(
     kind = "swarm" if own.get("swarm") is not None else "server"
     cls, build, run = ROUNDS[kind]
     inputs, _ = built(cls, build, {"model": model, "clients": clients, **unlike(cls, said), **rules}, "federate")
-    inputs = inputs if kind == "server" else replace(inputs, swarm=own["swarm"])
+    inputs = inputs if kind == "server" else replace(inputs, rules=replace(inputs.rules, swarm=own["swarm"]))
     return run(inputs, together=own.get("together"), split=own.get("split")).found

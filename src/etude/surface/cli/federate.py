@@ -3,8 +3,6 @@ from typing import Any
 
 from etude.surface.verb import Verb
 from etude.world.fleet.asked import federate
-from etude.world.fleet.asked.kept import kept
-from etude.world.fleet.federated import ROUNDS
 
 
 def meant(args: Sequence[str]) -> tuple[str, list[str]]:
@@ -22,7 +20,8 @@ def meant(args: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _verb(name: str, kind: str, asks: type[Any]) -> Verb[Any, Any, Any]:
-    return Verb(name=name, asks=asks, inputs=kept(ROUNDS[kind][1]), run=federate.run, reads=federate.readable)
+    inputs, record = federate.inputs(kind), federate.record
+    return Verb(name=name, asks=asks, inputs=inputs, run=federate.run, record=record, reads=federate.readable)
 
 
 VERBS = (

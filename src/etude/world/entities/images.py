@@ -58,5 +58,4 @@ class ImagesWorkload(PlainWorkload):
 
     def _working(self, horizon_ns: int) -> list[Any]:
         """Groups whose task has not ended."""
-        live = {id(group): group for _, _, turn, group in self.loop.tasks.ends if turn == group.turn}
-        return [group for group in live.values() if group.begin < horizon_ns]
+        return [group for group in self.loop.tasks.groups if group.note and group.begin < horizon_ns]

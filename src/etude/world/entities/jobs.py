@@ -15,9 +15,7 @@ from etude.world.devices import DevicePool
 from etude.world.entities.machine import FAULT, GIVEN, MACHINE, OFFER, PlainWorkload
 from etude.world.fleet.sharing.gangs import Gangs, Shared
 from etude.world.fleet.sharing.results import shared_record, shared_tables
-
-NODE = "node"
-"""Event of the queue: a node comes or goes."""
+from etude.world.fleet.sharing.supply import NODE
 
 
 @dataclass(slots=True)

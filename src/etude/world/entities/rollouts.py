@@ -13,10 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from etude.world.clock import NEVER, Event
+from etude.world.clock import Event
 from etude.world.devices import DevicePool
 from etude.world.entities.machine import FAULT, GIVEN, LEND, MACHINE, OFFER, PlainWorkload
-from etude.world.fleet.rl.loop import RlLoop
+from etude.world.fleet.rl.loop import SEND, RlLoop
 from etude.world.policies import NodeLender
 
 
@@ -33,8 +33,7 @@ class RolloutWorkload(PlainWorkload):
     interruptions: int = 0
 
     def advance(self, until_ns: int) -> Iterable[Event]:
-        self.loop.through(until_ns)
-        return ()
+        return self.loop.advance(until_ns)
 
     def on(self, event: Event) -> Iterable[Event]:
         now, gone = event.time_ns, list[int]()
@@ -54,17 +53,8 @@ class RolloutWorkload(PlainWorkload):
         if event.kind == OFFER and self.lend_to:
             self.lent = self.wanted - len(self.nodes)
         if gone or more:
-            self._match(now)
+            self.loop.run_on(self.loop.train_group, len(self.nodes) * self.devices.per_node, now)
         return [Event(now, GIVEN, MACHINE)] if gone else ()
-
-    def _match(self, now: int) -> None:
-        """Runs as many replicas as fit the nodes that it has."""
-        loop = self.loop
-        fit = len(self.nodes) * self.devices.per_node // loop.replicas[0].devices
-        for number, replica in enumerate(loop.replicas):
-            speed = 1.0 if number < fit else 0.0
-            if replica.speed != speed:
-                loop.set_speed(number, speed, now, ready_ns=now + loop.priced.spec.regroup_ns if speed else 0)
 
     def short(self) -> int:
         return (self.wanted - len(self.nodes)) * self.devices.per_node
@@ -75,7 +65,7 @@ class RolloutWorkload(PlainWorkload):
     # -- results -------------------------------------------------------------------------------------------------------
 
     def done_ns(self) -> int:
-        return max(tenant.end_ns for tenant in self.loop.tenants) if self.loop.done else NEVER
+        return self.loop.end_ns
 
     def tables(self) -> dict[str, pa.Table]:
         rows = [one._asdict() for one in self.loop.stretches]
@@ -83,7 +73,7 @@ class RolloutWorkload(PlainWorkload):
 
     def figures(self, horizon_ns: int) -> dict[str, Any]:
         loop, spec = self.loop, self.loop.priced.spec
-        updates = sum(tenant.synced for tenant in loop.tenants)
+        updates = sum(tenant.done[SEND] for tenant in loop.tenants)
         return {
             "updates": updates,
             "updates_asked": spec.steps * spec.tenants,
@@ -99,10 +89,7 @@ class RolloutWorkload(PlainWorkload):
         loop = self.loop
         for replica in loop.replicas:
             replica.advance(max(horizon_ns, replica.at_ns))
-        made, train, set_up = (
-            sum(getattr(one.account, use) for one in loop.replicas) for use in ("make", "train", "set_up")
-        )
-        steps = sum(one.steps_made for one in loop.replicas)
-        redo = made * loop.lost_steps / steps if steps else 0.0
-        used = {"useful": round(made - redo + train), "redo": round(redo), "starting": round(set_up)}
+        ns = loop.device_ns()
+        useful = ns["make"] - ns["redone"] + ns["train"]
+        used = {"useful": round(useful), "redo": round(ns["redone"]), "starting": round(ns["set_up"])}
         return used | {"idle": self.devices.device_ns(self.name, horizon_ns) - sum(used.values())}

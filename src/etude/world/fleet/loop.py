@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
-from etude.world.clock import NEVER, Agenda, Clock, Event
+from etude.world.clock import NEVER, Agenda, Event, run_alone
 from etude.world.fleet.account import START, Account, Mark
 from etude.world.fleet.checkpoint import NODE, SaveTier, severity_of
 from etude.world.fleet.copies import Copies
@@ -559,10 +559,8 @@ def run_job(
         "job", costs, events, policy, recovery, spares, account, copies, costs.healthy,
         up=up, used=used, down_until=np.zeros(nodes, np.int64), hit=np.zeros(len(events), bool),
     )  # fmt: skip
-    clock = Clock(horizon_ns)
-    clock.add(job)
-    clock.post((Event(at, FAULT, job.name, row) for row, at in enumerate(events.time_ns.tolist())), outside=True)
-    clock.run()
+    faults = (Event(at, FAULT, job.name, row) for row, at in enumerate(events.time_ns.tolist()))
+    run_alone(job, horizon_ns, outside=faults)
     job.close()
     return TrainingRun(account, copies, job.hit, job.interruptions, job.transitions, job.node_up_ns, nodes, horizon_ns)
 

@@ -59,7 +59,6 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: Fl
     sharing = SharingTimes(
         switch_ns=times.switch_ns, start_ns=times.start_ns, keep_ns=times.keep_ns, migrate_ns=times.migrate_ns
     )
-    gangs = Gangs(cluster, jobs, sharing_policy(name), sharing, Supply(cluster))
-    gangs.start(left_out)
+    gangs = Gangs(cluster, jobs, sharing_policy(name), sharing, Supply(cluster), left_out)
     notes = [f"{len(left_out):,} jobs fit no node and are left out"] if left_out else []
     return JobsWorkload(spec.name, gangs, devices, dict(enumerate(got)), name), (*jobs.notes, *notes)

@@ -56,6 +56,12 @@ DECODE: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 KEYS: Final = (1, 128, 512, 1024, 2048, 4096, 16384, 65536)
 CHUNKS: Final = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 PAST: Final = (0, 1024, 4096, 16384, 65536)
+GRID: Final = (
+    *(PassShape(chunk=t) for t in TOKENS),
+    *(PassShape(decode=s, keys=1) for s in SEQUENCES),
+    *(PassShape(chunk=c, past=p) for c in CHUNKS for p in PAST),
+    *(PassShape(decode=n, keys=k) for n in DECODE for k in KEYS),
+)
 BETWEEN: Final = (
     *(PassShape(chunk=(a + b) // 2) for a, b in pairwise(TOKENS[8:])),
     *(PassShape(chunk=(a + b) // 2, past=(p + q) // 2) for a, b in pairwise(CHUNKS[4:]) for p, q in pairwise(PAST[:4])),
@@ -229,11 +235,7 @@ def _made(model: Model, plan: Plan, system: System, kv_dtype: str, packed: float
     if spread > 1:
         # Every rank sees every token, and sums are reduced over ranks: the messages of split experts.
         plan = dataclasses.replace(plan, ep=1, etp=plan.tp)
-    shapes = [PassShape(chunk=t) for t in TOKENS]
-    shapes += [PassShape(decode=s, keys=1) for s in SEQUENCES]
-    shapes += [PassShape(chunk=c, past=p) for c in CHUNKS for p in PAST]
-    shapes += [PassShape(decode=n, keys=k) for n in DECODE for k in KEYS]
-    shapes += BETWEEN
+    shapes = [*GRID, *BETWEEN]
     job = pass_job(model, plan, shapes, kv_dtype=kv_dtype)
     run = simulate(job, grown(system, len(job)), compute="roofline")
     part = run.part(0)
@@ -265,8 +267,7 @@ def _made(model: Model, plan: Plan, system: System, kv_dtype: str, packed: float
     others[PARTS.index("group_ns")] = np.bincount(trace.step[narrow], minlength=len(shapes))
     energy = work[:-1].sum(axis=0)
     a, b = len(TOKENS), len(TOKENS) + len(SEQUENCES)
-    c = b + len(CHUNKS) * len(PAST)
-    d = len(shapes) - len(BETWEEN)
+    c, d = b + len(CHUNKS) * len(PAST), len(GRID)
     at_sequences = np.array([np.interp(SEQUENCES, TOKENS, row) for row in others[:, :a]])
     head_ns = np.maximum(others[:, a:b] - at_sequences, 0.0)
     head_ns[PARTS.index("word_ns")] = model.vocab * np.array(SEQUENCES)

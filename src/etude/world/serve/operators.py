@@ -11,11 +11,11 @@ from etude.cost.aten_matrix import VARLEN
 from etude.machine import System
 from etude.make.generate import Plan
 from etude.make.generate.model import Model
-from etude.make.generate.passes import PassShape, pass_job
+from etude.make.generate.passes import pass_job
 from etude.run.simulate import simulate
 from etude.steps import grown
 from etude.steps.operators import open_ops
-from etude.world.serve.catalogue import CHUNKS, DECODE, KEYS, PAST, SEQUENCES, TOKENS
+from etude.world.serve.catalogue import CHUNKS, DECODE, GRID, KEYS, PAST, SEQUENCES, TOKENS
 from etude.world.serve.steps import StepCost, step_cost
 
 
@@ -24,16 +24,12 @@ def database_cost(
 ) -> StepCost:
     """As in `etude predict serve --ops`: operators that are not in the database use the roofline, and communication
     is simulated. `gaps_ns` is the time between kernels of a pass."""
-    shapes = [PassShape(chunk=t) for t in TOKENS]
-    shapes += [PassShape(decode=s, keys=1) for s in SEQUENCES]
-    shapes += [PassShape(chunk=c, past=p) for c in CHUNKS for p in PAST]
-    shapes += [PassShape(decode=n, keys=k) for n in DECODE for k in KEYS]
-    job = pass_job(model, Plan.from_dict({"gpus": tp, "tp": tp}), shapes)
+    job = pass_job(model, Plan.from_dict({"gpus": tp, "tp": tp}), GRID)
     part = simulate(job, grown(system, len(job)), compute="ops", ops=open_ops(path)).part(0)
     codes, words = part.trace.coded("name")
     attends = np.array([word == VARLEN for word in words] + [False])[codes]
     time_ns = np.where(part.timed & (part.trace.step >= 0), part.end_ns - part.start_ns, 0).astype(np.float64)
-    sums = np.zeros((2, len(shapes)))
+    sums = np.zeros((2, len(GRID)))
     np.add.at(sums, (attends.astype(np.int64), np.maximum(part.trace.step, 0)), time_ns)
     others, attention = sums
     a, b = len(TOKENS), len(TOKENS) + len(SEQUENCES)

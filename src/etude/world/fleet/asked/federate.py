@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from etude.base.figures import part
+from etude.base.figures import figure, part
 from etude.base.outputs import Printed, Written
-from etude.world.fleet.asked.kept import FleetInputs, tell
-from etude.world.fleet.federated.request import RoundsRequest, SplitRequest, SwarmRequest, run_rounds
+from etude.base.parameters import request_of
+from etude.world.fleet.asked.kept import FleetInputs, kept, tell
+from etude.world.fleet.federated.request import (
+    ROUNDS,
+    RoundsInputs,
+    RoundsRequest,
+    SplitRequest,
+    SwarmRequest,
+    run_rounds,
+)
+from etude.world.scenario import ScenarioText, only_workload, workload_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Federate(Written, RoundsRequest):
+class KeptRounds(Written):
+    scenario: bool = figure(
+        "switch", "print these rounds as a file for `etude world run`, and stop", False, panel="Output"
+    )
+    output: Printed = part(Printed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Federate(KeptRounds, RoundsRequest):
     """Federated rounds: clients of mixed devices and links, sampled, with a server or as a swarm
 
     etude federate resnet-50 --clients clients.csv --count 4 --sample weighted
@@ -28,11 +46,9 @@ class Federate(Written, RoundsRequest):
     to sample.
     """
 
-    output: Printed = part(Printed)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Swarming(Written, SwarmRequest):
+class Swarming(KeptRounds, SwarmRequest):
     """Federated rounds as a swarm: clients pass their updates to one another in chunks
 
     etude federate swarm llama3-70b --clients 100 --link 7..10Gb/s \\
@@ -41,11 +57,9 @@ class Swarming(Written, SwarmRequest):
     etude federate swarm gpt2 --clients 20 --link 1Gb/s --available 0.9 --rounds 5
     """
 
-    output: Printed = part(Printed)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Splitting(Written, SplitRequest):
+class Splitting(KeptRounds, SplitRequest):
     """Split training: clients hold the layers below a cut, a server the rest; adapters are trained
 
     etude federate split llama3.2-1b --clients clients.csv --lora 16 --lora-cut 4 \\
@@ -54,19 +68,47 @@ class Splitting(Written, SplitRequest):
         --split 8 --lora 16 --server-system a10
     """
 
-    output: Printed = part(Printed)
+
+def inputs(kind: str) -> Callable[[Any], FleetInputs]:
+    """What the rounds of a kind are, and the scenario that is printed instead."""
+
+    def build(asked: Any) -> tuple[RoundsInputs, ScenarioText | None]:
+        given = ROUNDS[kind][1](asked)
+        return given, _scenario(asked, given) if asked.scenario else None
+
+    return kept(build)
 
 
-def run(given: FleetInputs) -> dict[str, Any]:
-    made = run_rounds(given.inputs)
+def _scenario(asked: Any, given: RoundsInputs) -> ScenarioText:
+    """These rounds alone, on a machine for what a server computes."""
+    workload, nodes = workload_of(asked, "federate", but=("server_system", "seed")), 1
+    if given.rules.swarm is not None:
+        workload["share"] = str(asked.share)
+    if given.cut is not None:
+        nodes = -(-given.cut.devices // given.cut.system.levels[0].size)
+    system = str(request_of(asked).given.get("server_system", "dgx-h100"))
+    return only_workload("rounds", workload, system=system, nodes=nodes, **({"seed": given.seed} if given.seed else {}))
+
+
+def run(given: FleetInputs) -> dict[str, Any] | ScenarioText:
+    rounds, scenario = given.inputs
+    if scenario is not None:
+        return cast(ScenarioText, scenario)
+    made = run_rounds(rounds)
     tell(made.notes)
     record = made.record()
     given.write(made.found.tables(), record)
     return record
 
 
-def readable(record: dict[str, Any]) -> dict[str, Any]:
+def record(found: dict[str, Any] | ScenarioText) -> Any:
+    return found.said if isinstance(found, ScenarioText) else found
+
+
+def readable(record: dict[str, Any] | ScenarioText) -> Any:
     """The figures of all rounds."""
+    if isinstance(record, ScenarioText):
+        return record.text()
     each, taken = record["round_s"], record["participation"]
     rows: dict[str, Any] = {
         "rounds": f"{record['rounds']:,} in {record['duration_s'] / 3600:,.2f} h",

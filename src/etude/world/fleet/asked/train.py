@@ -8,12 +8,12 @@ from typing import Any, cast
 from etude.base.errors import UsageError
 from etude.base.figures import figure, part
 from etude.base.outputs import Printed, Written
-from etude.base.parameters import is_given, request_of, spelled
+from etude.base.parameters import request_of, spelled
 from etude.world.fleet.asked.kept import FleetInputs, kept, tell
 from etude.world.fleet.costs import REPLAN
 from etude.world.fleet.days.request import TrainInputs, TrainRequest, train, train_inputs
 from etude.world.fleet.training import spares_of
-from etude.world.scenario import ScenarioText, only_workload
+from etude.world.scenario import ScenarioText, only_workload, workload_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,24 +46,17 @@ def _inputs(asked: TrainFleet) -> tuple[TrainInputs, float, ScenarioText | None]
 
 def _scenario(asked: TrainFleet, days: TrainInputs) -> ScenarioText:
     """This job alone on a machine."""
-    for name in ("out", "force", "price", "retry", "exclude", "sweep"):
-        if is_given(asked, name):
-            raise UsageError(f"{spelled(asked, name)} cannot be combined with {spelled(asked, 'scenario')}")
     spares = spares_of(days.recover, days.recovery)
     if days.faults and spares is None:
         said = f"{spelled(asked, 'scenario')} needs the number of spare nodes"
         raise UsageError(said, hint=f"{spelled(asked, 'spares')} 4")
-    given = request_of(asked).given
-    own = {
-        name: one
-        for name, one in given.items()
-        if name not in ("model", "system", "days", "faults", "seed", "scenario", "json")
-    }
     node = min(days.system.levels[0].size, days.plan.gpus)
     more: dict[str, Any] = {"horizon": f"{days.days:.12g}d"}
     more |= {"events": {"faults": days.faults}, "seed": days.seed} if days.faults else {}
     nodes = -(-days.plan.gpus // node) + (spares or 0)
-    return only_workload("train", "train", str(given["model"]), own, system=str(given["system"]), nodes=nodes, **more)
+    apart = ("price", "retry", "exclude", "sweep")
+    workload = workload_of(asked, "train", but=("days", "faults", "seed"), apart=apart)
+    return only_workload("train", workload, system=str(request_of(asked).given["system"]), nodes=nodes, **more)
 
 
 inputs = kept(_inputs)

@@ -9,6 +9,7 @@ start again, load their weights, and read all sequences again.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.kernels.arrays import I64
+from etude.world.clock import NEVER, Event, LoneEntity, run_alone
 from etude.world.fleet.contract import contract
 from etude.world.fleet.costs import RESTART, SHRINK
 from etude.world.fleet.experts.places import EMPTY, copies_of, loads_of, needs, spread, without
@@ -63,10 +65,11 @@ class Stop:
     """Lost experts."""
 
 
-class GroupRun:
-    """The state of one group."""
+class GroupRun(LoneEntity):
+    """One group on the clock. Its time is the end of the last whole pass, or of what a pause has come to."""
 
     def __init__(self, prices: ExpertPrices, group: ExpertGroup, recovery: Recovery, recover: str, ranks: int) -> None:
+        super().__init__()
         if recover not in POLICIES:
             raise UsageError(f"--recover: unknown policy `{recover}` for a group", hint=f"known: {', '.join(POLICIES)}")
         self.prices, self.group, self.recovery, self.recover = prices, group, recovery, recover
@@ -82,6 +85,10 @@ class GroupRun:
         """Ranks whose sequences are to be read again."""
         self.waiting: list[Failure] = []
         """Ranks that come back, and when they are ready."""
+        self.phases: list[tuple[str, int]] = []
+        """Parts of a pause that are left."""
+        self.read, self.target = dict[str, int](), self.place
+        """What a pause loads, and the places of experts after it."""
         self.rows: list[GroupRow] = []
         self.stops: list[Stop] = []
         self.configs: dict[tuple[int, float], dict[str, Any]] = {}
@@ -152,86 +159,81 @@ class GroupRun:
         storage_s = int(many[stored].max(initial=0)) / self.group.storage_bytes_per_s
         return math.ceil(max(host_s, far_s, storage_s) * 1e9), read
 
-    # -- the loop ------------------------------------------------------------------------------------------------------
+    # -- on the clock --------------------------------------------------------------------------------------------------
 
-    def run(self, failures: tuple[Failure, ...]) -> None:
-        now, left = 0, list(failures)
-        while now < self.horizon_ns:
-            until = left[0].at_ns if left else self.horizon_ns
-            joins = self._next_join(now) if now < until else None
-            if joins is not None and joins < until:
-                self._serve(now, joins)
-                now = self._join(joins, until)
-                continue
-            self._serve(now, until)
-            if not left:
-                return
-            event, *left = left
-            now = self._fail(max(now, event.at_ns), left[0].at_ns if left else self.horizon_ns, event)
+    def advance(self, until_ns: int) -> Iterable[Event]:
+        """The parts of a pause in sequence, and then whole passes, until ranks join."""
+        while self._serve(until_ns) if not self.phases else self._go_on(until_ns):
+            pass
+        return ()
 
-    def _next_join(self, now: int) -> int | None:
-        """When the next rank is taken in: at the end of the pass in which it became ready."""
-        if not self.waiting:
-            return None
-        first, step_ns = min(w.at_ns for w in self.waiting), self.price(self.place, self.alive).step_ns
-        return now + max(-(-(first - now) // step_ns), 0) * step_ns
+    def _go_on(self, until_ns: int) -> bool:
+        """Goes on with the current part of a pause; whether it completed."""
+        (state, left), stop = self.phases[0], self.stops[-1]
+        took = min(left, until_ns - self.now_ns)
+        if took:
+            self._row(self.now_ns + took, state)
+            stop.parts_ns[state] = took
+        stop.end_ns = self.now_ns
+        if took < left:
+            return False
+        self.phases.pop(0)
+        if stop.why == "join":
+            self._take_in(stop)
+        elif state == "load":
+            stop.read, self.place = self.read, self.target
+            self.hosts |= self.recover == RESTART
+        elif state == "redo":
+            self.owed = 0
+        return True
 
-    def _serve(self, start_ns: int, end_ns: int) -> None:
-        """Whole passes; one in progress at the end yields no tokens."""
-        if end_ns <= start_ns:
-            return
+    def _serve(self, until_ns: int) -> bool:
+        """Whole passes; whether ranks join before `until_ns`, at the end of the pass in which they became ready."""
+        if self.now_ns >= until_ns:
+            return False
         ranks, step_ns = int(self.alive.sum()), self.price(self.place, self.alive).step_ns
-        passes = (end_ns - start_ns) // step_ns
-        whole = start_ns + passes * step_ns
+        first = min((w.at_ns for w in self.waiting), default=NEVER)
+        joins = self.now_ns + max(-(-(first - self.now_ns) // step_ns), 0) * step_ns
+        passes = (min(joins, until_ns) - self.now_ns) // step_ns
         if passes:
-            self.rows.append(GroupRow(start_ns, whole, "serve", ranks, passes * ranks * self.group.sequences))
-        if whole < end_ns < self.horizon_ns:
-            self.rows.append(GroupRow(whole, end_ns, "cut", ranks, 0))
+            self._row(self.now_ns + passes * step_ns, "serve", passes * ranks * self.group.sequences)
+        if joins < until_ns:
+            self._pause("join", {"regroup": math.ceil(self.recovery.regroup_ns)})
+        return joins < until_ns
 
-    def _stand(self, stop: Stop, until_ns: int, parts_ns: dict[str, int]) -> set[str]:
-        """The parts in sequence, until the next failure. Returns those that completed."""
-        now, done = stop.at_ns, set()
-        for state, length in parts_ns.items():
-            end = min(now + length, until_ns)
-            if end > now:
-                self.rows.append(GroupRow(now, end, state, int(self.alive.sum()), 0))
-                stop.parts_ns[state] = end - now
-            if now + length <= until_ns:
-                done.add(state)
-            now = end
-        stop.end_ns = now
-        self.stops.append(stop)
-        return done
+    def _row(self, end_ns: int, state: str, tokens: int = 0) -> None:
+        self.rows.append(GroupRow(self.now_ns, end_ns, state, int(self.alive.sum()), tokens))
+        self.now_ns = end_ns
 
-    def _fail(self, now: int, until: int, event: Failure) -> int:
-        rules, stop = self.recovery, Stop(now, "leave" if self.recover == SHRINK else self.recover)
-        lost = [rank for rank in event.ranks if self.alive[rank]]
-        if event.node >= 0:
-            self.hosts[event.node] = False
-        detect = math.ceil(rules.detect_ns)
-        if self.recover == RESTART:
-            self.owed = len(self.alive)
-            load_ns, read = self._whole_load()
-            parts = {"detect": detect, "restart": math.ceil(rules.restart_ns), "load": load_ns}
-            done = self._stand(stop, until, parts | {"redo": self._redo_ns(self.place, self.alive)})
+    def _pause(self, why: str, parts_ns: dict[str, int], experts: int = 0) -> None:
+        self.stops.append(Stop(self.now_ns, why, self.now_ns, experts=experts))
+        self.phases = list(parts_ns.items())
+
+    def on(self, event: Event) -> Iterable[Event]:
+        """Ranks fail. A pass in progress yields no tokens, and a pause ends with the parts that it had."""
+        rules, failure = self.recovery, event.about
+        if self.now_ns < event.time_ns:
+            self._row(event.time_ns, "cut")
+        lost = [rank for rank in failure.ranks if self.alive[rank]]
+        if failure.node >= 0:
+            self.hosts[failure.node] = False
+        parts, again = {"detect": math.ceil(rules.detect_ns)}, self.recover == RESTART
+        if again:
+            self.owed, self.target = len(self.alive), self.place
+            parts["restart"] = math.ceil(rules.restart_ns)
+            parts["load"], self.read = self._whole_load()
         else:
             self.alive[lost] = False
             self.owed += len(lost)
-            new = without(self.place, self.alive, self.experts)
-            load_ns, read = self._load(self.place, new)
-            stop.experts = sum(map(len, needs(self.place, new)))
-            parts = {"detect": detect, "regroup": math.ceil(rules.regroup_ns), "load": load_ns}
-            done = self._stand(stop, until, parts | {"redo": self._redo_ns(new, self.alive)})
+            self.target = without(self.place, self.alive, self.experts)
+            parts["regroup"] = math.ceil(rules.regroup_ns)
+            parts["load"], self.read = self._load(self.place, self.target)
             if rules.reintegrate and lost:
-                ready = now + detect + self.replace_ns + self._join_ns(new, lost)
-                self.waiting.append(Failure(ready, tuple(lost), event.node))
-        if "load" in done:
-            stop.read = read
-            self.hosts |= self.recover == RESTART
-            self.place = self.place if self.recover == RESTART else new
-        if "redo" in done:
-            self.owed = 0
-        return stop.end_ns
+                ready = self.now_ns + parts["detect"] + self.replace_ns + self._join_ns(self.target, lost)
+                self.waiting.append(Failure(ready, tuple(lost), failure.node))
+        parts["redo"] = self._redo_ns(self.target, self.alive)
+        self._pause(RESTART if again else "leave", parts, sum(map(len, needs(self.place, self.target))))
+        return ()
 
     def _home(self, back: list[int]) -> tuple[NDArray[np.bool_], I64]:
         """Ranks present together with these, and the resulting places of experts."""
@@ -246,17 +248,15 @@ class GroupRun:
         """In which ranks that come back get their weights from the others, and these the copies that had given way."""
         return math.ceil(self._load(place, self._home(back)[1])[0] + self._dense_bytes() / self.peer_rate * 1e9)
 
-    def _join(self, now: int, until: int) -> int:
-        stop, ready = Stop(now, "join"), [w for w in self.waiting if w.at_ns <= now]
+    def _take_in(self, stop: Stop) -> None:
+        ready = [w for w in self.waiting if w.at_ns <= stop.at_ns]
         back = [rank for w in ready for rank in w.ranks]
         alive, new = self._home(back)
-        if "regroup" in self._stand(stop, until, {"regroup": math.ceil(self.recovery.regroup_ns)}):
-            stop.read = self._load(self.place, new)[1]
-            stop.read[PEER] += self._dense_bytes() * len(back)
-            self.alive, self.place = alive, new
-            self.waiting = [w for w in self.waiting if w.at_ns > now]
-            self.hosts[[w.node for w in ready if w.node >= 0]] = True
-        return stop.end_ns
+        stop.read = self._load(self.place, new)[1]
+        stop.read[PEER] += self._dense_bytes() * len(back)
+        self.alive, self.place = alive, new
+        self.waiting = [w for w in self.waiting if w.at_ns > stop.at_ns]
+        self.hosts[[w.node for w in ready if w.node >= 0]] = True
 
     # -- what came of it -----------------------------------------------------------------------------------------------
 
@@ -276,7 +276,7 @@ class GroupRun:
             "tokens_per_s": tokens / seconds,
             "planned_tokens_per_s": healthy["tokens_per_s"],
             "down_s": sum(row.end_ns - row.start_ns for row in self.rows if row.state != "serve") / 1e9,
-            "pauses": [self._pause(stop) for stop in self.stops],
+            "pauses": [self._shown(stop) for stop in self.stops],
             "configs": list(self.configs.values()),
             "curve": [
                 {
@@ -302,7 +302,7 @@ class GroupRun:
             cost=hourly * len(self.alive) * seconds / 3600 or None,
         )  # fmt: skip
 
-    def _pause(self, stop: Stop) -> dict[str, Any]:
+    def _shown(self, stop: Stop) -> dict[str, Any]:
         parts = {name: ns / 1e9 for name, ns in stop.parts_ns.items()}
         wanted = AGAIN * self.group.sequences * len(self.alive) / next(iter(self.configs.values()))["step_s"]
         served = (row for row in self.rows if row.state == "serve" and row.start_ns >= stop.end_ns)
@@ -322,13 +322,13 @@ class GroupRun:
 def serve_group(
     prices: ExpertPrices, group: ExpertGroup, *, ranks: int, recover: str = SHRINK, recovery: Recovery | None = None
 ) -> dict[str, Any]:
-    """The record of `etude fleet MODEL --serve --json`."""
+    """The record of `etude fleet experts --json`."""
     run = GroupRun(prices, group, recovery or Recovery(), recover, ranks)
     failures = parse_failures(group.fail, ranks=ranks, node=run.node)
     if late := [f for f in failures if f.at_ns >= run.horizon_ns]:
         raise UsageError(f"--fail: {late[0].at_ns / 1e9:g} s is after the end", hint="use a longer --horizon")
     run.price(run.place, run.alive)
-    run.run(failures)
+    run_alone(run, run.horizon_ns, outside=[Event(one.at_ns, "fail", run.name, one) for one in failures])
     return run.record()
 
 

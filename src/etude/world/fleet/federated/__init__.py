@@ -8,10 +8,9 @@ if TYPE_CHECKING:
     from etude.world.fleet.federated.clients import Clients as Clients
     from etude.world.fleet.federated.clients import read_clients as read_clients
     from etude.world.fleet.federated.request import ROUNDS as ROUNDS
-    from etude.world.fleet.federated.request import RoundsRequest as RoundsRequest
-    from etude.world.fleet.federated.request import SplitRequest as SplitRequest
-    from etude.world.fleet.federated.request import SwarmRequest as SwarmRequest
+    from etude.world.fleet.federated.rounds import RoundRules as RoundRules
     from etude.world.fleet.federated.rounds import federate as federate
+    from etude.world.fleet.federated.rounds import rounds_of as rounds_of
     from etude.world.fleet.federated.swarm import Swarm as Swarm
 
 __getattr__ = face(__name__)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -38,14 +38,14 @@ class Clients:
     up_bytes_per_s: F64
     available: F64
     """Fraction of the rounds in which a client is available."""
+    away: F64
+    """Mean length of an absence in rounds; 0: every round is drawn independently."""
     drops: F64
     """Probability that it is asked and never answers."""
     samples: F64
     """Its weight with `weighted` sampling."""
     share: F64
     """Fraction of the weights that it trains and sends."""
-    away: F64
-    """Mean length of an absence in rounds; 0: every round is drawn independently."""
     group: I64
     """Which clients go away together; -1: none."""
     label: I64
@@ -73,22 +73,11 @@ class Clients:
         return replace(self, label=of.astype(np.int64) % count)
 
 
-def alike(
-    name: tuple[str, ...], step_s: F64, down: F64, up: F64, *, available: F64 | None = None, drops: F64 | None = None,
-    samples: F64 | None = None, share: F64 | None = None, away: F64 | None = None, group: I64 | None = None,
-    label: I64 | None = None,
-) -> Clients:  # fmt: skip
-    """Clients with defaults: always available, whole model, equal weight."""
-    n = len(name)
-    ones, zeros, none = np.ones(n), np.zeros(n), np.full(n, ALONE, np.int64)
-
-    def given(value: F64 | None, usual: F64) -> F64:
-        return usual if value is None else value
-
-    return Clients(
-        name, step_s, down, up, given(available, ones), given(drops, zeros), given(samples, ones), given(share, ones),
-        given(away, zeros), none if group is None else group, none if label is None else label,
-    )  # fmt: skip
+def alike(name: tuple[str, ...], step_s: F64, down: F64, up: F64, **own: Any) -> Clients:
+    """Clients that are always available, train the whole model and have equal weights, except for `own`."""
+    ones, none = np.ones(len(name)), np.full(len(name), ALONE, np.int64)
+    usual = {"available": ones, "away": 0 * ones, "drops": 0 * ones, "samples": ones, "share": ones}
+    return Clients(name, step_s, down, up, **(usual | {"group": none, "label": none} | own))
 
 
 def drawn_clients(
@@ -159,15 +148,20 @@ def read_clients(path: str | PathLike[str], step_of: Callable[[str], float] | No
     if (share <= 0).any():
         raise UsageError("share: must be above 0", where=f"{path}: row {int(np.flatnonzero(share <= 0)[0])}")
     down, up = (
-        np.array([_link(row, name, f"{path}: row {k}") for k, row in enumerate(rows)]) for name in ("down", "up")
+        np.array([_read(row, name, parse_bandwidth, f"{path}: row {k}") for k, row in enumerate(rows)])
+        for name in ("down", "up")
     )
+    memory = [
+        _read(r, "memory", parse_bytes, f"{path}: row {k}", "8GB") if r.get("memory") else 0.0
+        for k, r in enumerate(rows)
+    ]
     return Clients(
         name=tuple(row.get("name") or f"client {k}" for k, row in enumerate(rows)), step_s=np.array(steps),
         down_bytes_per_s=down, up_bytes_per_s=up, available=available, drops=drops,
         samples=_figures(rows, "samples", path, 1.0), share=share, away=_figures(rows, "away", path, 0.0),
         group=_numbered(rows, "group"), label=_numbered(rows, "label"),
         system=tuple("" if row.get("step_s") else row.get("system", "") for row in rows),
-        memory_bytes=np.array([_memory(row, f"{path}: row {k}") for k, row in enumerate(rows)]),
+        memory_bytes=np.array(memory),
     )  # fmt: skip
 
 
@@ -177,25 +171,14 @@ def _numbered(rows: list[dict[str, str]], name: str) -> I64:
     return np.array([known.setdefault(t, len(known)) if (t := row.get(name)) else ALONE for row in rows], np.int64)
 
 
-def _link(row: dict[str, str], name: str, where: str) -> float:
+def _read(row: dict[str, str], name: str, parse: Callable[[str], float], where: str, hint: str = "") -> float:
+    """A figure with a unit, above 0."""
     try:
-        value = parse_bandwidth(row[name])
+        value = float(parse(row[name]))
     except UsageError as problem:
-        raise UsageError(f"{name}: {problem.problem}", where=where, hint=problem.hint) from None
+        raise UsageError(f"{name}: {problem.problem}", where=where, hint=hint or problem.hint) from None
     if value <= 0:
-        raise UsageError(f"{name}: `{row[name]}` has no bandwidth", where=where)
-    return float(value)
-
-
-def _memory(row: dict[str, str], where: str) -> float:
-    if not row.get("memory"):
-        return 0.0
-    try:
-        value = float(parse_bytes(row["memory"]))
-    except UsageError as problem:
-        raise UsageError(f"memory: {problem.problem}", where=where, hint="8GB") from None
-    if value <= 0:
-        raise UsageError(f"memory: `{row['memory']}` must be above 0", where=where, hint="8GB")
+        raise UsageError(f"{name}: `{row[name]}` must be above 0", where=where, hint=hint)
     return value
 
 

@@ -29,6 +29,19 @@ def _orders(rate: F64, start: F64) -> tuple[I64, I64]:
 
 
 @kernel
+def common_level(active: Any, rate: Any, by_rate: Any, limit: float) -> float:
+    """The rate that is the same for all active ones whose own is above it; infinite: each has its own."""
+    others, over = active.sum(), limit
+    for i in by_rate:
+        if active[i]:
+            if rate[i] * others >= over:
+                return over / others
+            over -= rate[i]
+            others -= 1
+    return np.inf
+
+
+@kernel
 def _shared(size: Any, rate: Any, start: Any, by_rate: Any, by_start: Any, limit: float, until: float) -> Any:
     """Between two events every transfer runs at its rate, or at the common level of all that are above it. End of each,
     and what is left of it at `until`."""
@@ -36,14 +49,7 @@ def _shared(size: Any, rate: Any, start: Any, by_rate: Any, by_start: Any, limit
     end, left, active = np.full(n, np.inf), size.copy(), np.zeros(n, np.bool_)
     now, begun, going = 0.0, 0, 0
     while (begun < n or going) and now < until:
-        over, others, level = limit, going, np.inf
-        for i in by_rate:
-            if active[i]:
-                if rate[i] * others >= over:
-                    level = over / others
-                    break
-                over -= rate[i]
-                others -= 1
+        level = common_level(active, rate, by_rate, limit)
         then, first = np.inf, -1
         for i in range(n):
             if active[i] and now + left[i] / min(rate[i], level) < then:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,11 +13,12 @@ from etude.base.figures import argument, figure
 from etude.base.grammar import fill, line
 from etude.base.parameters import is_given, only_with, spelled
 from etude.make.generate import Plan
+from etude.world.clock import run_alone
 from etude.world.fleet.days.request import MODEL_HELP
 from etude.world.fleet.federated.clients import Clients, drawn_clients, read_clients
 from etude.world.fleet.federated.presence import GroupPresence
 from etude.world.fleet.federated.results import Federated
-from etude.world.fleet.federated.rounds import fastest_s, federate
+from etude.world.fleet.federated.rounds import FederatedRounds, RoundRules, fastest_s, rounds_of
 from etude.world.fleet.federated.shares import PARTS, trained
 from etude.world.fleet.federated.splits import planned
 from etude.world.fleet.federated.swarm import Swarm
@@ -227,28 +228,18 @@ class RoundsInputs:
     who: Who
     correlated: str
     labels: int
-    leave: bool
     rounds: int
-    count: int
-    steps: int
     micro_batch: int
     precision: str
-    sample: str
-    deadline_s: float
     train: str
-    parts: int
-    quorum: int
-    server_bytes_per_s: float
-    swarm: Swarm | None
     cut: Cut | None
     seed: int
+    rules: RoundRules
+    """Without the size of the model, and with a count of 0 for all clients."""
 
 
 def rounds_inputs(asked: RoundsRequest) -> RoundsInputs:
-    return _inputs(
-        asked, train=asked.train, parts=_parts, quorum=asked.quorum, server_bytes_per_s=_server(asked), swarm=None,
-        cut=None,
-    )  # fmt: skip
+    return _inputs(asked, train=asked.train, parts=_parts, **_server(asked))
 
 
 def swarm_inputs(asked: SwarmRequest) -> RoundsInputs:
@@ -262,7 +253,7 @@ def swarm_inputs(asked: SwarmRequest) -> RoundsInputs:
         )
     except ClusterError as problem:
         raise UsageError(f"{spelled(asked, 'warmup')}: {problem.problem}", hint=problem.hint) from None
-    return _inputs(asked, train=_full(asked), quorum=0, server_bytes_per_s=0.0, swarm=swarm, cut=None)
+    return _inputs(asked, train=_full(asked), swarm=swarm)
 
 
 def split_inputs(asked: SplitRequest) -> RoundsInputs:
@@ -279,9 +270,7 @@ def split_inputs(asked: SplitRequest) -> RoundsInputs:
         system=open_system(system) if isinstance(system, str) else system, devices=asked.server_devices, seq=asked.seq,
         lengths=asked.lengths,
     )  # fmt: skip
-    return _inputs(
-        asked, train=_full(asked), quorum=asked.quorum, server_bytes_per_s=_server(asked), swarm=None, cut=cut
-    )
+    return _inputs(asked, train=_full(asked), cut=cut, **_server(asked))
 
 
 def _full(asked: Any) -> str:
@@ -291,14 +280,15 @@ def _full(asked: Any) -> str:
     return train
 
 
-def _server(asked: Any) -> float:
+def _server(asked: Any) -> dict[str, Any]:
+    """Rules of rounds with a server."""
     limit = asked.server_bytes_per_s
     if limit is not None and not limit:
         raise UsageError(
             f"{spelled(asked, 'server')}: a link of 0 carries nothing",
             hint=f"leave {spelled(asked, 'server')} out for no limit",
         )
-    return float(limit or 0.0)
+    return {"quorum": asked.quorum, "server_bytes_per_s": float(limit or 0.0)}
 
 
 def _parts(asked: RoundsRequest, who: Who) -> int:
@@ -311,18 +301,25 @@ def _parts(asked: RoundsRequest, who: Who) -> int:
     return PARTS
 
 
-def _inputs(asked: Any, *, parts: Callable[[Any, Who], int] = lambda asked, who: PARTS, **more: Any) -> RoundsInputs:
+def _inputs(
+    asked: Any,
+    *,
+    train: str,
+    parts: Callable[[Any, Who], int] = lambda asked, who: PARTS,
+    cut: Cut | None = None,
+    **rules: Any,
+) -> RoundsInputs:
     """Inputs of any rounds; each parameter is read where the clients give it a meaning."""
     from etude.make.generate.model import open_model
 
-    model, count, correlated, who, cut = asked.model, asked.count, asked.correlated, _who(asked), more["cut"]
+    model, count, correlated, who = asked.model, asked.count, asked.correlated, _who(asked)
     absent = bool(who.available) or who.has("available") or bool(correlated)
     if not absent and is_given(asked, "leave"):
         raise UsageError(
             f"{spelled(asked, 'leave')} is read only where clients can be absent",
             hint=f"{spelled(asked, 'available')}, {spelled(asked, 'correlated')}, or a column `available`",
         )
-    drawn = isinstance(who.of, int) or count or absent or who.has("drops") or more["swarm"] or (cut and cut.lengths)
+    drawn = isinstance(who.of, int) or count or absent or who.has("drops") or "swarm" in rules or (cut and cut.lengths)
     if not drawn and is_given(asked, "seed"):
         raise UsageError(
             f"{spelled(asked, 'seed')}: nothing is drawn, since all clients of the file take part in every round",
@@ -335,12 +332,17 @@ def _inputs(asked: Any, *, parts: Callable[[Any, Who], int] = lambda asked, who:
             hint="a column `system` of the clients",
         )
     deadline_ns = asked.deadline_ns
+    rules |= {
+        "deadline_s": 0.0 if deadline_ns is None else deadline_ns / 1e9,
+        "leave": asked.leave if absent else False,
+    }
     return RoundsInputs(
         model=open_model(model) if isinstance(model, str) else model, who=who, correlated=correlated,
-        labels=asked.labels, leave=asked.leave if absent else False, rounds=asked.rounds, count=count,
-        steps=asked.steps, micro_batch=asked.micro_batch if predicted else 1, precision=str(asked.precision),
-        sample=str(asked.sample), deadline_s=0.0 if deadline_ns is None else deadline_ns / 1e9,
-        seed=asked.seed if drawn else 0, parts=parts(asked, who), **more,
+        labels=asked.labels, rounds=asked.rounds, micro_batch=asked.micro_batch if predicted else 1,
+        precision=str(asked.precision), train=train, cut=cut, seed=asked.seed if drawn else 0,
+        rules=RoundRules(
+            model_bytes=0.0, count=count, steps=asked.steps, sample=str(asked.sample), parts=parts(asked, who), **rules
+        ),
     )  # fmt: skip
 
 
@@ -387,40 +389,41 @@ class Rounds:
         return self.found.summary() | {"model_bytes": self.model_bytes}
 
 
-def run_rounds(given: RoundsInputs, *, together: GroupPresence | None = None, split: Any = None) -> Rounds:
-    """The rounds; `together` and `split` are for programs that have made their own."""
-    weights = weight_bytes(given.model, given.precision)
+def asked_rounds(given: RoundsInputs, *, together: GroupPresence | None = None, split: Any = None) -> FederatedRounds:
+    """The rounds before the first; `together` and `split` are for programs that have made their own."""
+    weights, asked = weight_bytes(given.model, given.precision), given.rules
     who, groups = grouped(_clients(given), given.correlated)
     who = who.with_labels(given.labels) if given.labels else who
     who = trained(
-        who, given.train, model_bytes=weights, steps=given.steps, deadline_s=given.deadline_s, parts=given.parts
+        who, given.train, model_bytes=weights, steps=asked.steps, deadline_s=asked.deadline_s, parts=asked.parts
     )
-    count = given.count or len(who)
+    count = asked.count or len(who)
     if given.cut is not None:
         split = _planned(given, given.cut, who, min(count, len(who)))
-    found = federate(
-        who, model_bytes=weights, rounds=given.rounds, count=count, steps=given.steps, sample=given.sample,
-        deadline_s=given.deadline_s, quorum=given.quorum, server_bytes_per_s=given.server_bytes_per_s,
-        together=groups or together, leave=given.leave, swarm=given.swarm, split=split, parts=given.parts,
-        seed=given.seed,
-    )  # fmt: skip
+    rules = replace(asked, model_bytes=weights, count=count, split=split)
+    return rounds_of(who, rules, rounds=given.rounds, together=groups or together, seed=given.seed)
+
+
+def run_rounds(given: RoundsInputs, **own: Any) -> Rounds:
+    """All rounds; `own` as `asked_rounds` has it."""
+    made = run_alone(asked_rounds(given, **own))
+    found, rules = made.found(), made.rules
     notes = [f"assumed {given.model.assumed}"] if given.model.assumed else []
     if not found.column("answered").any():
         notes.append(
-            f"no client answered in any of the {given.rounds:,} rounds: the deadline of {given.deadline_s:g} s is too "
+            f"no client answered in any of the {given.rounds:,} rounds: the deadline of {rules.deadline_s:g} s is too "
             "early, and nothing was trained; bytes down are those that were sent until then"
         )
-        if given.swarm is None and split is None:
-            least = fastest_s(who, model_bytes=weights, steps=given.steps)
-            notes.append(f"the fastest client needs {least:,.3g} s for an answer, or more")
-    return Rounds(found, weights, tuple(notes))
+        if rules.swarm is None and rules.split is None:
+            notes.append(f"the fastest client needs {fastest_s(made.clients, rules):,.3g} s for an answer, or more")
+    return Rounds(found, rules.model_bytes, tuple(notes))
 
 
 def _planned(given: RoundsInputs, cut: Cut, who: Clients, count: int) -> Any:
     return planned(
         who, given.model, cut.split, rank=cut.lora, cut_rank=cut.lora_cut, system=cut.system, devices=cut.devices,
         micro_batch=given.micro_batch, seq=cut.seq, lengths=cut.lengths, width=2 if given.precision == "bf16" else 4,
-        steps=given.steps, count=count, limit=given.server_bytes_per_s, seed=given.seed,
+        steps=given.rules.steps, count=count, limit=given.rules.server_bytes_per_s, seed=given.seed,
     )  # fmt: skip
 
 

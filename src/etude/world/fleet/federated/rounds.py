@@ -8,20 +8,21 @@ their steps go through the server, and what is sent back is adapters.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import numpy as np
 
 from etude.base.errors import UsageError
 from etude.kernels.arrays import I64, Bool
+from etude.world.clock import NEVER, LoneEntity, run_alone
 from etude.world.fleet.federated.clients import Clients
 from etude.world.fleet.federated.links import finished, moved_by
 from etude.world.fleet.federated.presence import GroupPresence, presence
 from etude.world.fleet.federated.results import Federated
 from etude.world.fleet.federated.sampling import SAMPLES, ClientStatistics, sampled
 from etude.world.fleet.federated.shares import PARTS, first_part, untrained, work
-from etude.world.fleet.federated.split import ClientSplit, run_split, work_of
+from etude.world.fleet.federated.split import ClientSplit, split_round
 from etude.world.fleet.federated.swarm import Swarm, spread
 
 NOBODY: Final = -1
@@ -33,15 +34,21 @@ class RoundRules:
 
     model_bytes: float
     count: int
-    steps: int
-    sample: str
-    deadline_s: float
-    quorum: int
-    server_bytes_per_s: float
-    swarm: Swarm | None
-    split: ClientSplit | None
-    parts: int
-    leave: bool
+    """Clients per round."""
+    steps: int = 1
+    """Local steps of each."""
+    sample: str = "uniform"
+    deadline_s: float = 0.0
+    """0: none."""
+    quorum: int = 0
+    """0: all answers are waited for."""
+    server_bytes_per_s: float = 0.0
+    """Each way; 0: no limit."""
+    swarm: Swarm | None = None
+    split: ClientSplit | None = None
+    parts: int = PARTS
+    leave: bool = False
+    """A client that is away in the next round left in this one, before it answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,42 +73,83 @@ class Round:
     """Time clients wait for one of them."""
 
 
-def federate(
-    clients: Clients, *, model_bytes: float, rounds: int, count: int, steps: int = 1, sample: str = "uniform",
-    deadline_s: float = 0.0, quorum: int = 0, server_bytes_per_s: float = 0.0, swarm: Swarm | None = None,
-    split: ClientSplit | None = None, together: GroupPresence | None = None, leave: bool = False, parts: int = PARTS,
-    seed: int = 0,
-) -> Federated:  # fmt: skip
-    """`count` clients per round, `steps` local steps each. `deadline_s` and `quorum` 0: all answers are waited for;
-    `server_bytes_per_s` 0: no limit, each way. `leave`: a client that is away in the next round left in this one,
-    before it answered."""
-    rules = RoundRules(
-        model_bytes=model_bytes, count=count, steps=steps, sample=sample, deadline_s=deadline_s, quorum=quorum,
-        server_bytes_per_s=server_bytes_per_s, swarm=swarm, split=split, parts=parts, leave=leave,
-    )  # fmt: skip
-    _check(clients, rules)
-    there = presence(clients, together or GroupPresence(), rounds + 1, seed)
-    rng, seen, out = np.random.default_rng((seed, 0)), ClientStatistics.nothing(len(clients)), []
-    taken = np.zeros(len(clients), np.int64)
-    labels = len(np.unique(clients.label[clients.label >= 0]))
-    first, many = first_part(clients, parts)
-    run = _cut if split is not None else _served if swarm is None else _spread
-    for k in range(rounds):
-        chosen = np.sort(sampled(rng, np.flatnonzero(there[k]), clients, count, sample, seen))
+@dataclass(slots=True, eq=False)
+class FederatedRounds(LoneEntity):
+    """Rounds on the clock, one after another."""
+
+    clients: Clients
+    rules: RoundRules
+    rounds: int
+    there: Bool
+    """[round, client], and of one round more."""
+    rng: np.random.Generator
+    taken: I64 = field(init=False)
+    seen: ClientStatistics = field(init=False)
+    labels: int = field(init=False)
+    shares: tuple[I64, I64] = field(init=False)
+    """The first part of the weights that each client trains, and how many."""
+    rows: list[tuple[float, ...]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.taken, self.seen = np.zeros(len(self.clients), np.int64), ClientStatistics.nothing(len(self.clients))
+        self.labels = len(np.unique(self.clients.label[self.clients.label >= 0]))
+        self.shares = first_part(self.clients, self.rules.parts)
+        self.later.note(0, "begin")
+
+    def happen(self, kind: str, about: Any) -> None:
+        if kind == "end":
+            self._end(*about)
+        if len(self.rows) < self.rounds:
+            self._begin(len(self.rows))
+
+    def _begin(self, k: int) -> None:
+        clients, rules, rng = self.clients, self.rules, self.rng
+        chosen = np.sort(sampled(rng, np.flatnonzero(self.there[k]), clients, rules.count, rules.sample, self.seen))
         silent = rng.random(len(chosen)) < clients.drops[chosen]
-        if leave:
-            silent |= ~there[k + 1][chosen]
+        if rules.leave:
+            silent |= ~self.there[k + 1][chosen]
+        run = _cut if rules.split is not None else _served if rules.swarm is None else _spread
         one = run(clients, rules, chosen, silent, rng)
-        seen.watch(there[k])
-        seen.drawn[chosen] += 1
-        taken[one.taken] += 1
-        covered = len(np.unique(clients.label[one.taken])) / labels if labels else 1.0
-        missing = untrained(first[one.taken], many[one.taken], parts)
-        out.append((
+        end_ns = self.now_ns + round(one.end_s * 1e9)
+        if end_ns >= NEVER:
+            raise UsageError(f"{self.rounds:,} rounds take more than 146 years", hint="use fewer rounds, or a deadline")
+        self.later.note(end_ns, "end", (chosen, one))
+
+    def _end(self, chosen: I64, one: Round) -> None:
+        self.seen.watch(self.there[len(self.rows)])
+        self.seen.drawn[chosen] += 1
+        self.taken[one.taken] += 1
+        first, many = self.shares
+        missing = untrained(first[one.taken], many[one.taken], self.rules.parts)
+        covered = len(np.unique(self.clients.label[one.taken])) / self.labels if self.labels else 1.0
+        self.rows.append((
             one.end_s, len(chosen), len(one.taken), one.down_bytes, one.up_bytes, one.last, one.warm_s, one.bound_s,
             one.delivered, covered, missing, one.busy_s, one.wait_s,
         ))  # fmt: skip
-    return Federated(clients, np.array(out), seen.drawn, taken, there[:rounds].sum(axis=0), bool(labels), parts, split)
+
+    def found(self) -> Federated:
+        """Of rounds that have ended."""
+        there, rules = self.there[: len(self.rows)].sum(axis=0), self.rules
+        return Federated(
+            self.clients, np.array(self.rows), self.seen.drawn, self.taken, there, self.labels > 0, rules.parts,
+            rules.split,
+        )  # fmt: skip
+
+
+def rounds_of(
+    clients: Clients, rules: RoundRules, *, rounds: int, together: GroupPresence | None = None, seed: int = 0
+) -> FederatedRounds:
+    """The rounds before the first. Raises UsageError."""
+    _check(clients, rules)
+    there = presence(clients, together or GroupPresence(), rounds + 1, seed)
+    return FederatedRounds(clients, rules, rounds, there, np.random.default_rng((seed, 0)))
+
+
+def federate(
+    clients: Clients, *, rounds: int, together: GroupPresence | None = None, seed: int = 0, **rules: Any
+) -> Federated:
+    """All rounds; `rules` as `RoundRules` has them."""
+    return run_alone(rounds_of(clients, RoundRules(**rules), rounds=rounds, together=together, seed=seed)).found()
 
 
 def _check(clients: Clients, rules: RoundRules) -> None:
@@ -123,10 +171,10 @@ def _check(clients: Clients, rules: RoundRules) -> None:
         raise UsageError("in a swarm all clients must train all weights", hint="--train full, or --share server")
 
 
-def fastest_s(clients: Clients, *, model_bytes: float, steps: int) -> float:
+def fastest_s(clients: Clients, rules: RoundRules) -> float:
     """The shortest time in which a client can answer a server whose link has no limit."""
-    down, up = model_bytes / clients.down_bytes_per_s, clients.share * model_bytes / clients.up_bytes_per_s
-    return float((down + steps * clients.step_s * work(clients.share) + up).min())
+    down, up = rules.model_bytes / clients.down_bytes_per_s, clients.share * rules.model_bytes / clients.up_bytes_per_s
+    return float((down + rules.steps * clients.step_s * work(clients.share) + up).min())
 
 
 def _patient(rules: RoundRules, chosen: I64, silent: Bool) -> None:
@@ -169,8 +217,8 @@ def _cut(clients: Clients, rules: RoundRules, chosen: I64, silent: Bool, rng: np
     if len(who) < wanted and not rules.deadline_s:
         raise UsageError("a round has too few clients to end", hint="--deadline 10min, or use a smaller --quorum")
     lengths = split.lengths(who, rules.steps, rng)
-    work = work_of(split, who, lengths, clients.up_bytes_per_s, clients.down_bytes_per_s)
-    one = run_split(work, split.devices, rules.server_bytes_per_s, wanted, rules.deadline_s or np.inf)
+    phases = split.phases(who, lengths, clients.up_bytes_per_s, clients.down_bytes_per_s)
+    one = split_round(phases, split.devices, rules.server_bytes_per_s, wanted, rules.deadline_s or np.inf)
     done = np.isfinite(one.end_s)
     full = int(done.sum()) >= wanted
     last = int(who[np.where(done, one.end_s, -1.0).argmax()]) if full else NOBODY

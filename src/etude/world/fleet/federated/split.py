@@ -7,16 +7,33 @@ a client down and ends with them up. The server's links, if they have a limit, a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from etude.kernels.arrays import F64, I64
+from etude.kernels.arrays import F64, I64, Bool
 from etude.kernels.compile import kernel
+from etude.world.fleet.federated.links import common_level
 
-FETCH, FORWARD, UP, WAIT, SERVED, DOWN, BACKWARD, SEND, DONE = range(9)
+UP, DOWN, WORK, SERVE = range(4)
+"""Phases of a client: bytes that are sent or fetched, its own seconds, and seconds of a device of the server."""
+HEAD, TAIL, FREE, ENDED = range(4)
+BUSY, WAITED = 2, 3
+
+
+class ClientPhases(NamedTuple):
+    """What clients do in sequence."""
+
+    kind: I64
+    """[client, phase]"""
+    amount: F64
+    """Seconds or bytes."""
+    rate: F64
+    """Bytes a second, [way, client]."""
+    slow: I64
+    """Clients in order of their rates, [way, place]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,7 +52,7 @@ class ClientSplit:
     """Probability of each length, [client, length]."""
     tokens: F64
     """Tokens per step, [length]."""
-    local: NDArray[np.bool_]
+    local: Bool
     """[client]: whether it needs no server."""
     devices: int
 
@@ -44,19 +61,25 @@ class ClientSplit:
         draws = rng.random((len(chosen), steps))
         return (draws[:, :, None] >= np.cumsum(self.mix[chosen], axis=1)[:, None, :-1]).sum(axis=2)
 
+    def phases(self, chosen: I64, lengths: I64, up: F64, down: F64) -> ClientPhases:
+        """What these clients do in a round; rates are those of all clients."""
+        tables = (self.forward_s, self.server_s, self.backward_s, self.step_bytes)
+        *steps, sent = (np.take_along_axis(table[chosen], lengths, axis=1) for table in tables)
+        return phases_of(steps, sent, self.adapter_bytes[chosen], self.local[chosen], up[chosen], down[chosen])
 
-class ClientWork(NamedTuple):
-    """Work of the clients of a round; [client, step] unless stated otherwise."""
 
-    forward_s: F64
-    backward_s: F64
-    server_s: F64
-    step_bytes: F64
-    adapter_bytes: F64
-    local: NDArray[np.bool_]
-    up: F64
-    """Bytes a second, [client]."""
-    down: F64
+def phases_of(
+    steps_s: Sequence[F64], step_bytes: F64, adapter_bytes: F64, local: Bool, up: F64, down: F64
+) -> ClientPhases:
+    """Adapters down, the steps, adapters up; steps of a client without a server are its own work alone. `steps_s`:
+    forward, at the server and backward, [client, step] as the bytes of a step."""
+    forward, served, backward = steps_s
+    adapters, sent = adapter_bytes[:, None], np.where(local[:, None], 0.0, step_bytes)
+    each = np.stack([forward, sent, np.where(local[:, None], 0.0, served), sent, backward], 2)
+    kind = np.tile([DOWN, *[WORK, UP, SERVE, DOWN, WORK] * forward.shape[1], UP], (len(forward), 1))
+    kind[local, 1:-1] = WORK
+    amount, rate = np.hstack([adapters, each.reshape(len(each), -1), adapters]), np.stack([up, down])
+    return ClientPhases(kind, amount, rate, np.argsort(rate, axis=1, kind="stable"))
 
 
 class Ended(NamedTuple):
@@ -71,56 +94,28 @@ class Ended(NamedTuple):
     """Time clients wait for one."""
 
 
-def work_of(split: ClientSplit, chosen: I64, lengths: I64, up: F64, down: F64) -> ClientWork:
-    def at(table: F64) -> F64:
-        return np.ascontiguousarray(np.take_along_axis(table[chosen], lengths, axis=1))
-
-    return ClientWork(
-        at(split.forward_s), at(split.backward_s), at(split.server_s), at(split.step_bytes),
-        split.adapter_bytes[chosen], split.local[chosen], up[chosen], down[chosen],
-    )  # fmt: skip
-
-
-def run_split(work: ClientWork, devices: int, limit: float, wanted: int, until_s: float) -> Ended:
+def split_round(phases: ClientPhases, devices: int, limit: float, wanted: int, until_s: float) -> Ended:
     """Until `wanted` clients are done, or `until_s`. `limit`: bytes a second of the server each way; 0: none."""
-    if not len(work.up):
+    if not len(phases.kind):
         return Ended(np.zeros(0), until_s, 0.0, 0.0, 0.0, 0.0)
-    slow = np.stack([np.argsort(work.up, kind="stable"), np.argsort(work.down, kind="stable")])
-    end, round_s, totals = _run(work, slow, devices, float(limit), wanted, float(until_s))
+    end, round_s, totals = _round(phases, devices, float(limit), wanted, float(until_s))
     return Ended(end, float(round_s), *(float(one) for one in totals))
-
-
-@kernel
-def _level(active: Any, rate: Any, by_rate: Any, limit: float) -> float:
-    """The rate that is the same for all whose own is above it."""
-    going = 0
-    for i in range(len(rate)):
-        going += active[i]
-    over = limit
-    for i in by_rate:
-        if active[i]:
-            if rate[i] * going >= over:
-                return over / going
-            over -= rate[i]
-            going -= 1
-    return np.inf
 
 
 class ClientState(NamedTuple):
     """State of each client."""
 
-    phase: I64
-    step: I64
+    at: I64
+    """Its phase."""
     end: F64
     then: F64
     """When its phase ends; infinite: not known yet."""
     left: F64
     """Bytes of a transfer that shares the server's link."""
-    size: F64
-    moving: NDArray[np.bool_]
+    moving: Bool
     """[way, client]: up and down, where links of the server are shared."""
     since: F64
-    ready: NDArray[np.bool_]
+    ready: Bool
     queue: I64
     tally: I64
     """Queue's head and tail, free devices, clients that are done."""
@@ -128,119 +123,93 @@ class ClientState(NamedTuple):
     """Bytes up, bytes down, seconds of devices in use, seconds that clients waited."""
 
 
-HEAD, TAIL, FREE, ENDED = range(4)
-SENT, GOT, BUSY, WAITED = range(4)
-
-
 @kernel
-def _enter(work: ClientWork, state: ClientState, i: int, now: float, limit: float) -> None:
+def _enter(phases: ClientPhases, state: ClientState, i: int, now: float, limit: float) -> None:
     """Client `i` goes on to its next phase."""
-    phase, steps = state.phase[i], work.forward_s.shape[1]
-    state.moving[0, i], state.moving[1, i], state.then[i], state.ready[i] = False, False, np.inf, False
-    if phase == SERVED:
+    if state.at[i] >= 0 and phases.kind[i, state.at[i]] == SERVE:
         state.tally[FREE] += 1
-    if phase == BACKWARD:
-        state.step[i] += 1
-        phase = FORWARD if state.step[i] < steps else SEND
-    elif phase == FORWARD and work.local[i]:
-        phase = BACKWARD
-    else:
-        phase += 1
-    state.phase[i], k = phase, state.step[i]
-    if phase in (FORWARD, BACKWARD):
-        state.then[i] = now + (work.forward_s[i, k] if phase == FORWARD else work.backward_s[i, k])
+    state.at[i] += 1
+    state.moving[0, i], state.moving[1, i], state.then[i], state.ready[i] = False, False, np.inf, False
+    if state.at[i] == phases.kind.shape[1]:
+        state.end[i] = now
+        state.tally[ENDED] += 1
+        return
+    kind, amount = phases.kind[i, state.at[i]], phases.amount[i, state.at[i]]
+    if kind == WORK:
+        state.then[i] = now + amount
         state.ready[i] = state.then[i] <= now
-    elif phase == WAIT:
+    elif kind == SERVE:
         state.queue[state.tally[TAIL] % len(state.queue)] = i
         state.tally[TAIL] += 1
         state.since[i] = now
-    elif phase == DONE:
-        state.end[i] = now
-        state.tally[ENDED] += 1
     else:
-        _transfer(work, state, i, now, limit)
+        state.left[i] = amount
+        state.total[kind] += amount
+        if amount <= 0:
+            state.ready[i] = True
+        elif limit:
+            state.moving[kind, i] = True
+        else:
+            state.then[i] = now + amount / phases.rate[kind, i]
 
 
 @kernel
-def _transfer(work: ClientWork, state: ClientState, i: int, now: float, limit: float) -> None:
-    phase = state.phase[i]
-    way = 0 if phase in (UP, SEND) else 1
-    size = work.step_bytes[i, state.step[i]] if phase in (UP, DOWN) else work.adapter_bytes[i]
-    state.size[i], state.left[i] = size, size
-    state.total[SENT + way] += size
-    if size <= 0:
-        state.ready[i] = True
-    elif limit:
-        state.moving[way, i] = True
-    else:
-        state.then[i] = now + size / (work.up[i] if way == 0 else work.down[i])
-
-
-@kernel
-def _serve(work: ClientWork, state: ClientState, now: float, until: float) -> None:
+def _serve(phases: ClientPhases, state: ClientState, now: float, until: float) -> None:
     """Free devices take who came first."""
     while state.tally[FREE] and state.tally[HEAD] < state.tally[TAIL]:
         j = state.queue[state.tally[HEAD] % len(state.queue)]
         state.tally[HEAD] += 1
         state.tally[FREE] -= 1
-        state.phase[j], state.then[j] = SERVED, now + work.server_s[j, state.step[j]]
+        state.then[j] = now + phases.amount[j, state.at[j]]
         state.total[WAITED] += now - state.since[j]
         state.total[BUSY] += min(state.then[j], until) - now
 
 
 @kernel
-def _advance(work: ClientWork, state: ClientState, slow: Any, now: float, limit: float, until: float) -> float:
+def _advance(phases: ClientPhases, state: ClientState, now: float, limit: float, until: float) -> float:
     """To the next end of a phase; who is there is ready."""
-    n = len(state.phase)
+    n = len(state.at)
     rate, following = np.zeros(n), until
-    if limit:
-        high = _level(state.moving[0], work.up, slow[0], limit)
-        low = _level(state.moving[1], work.down, slow[1], limit)
+    for way in range(2 if limit else 0):
+        level = common_level(state.moving[way], phases.rate[way], phases.slow[way], limit)
         for i in range(n):
-            rate[i] = min(work.up[i], high) if state.moving[0, i] else min(work.down[i], low)
+            if state.moving[way, i]:
+                rate[i] = min(phases.rate[way, i], level)
     for i in range(n):
-        if state.moving[0, i] or state.moving[1, i]:
+        if rate[i]:
             state.then[i] = now + state.left[i] / rate[i]
         following = min(following, state.then[i])
     for i in range(n):
         state.ready[i] = state.then[i] <= following
-        if state.moving[0, i] or state.moving[1, i]:
+        if rate[i]:
             state.left[i] -= rate[i] * (following - now)
-            state.ready[i] |= state.left[i] <= 1e-9 * state.size[i]
+            state.ready[i] |= state.left[i] <= 1e-9 * phases.amount[i, state.at[i]]
     return following
 
 
 @kernel
-def _unsent(work: ClientWork, state: ClientState, i: int, now: float, limit: float) -> float:
-    """Bytes of a client's transfer that are not sent when the round ends."""
-    if limit:
-        return max(state.left[i], 0.0) if state.moving[0, i] or state.moving[1, i] else 0.0
-    rate = work.up[i] if state.phase[i] in (UP, SEND) else work.down[i]
-    return max(state.then[i] - now, 0.0) * rate if state.then[i] < np.inf else 0.0
-
-
-@kernel
-def _run(work: ClientWork, slow: Any, devices: int, limit: float, wanted: int, until: float) -> Any:
-    n, now = len(work.up), 0.0
+def _round(phases: ClientPhases, devices: int, limit: float, wanted: int, until: float) -> Any:
+    n, now = len(phases.kind), 0.0
     state = ClientState(
-        np.full(n, FETCH - 1), np.zeros(n, np.int64), np.full(n, np.inf), np.full(n, np.inf), np.zeros(n), np.zeros(n),
-        np.zeros((2, n), np.bool_), np.zeros(n), np.ones(n, np.bool_), np.zeros(n, np.int64),
-        np.array([0, 0, devices, 0]), np.zeros(4),
+        np.full(n, -1), np.full(n, np.inf), np.full(n, np.inf), np.zeros(n), np.zeros((2, n), np.bool_), np.zeros(n),
+        np.ones(n, np.bool_), np.zeros(n, np.int64), np.array([0, 0, devices, 0]), np.zeros(4),
     )  # fmt: skip
     while True:
         for i in range(n):
             while state.ready[i]:
-                _enter(work, state, i, now, limit)
-        _serve(work, state, now, until)
+                _enter(phases, state, i, now, limit)
+        _serve(phases, state, now, until)
         if state.tally[ENDED] >= wanted:
             break
-        now = _advance(work, state, slow, now, limit, until)
+        now = _advance(phases, state, now, limit, until)
         if now >= until:
             break
-    for i in range(n):
-        if state.phase[i] == SERVED and state.then[i] > now:
+    for i in range(n):  # what is cut off was not done, and not sent
+        kind = phases.kind[i, min(state.at[i], phases.kind.shape[1] - 1)]
+        if kind == SERVE and now < state.then[i] < np.inf:
             state.total[BUSY] -= min(state.then[i], until) - now
-        if state.phase[i] in (FETCH, UP, DOWN, SEND):
-            way = 0 if state.phase[i] in (UP, SEND) else 1
-            state.total[SENT + way] -= _unsent(work, state, i, now, limit)
+        elif kind <= DOWN and state.moving[kind, i]:
+            state.total[kind] -= max(state.left[i], 0.0)
+        elif kind <= DOWN and not limit and state.then[i] < np.inf:
+            state.total[kind] -= max(state.then[i] - now, 0.0) * phases.rate[kind, i]
     return state.end, now, state.total

@@ -11,7 +11,7 @@ from etude.base.grammar import line
 from etude.kernels.arrays import F64, I64
 from etude.world.fleet.federated.clients import Clients
 from etude.world.fleet.federated.cuts import chosen, given
-from etude.world.fleet.federated.split import ClientSplit, run_split, work_of
+from etude.world.fleet.federated.split import ClientSplit, split_round
 from etude.world.fleet.federated.split_costs import (
     WIDTH,
     ClientMemory,
@@ -80,8 +80,8 @@ def planned(
         split, total = tables.at(cuts), 0.0
         for number, who in enumerate(draws):
             which = split.lengths(who, steps, np.random.default_rng((seed, 17, number)))
-            work = work_of(split, who, which, clients.up_bytes_per_s, clients.down_bytes_per_s)
-            total += run_split(work, devices, limit, len(who), np.inf).round_s
+            phases = split.phases(who, which, clients.up_bytes_per_s, clients.down_bytes_per_s)
+            total += split_round(phases, devices, limit, len(who), np.inf).round_s
         return total / len(draws)
 
     return tables.at(chosen(alone, load, fits, devices * len(clients) / count, round_s))

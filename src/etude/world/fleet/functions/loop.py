@@ -7,51 +7,132 @@ number first, then the lower number of the function.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from heapq import heapify, heappop, heapreplace
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.kernels.arrays import I64
+from etude.world.clock import NEVER, LoneEntity, run_alone
 from etude.world.fleet.functions.costs import ExpertPieces, expert_pieces
 from etude.world.fleet.functions.spec import Functions
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FunctionRequests:
-    """Times of requests and totals of functions; ns."""
+@dataclass(slots=True, eq=False)
+class FunctionRequests(LoneEntity):
+    """Requests on the clock, each in one layer of one of its passes; ns."""
 
     spec: Functions
     pieces: ExpertPieces
     tenant: I64
     arrival_ns: I64
-    first_ns: I64
+    groups: list[I64]
+    """Of each request: time of (pass, layer, function), 0 where it is not called."""
+    sizes: I64 = field(init=False)
+    """Experts of each function; functions are separate by tenant if not shared."""
+    first_ns: I64 = field(init=False)
     """Time of the first output token."""
-    end_ns: I64
-    time_ns: I64
+    end_ns: I64 = field(init=False)
+    keep: int = field(init=False)
+    there: list[list[list[int]]] = field(init=False)
+    """[time when free, start] of each instance of a function."""
+    held: list[int] = field(init=False)
+    """Instance time of each function, from start to end, of instances that have ended."""
+    times: list[int] = field(default_factory=list)
     """Time at which each call reaches its function."""
-    cold: NDArray[np.bool_]
-    waited_ns: int
+    colds: list[bool] = field(default_factory=list)
+    waited_ns: int = 0
     """Time that calls waited for a busy instance."""
-    held_ns: I64
-    """Instance time of each function, from start to end, summed over instances; separate by tenant if not shared."""
-    sizes: I64
-    """Number of experts in each of these functions."""
-    started: int
-    """Number of instances, including those present from the beginning."""
-    busy_ns: int
+    busy_ns: int = 0
     """Compute time of all instances."""
-    starting_ns: int
+    starting_ns: int = 0
     """Time of all instances in cold starts."""
-    duration_ns: int
+
+    def __post_init__(self) -> None:
+        own = np.append(np.arange(0, self.pieces.experts, self.spec.experts_per_function), self.pieces.experts)
+        self.sizes = np.tile(np.diff(own), self.pieces.layers * (1 if self.spec.shared else self.spec.tenants))
+        keep = self.spec.keep_ns
+        self.keep, self.there = (
+            NEVER if keep is None else keep,
+            [[] if keep is not None else [[0, 0]] for _ in self.sizes],
+        )
+        self.held = [0] * len(self.sizes)
+        self.first_ns, self.end_ns = np.zeros_like(self.arrival_ns), np.zeros_like(self.arrival_ns)
+        for request, at in enumerate(self.arrival_ns.tolist()):
+            self._layer(at, request, 0, 0)
+
+    def _layer(self, at: int, request: int, number: int, layer: int) -> None:
+        """The request will reach the experts of a layer, after what comes before them."""
+        ready = at + int(self.pieces.beside_ns[number, layer])
+        self.later.note(ready, "layer", (request, number, layer), rank=request)
+
+    def happen(self, kind: str, about: Any) -> None:
+        request, number, layer = about
+        done = self._called(request, number, layer)
+        if layer + 1 < self.pieces.layers:
+            self._layer(done, request, number, layer + 1)
+            return
+        done += int(self.pieces.beside_ns[number, layer + 1])
+        if number == 0:
+            self.first_ns[request] = done
+        if number + 1 < self.spec.output:
+            self._layer(done, request, number + 1, 0)
+        else:
+            self.end_ns[request] = done
+
+    def _called(self, request: int, number: int, layer: int) -> int:
+        """Sends the calls of a layer; when the last is answered."""
+        done, row = self.now_ns, self.groups[request][number, layer]
+        first = ((0 if self.spec.shared else int(self.tenant[request]) * self.pieces.layers) + layer) * len(row)
+        for sent, k in enumerate(np.flatnonzero(row).tolist(), 1):
+            at, takes = self.now_ns + sent * self.spec.invoke_ns, int(row[k])
+            one = self._instance(first + k, at)
+            self.waited_ns += max(one[0] - at, 0) if not self.colds[-1] else 0
+            one[0] = max(one[0], at) + takes
+            self.busy_ns += takes
+            done = max(done, one[0])
+        return done
+
+    def _instance(self, function: int, at: int) -> list[int]:
+        """The one that a call gets."""
+        self._end_idle(function, at)
+        there = self.there[function]
+        idle = [one for one in there if one[0] <= at]
+        cold = not idle and (not self.spec.instances or len(there) < self.spec.instances)
+        self.times.append(at)
+        self.colds.append(cold)
+        if not cold:
+            return max(idle) if idle else min(there)
+        load_ns = 1e9 * self.pieces.expert_bytes / self.spec.load_bytes_per_s if self.spec.load_bytes_per_s else 0.0
+        starts = self.spec.cold_ns + round(load_ns * int(self.sizes[function]))
+        self.starting_ns += starts
+        there.append([at + starts, at])
+        return there[-1]
+
+    def _end_idle(self, function: int, now: int) -> None:
+        """Ends instances that were idle for longer than they are kept."""
+        there = self.there[function]
+        for one in [one for one in there if one[0] + self.keep < now]:
+            self.held[function] += one[0] + self.keep - one[1]
+            there.remove(one)
+
+    @property
+    def duration_ns(self) -> int:
+        return max(int(self.end_ns.max(initial=0)), self.spec.duration_ns)
+
+    def held_ns(self) -> I64:
+        """Instance time of each function, up to the end."""
+        for function in range(len(self.there)):
+            self._end_idle(function, self.duration_ns)
+        still = [sum(self.duration_ns - start for _, start in there) for there in self.there]
+        return np.array(self.held, np.int64) + still
 
 
 def call_functions(spec: Functions, pieces: ExpertPieces | None = None, *, seed: int = 0) -> FunctionRequests:
     pieces = pieces or expert_pieces(spec)
     tenant, arrival = arrivals(spec, seed)
     groups = [work(spec, pieces, np.random.default_rng([seed, 1, r])) for r in range(len(arrival))]
-    return run_calls(spec, pieces, tenant, arrival, groups)
+    return run_alone(FunctionRequests(spec, pieces, tenant, arrival, groups))
 
 
 def arrivals(spec: Functions, seed: int) -> tuple[I64, I64]:
@@ -82,68 +163,3 @@ def work(spec: Functions, pieces: ExpertPieces, draws: np.random.Generator) -> I
     edges = np.arange(0, pieces.experts, spec.experts_per_function)
     number, rows = (np.add.reduceat(a, edges, axis=2) for a in ((tokens > 0).astype(np.int64), tokens))
     return np.where(number > 0, np.maximum(pieces.service_ns(number, rows), 1), 0)
-
-
-def run_calls(
-    spec: Functions, pieces: ExpertPieces, tenant: I64, arrival_ns: I64, groups: list[I64]
-) -> FunctionRequests:
-    layers, edges = pieces.layers, np.arange(0, pieces.experts, spec.experts_per_function)
-    width = len(edges)
-    sizes = np.tile(np.diff(np.append(edges, pieces.experts)), layers * (1 if spec.shared else spec.tenants))
-    load = 1e9 * pieces.expert_bytes / spec.load_bytes_per_s if spec.load_bytes_per_s else 0.0
-    cold_ns = (spec.cold_ns + np.rint(load * sizes).astype(np.int64)).tolist()
-    keep, most, invoke = spec.keep_ns, spec.instances, spec.invoke_ns
-    beside = pieces.beside_ns.tolist()
-    # [time when free, start] of every instance of a function
-    there: list[list[list[int]]] = [[[0, 0]] if keep is None else [] for _ in sizes]
-    held = [0] * len(sizes)
-    first, end = np.zeros_like(arrival_ns), np.zeros_like(arrival_ns)
-    times: list[int] = []
-    colds: list[bool] = []
-    started, waited, busy, starting = (len(sizes) if keep is None else 0), 0, 0, 0
-    queue = [(int(t) + beside[0][0], r, 0, 0) for r, t in enumerate(arrival_ns)]
-    heapify(queue)
-    while queue:
-        now, request, p, layer = queue[0]
-        done, base = now, (0 if spec.shared else int(tenant[request]) * layers * width) + layer * width
-        row = groups[request][p, layer]
-        for sent, k in enumerate(np.flatnonzero(row).tolist(), 1):
-            at, f = now + sent * invoke, base + k
-            mine = there[f]
-            if keep is not None:
-                for one in [one for one in mine if one[0] + keep < at]:
-                    held[f] += one[0] + keep - one[1]
-                    mine.remove(one)
-            idle = [one for one in mine if one[0] <= at]
-            cold = not idle and (not most or len(mine) < most)
-            if cold:
-                taken = [at + cold_ns[f], at]
-                mine.append(taken)
-                started, starting = started + 1, starting + cold_ns[f]
-            else:
-                taken = max(idle) if idle else min(mine)
-                waited += max(taken[0] - at, 0)
-            taken[0] = max(taken[0], at) + int(row[k])
-            busy += int(row[k])
-            done = max(done, taken[0])
-            times.append(at)
-            colds.append(cold)
-        if layer + 1 < layers:
-            heapreplace(queue, (done + beside[p][layer + 1], request, p, layer + 1))
-            continue
-        done += beside[p][layers]
-        if p == 0:
-            first[request] = done
-        if p + 1 < spec.output:
-            heapreplace(queue, (done + beside[p + 1][0], request, p + 1, 0))
-        else:
-            end[request] = done
-            heappop(queue)
-    whole = max(int(end.max(initial=0)), spec.duration_ns)
-    for f, mine in enumerate(there):
-        for one in mine:
-            held[f] += (whole if keep is None else min(one[0] + keep, whole)) - one[1]
-    return FunctionRequests(
-        spec, pieces, tenant, arrival_ns, first, end, np.array(times, np.int64), np.array(colds, np.bool_), waited,
-        np.array(held, np.int64), sizes, started, busy, starting, whole,
-    )  # fmt: skip

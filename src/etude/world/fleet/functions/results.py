@@ -20,12 +20,14 @@ def functions_record(found: FunctionRequests) -> dict[str, Any]:
     seconds = found.duration_ns / 1e9
     copies = 1 if spec.shared else spec.tenants
     dense = pieces.dense_bytes * copies * seconds
-    experts = float(found.held_ns.astype(np.float64) @ found.sizes) * pieces.expert_bytes / 1e9
+    held_ns, time_ns, cold = found.held_ns(), np.array(found.times, np.int64), np.array(found.colds, bool)
+    experts = float(held_ns.astype(np.float64) @ found.sizes) * pieces.expert_bytes / 1e9
     full = pieces.dense_bytes + pieces.layers * pieces.experts * pieces.expert_bytes
     # A call in the first `keep` may be cold only because nothing was loaded yet, however often its function is called.
-    settled = found.time_ns > (spec.keep_ns or 0)
-    calls, late = len(found.time_ns), int(settled.sum())
-    held = float(found.held_ns.sum()) or 1.0
+    settled = time_ns > (spec.keep_ns or 0)
+    calls, late = len(time_ns), int(settled.sum())
+    started = int(cold.sum()) + (len(found.sizes) if spec.keep_ns is None else 0)
+    held = float(held_ns.sum()) or 1.0
     latency, rows = found.end_ns - found.arrival_ns, []
     for k in range(spec.tenants):
         mine = found.tenant == k
@@ -37,17 +39,17 @@ def functions_record(found: FunctionRequests) -> dict[str, Any]:
     return base | {
         "kind": "functions", "requests": len(found.arrival_ns), "tenants": spec.tenants,
         "functions": len(found.sizes),
-        "experts_per_function": spec.experts_per_function, "instances": found.started,
+        "experts_per_function": spec.experts_per_function, "instances": started,
         "function_bytes": spec.experts_per_function * pieces.expert_bytes, "dense_bytes": pieces.dense_bytes,
         "full_bytes": full, "invocations": calls, "invocation_s": calls * spec.invoke_ns / 1e9,
-        "cold": int(found.cold.sum()), "waited_s": found.waited_ns / 1e9,
-        "after_keep": {"invocations": late, "cold": int(found.cold[settled].sum())},
+        "cold": int(cold.sum()), "waited_s": found.waited_ns / 1e9,
+        "after_keep": {"invocations": late, "cold": int(cold[settled].sum())},
         "resident_byte_s": {"dense": dense, "experts": experts, "all": dense + experts},
         "of_full": (dense + experts) / (full * seconds),
         "first_s": spread(found.first_ns - found.arrival_ns), "latency_s": spread(latency),
         "instance_s": {"busy": found.busy_ns / 1e9, "starting": found.starting_ns / 1e9,
-                       "idle": (int(found.held_ns.sum()) - found.busy_ns - found.starting_ns) / 1e9,
-                       "held": int(found.held_ns.sum()) / 1e9},
+                       "idle": (int(held_ns.sum()) - found.busy_ns - found.starting_ns) / 1e9,
+                       "held": int(held_ns.sum()) / 1e9},
     }  # fmt: skip
 
 
@@ -57,5 +59,5 @@ def functions_tables(found: FunctionRequests, record: dict[str, Any]) -> dict[st
         "tenant": found.tenant, "arrival_s": found.arrival_ns / 1e9, "first_s": found.first_ns / 1e9,
         "end_s": found.end_ns / 1e9, "latency_s": (found.end_ns - found.arrival_ns) / 1e9,
     })  # fmt: skip
-    states = pa.table({"time_s": found.time_ns / 1e9, "cold": found.cold})
+    states = pa.table({"time_s": np.array(found.times, np.int64) / 1e9, "cold": np.array(found.colds, bool)})
     return {"requests": requests, "states": states, "jobs": pa.Table.from_pylist(record["jobs"])}

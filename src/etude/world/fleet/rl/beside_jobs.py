@@ -23,7 +23,7 @@ from etude.world.fleet.sharing import share, shared_record, shared_tables
 from etude.world.fleet.sharing.cluster import Cluster
 from etude.world.fleet.sharing.gangs import UNKNOWN, Shared, SharingTimes
 from etude.world.fleet.sharing.pool import SharedPool
-from etude.world.fleet.sharing.streams import PoolStream, placed
+from etude.world.fleet.sharing.streams import PoolStream, serve_streams
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,8 +35,6 @@ class Mixed:
 
 
 def mixed(pool: SharedPool, policy: str, times: SharingTimes, *, seed: int = 0) -> Mixed:
-    from etude.world.serve import summary
-
     where, cluster, streams, jobs_of = pool.path, pool.cluster, pool.streams, pool.jobs
     assert jobs_of is not None
     spec = None if pool.rl is None else read_rl(pool.rl, where)
@@ -47,10 +45,10 @@ def mixed(pool: SharedPool, policy: str, times: SharingTimes, *, seed: int = 0) 
     if spec is None:
         if borrow.how is not LendMethod.NONE:
             raise UsageError("borrow: there are no rollouts", where=where, hint="rl: {...}")
-        served = {one.name: summary(placed(one, seed=seed).serve(), limits=one.limits) for one in streams}
+        served = serve_streams(streams, seed=seed)
     else:
         ran, more = beside(cluster, spec, streams, borrow, where, seed=seed, horizon_ns=times.horizon_ns)
-        rl, served, notes = rl_record(ran), ran.beside.get("streams", {}), ran.notes
+        rl, served, notes = rl_record(ran), ran.beside.get("streams", {}), ran.loop.priced.notes
         tables = rl_tables(ran, rl) | more
         tables["tenants"] = tables.pop("jobs")
     until = held_until(spec, 0.0 if rl is None else rl["duration_s"], streams, served, borrow)

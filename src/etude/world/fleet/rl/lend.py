@@ -19,11 +19,12 @@ import pyarrow as pa
 
 from etude.base.errors import UsageError
 from etude.base.figures import figure, read, usage_errors
+from etude.world.clock import NEVER
 from etude.world.fleet.rl.loop import RlLoop
-from etude.world.fleet.rl.run import PoolNodes, RlRun, ended, loop_of, run_rl
+from etude.world.fleet.rl.run import PoolRollouts, loop_of, run_rl
 from etude.world.fleet.rl.spec import BORROWED, RlSpec
 from etude.world.fleet.sharing.cluster import Cluster
-from etude.world.fleet.sharing.streams import PoolStream, PreparedStream, placed
+from etude.world.fleet.sharing.streams import PoolStream, PreparedStream, placed, serve_streams
 
 
 class LendMethod(Enum):
@@ -59,7 +60,7 @@ class Lender:
 
     def __init__(self, loop: RlLoop, borrow: Borrow, stream: PoolStream, most: int) -> None:
         self.loop, self.borrow, self.stream, self.most = loop, borrow, stream, most
-        mine = [number for number, one in enumerate(loop.replicas) if one.group == BORROWED]
+        mine = loop.replicas_on(BORROWED)
         self.mine = [mine[k :: stream.replicas] for k in range(stream.replicas)]
         """Rollout replicas on each serving replica."""
         self.calm_since = [-borrow.calm_ns] * stream.replicas
@@ -68,7 +69,7 @@ class Lender:
 
     def decide(self, seen: list[Any], now: int) -> list[bool]:
         loop = self.loop
-        loop.advance(now)
+        loop.advance(now - 1)  # what ends at the tick itself ends after it
         speeds = [self._speed(k, one, now) for k, one in enumerate(seen)]
         if loop.done or not loop.wants:
             speeds = [0.0] * len(seen)
@@ -100,27 +101,24 @@ class Lender:
     def after(self, now: int) -> None:
         """After the last request: lends everything, or the fixed share."""
         all_of = self.borrow.share if self.borrow.how is LendMethod.FIXED else 1.0
-        self.loop.advance(now)
+        self.loop.advance(now - 1)
         self._set([all_of] * self.stream.replicas, now)
         self.rows.append((now, all_of * self.stream.replicas * self.stream.tp, 0))
-        self.loop.finish()
+        self.loop.advance(NEVER)
 
 
 def beside(
     cluster: Cluster, spec: RlSpec, streams: list[PoolStream], borrow: Borrow, where: str, *, seed: int = 0,
     horizon_ns: int = 0,
-) -> tuple[RlRun, dict[str, pa.Table]]:  # fmt: skip
+) -> tuple[PoolRollouts, dict[str, pa.Table]]:  # fmt: skip
     """Runs rollouts and streams on one pool; returns the result and the table of lent devices."""
-    from etude.world.serve import summary
-
     if borrow.how is LendMethod.NONE:
         nodes = tuple(name for name in spec.rollout.nodes if name != BORROWED)
         if not nodes:
             raise UsageError("no device is lent, and rollouts have no nodes", where=where)
         alone = replace(spec, rollout=replace(spec.rollout, nodes=nodes))
         ran = run_rl(cluster, alone, where, seed=seed, horizon_ns=horizon_ns)
-        served = [(stream, placed(stream, seed=seed).serve()) for stream in streams]
-        ran.beside = {"streams": {one.name: summary(found, limits=one.limits) for one, found in served}}
+        ran.beside = {"streams": serve_streams(streams, seed=seed)}
         return ran, {}
     if BORROWED not in spec.rollout.nodes:
         raise UsageError(f"rollout: nodes: `{BORROWED}` is not among them", where=where, hint="nodes: [own, borrowed]")
@@ -130,13 +128,15 @@ def beside(
         )
     stream = next(one for one in streams if one.name == borrow.stream)
     if stream.tp % spec.rollout.tp:
-        raise UsageError(f"rollouts need {spec.rollout.tp} of the {stream.tp} devices of a replica", where=where,
-                         hint="use a tp that divides that of the stream")  # fmt: skip
+        raise UsageError(
+            f"rollouts need {spec.rollout.tp} of the {stream.tp} devices of a replica",
+            where=where,
+            hint="use a tp that divides that of the stream",
+        )
     loop = loop_of(cluster, spec, where, seed=seed, borrowed=stream.replicas * (stream.tp // spec.rollout.tp))
     own, table = _served(loop, spec, borrow, stream, where, seed)
-    nodes_of = PoolNodes(cluster, loop, seed)
-    ran = ended(spec, loop, nodes_of)
-    others = {one.name: summary(placed(one, seed=seed).serve(), limits=one.limits) for one in streams if one != stream}
+    ran = PoolRollouts(cluster, loop, seed).finish()
+    others = serve_streams([one for one in streams if one != stream], seed=seed)
     ran.beside = {"streams": {stream.name: own} | others}
     return ran, {"lent": table}
 

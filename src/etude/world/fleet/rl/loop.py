@@ -13,17 +13,20 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from etude.base.errors import UsageError
 from etude.kernels.arrays import F64
-from etude.world.fleet.rl.replicas import RolloutReplica, Sample
+from etude.world.clock import NEVER, LoneEntity
+from etude.world.fleet.rl.replicas import USES, RolloutReplica, Sample
 from etude.world.fleet.rl.spec import BORROWED, Making, Priced, Stages, When
 
-TURN, ANSWER, UPDATE, SYNC, READY = range(5)
 EXPLORE, ROLLOUT, TRAIN, SEND = "explore", "rollout", "train", "sync"
+TURN, ANSWER, UPDATE, SYNC = "turn", "answer", "update", "sync"
+RANK: Final = {TURN: 0, ANSWER: 1, UPDATE: 2, SYNC: 3}
+"""What the loop announces to itself, and the order in which it happens at an instant."""
 MILLION: Final = 1_000_003
 
 
@@ -39,15 +42,10 @@ class Stretch(NamedTuple):
 
 @dataclass(slots=True)
 class Tenant:
-    explored: int = 0
+    done: dict[str, int] = field(default_factory=lambda: dict.fromkeys((EXPLORE, ROLLOUT, TRAIN, SEND), 0))
     """Number of completed stages of each kind."""
-    rolled: int = 0
-    trained: int = 0
-    synced: int = 0
-    explores: bool = False
-    """Whether a stage of the kind is in progress or queued."""
-    rolls: bool = False
-    trains: bool = False
+    busy: set[str] = field(default_factory=set)
+    """Kinds of which a stage is in progress or queued."""
     left: dict[str, int] = field(default_factory=dict)
     """Unfinished samples of the current stage."""
     began: dict[str, int] = field(default_factory=dict)
@@ -58,16 +56,14 @@ class Tenant:
 
 
 @dataclass(slots=True)
-class RlLoop:
+class RlLoop(LoneEntity):
     priced: Priced
     replicas: list[RolloutReplica]
     train_group: str
     train_devices: int
     seed: int = 0
-    now: int = 0
     tenants: list[Tenant] = field(init=False)
-    events: list[tuple[int, int, int, tuple[int, ...], Sample | None]] = field(default_factory=list)
-    queues: dict[str, deque[Sample]] = field(default_factory=dict)
+    queues: dict[str, deque[Sample]] = field(default_factory=lambda: {ROLLOUT: deque(), EXPLORE: deque()})
     updates: deque[int] = field(default_factory=deque)
     training: int = -1
     train_ns: float = 0.0
@@ -81,125 +77,111 @@ class RlLoop:
     lost_steps: float = 0.0
     done_steps: float = 0.0
     samples_done: int = 0
-    number: int = 0
 
     def __post_init__(self) -> None:
-        spec = self.priced.spec
-        self.tenants = [Tenant() for _ in range(spec.tenants)]
-        self.queues = {ROLLOUT: deque(), EXPLORE: deque()}
-        self.line.extend(range(spec.tenants))
-        self._start_all()
-        self._fill()
-        self._note()
+        self.tenants = [Tenant() for _ in range(self.priced.spec.tenants)]
+        self.line.extend(range(len(self.tenants)))
+        self.settle()
 
     # -- from outside ------------------------------------------------------------------------------------------------
 
     @property
     def done(self) -> bool:
-        return all(tenant.synced == self.priced.spec.steps for tenant in self.tenants)
+        return all(tenant.done[SEND] == self.priced.spec.steps for tenant in self.tenants)
+
+    @property
+    def end_ns(self) -> int:
+        """When the last tenant was done."""
+        return max(tenant.end_ns for tenant in self.tenants) if self.done else NEVER
 
     @property
     def wants(self) -> bool:
         """Whether rollouts are in progress or wait for replicas."""
         return bool(self.queues[ROLLOUT]) or any(replica.heap for replica in self.replicas)
 
-    @property
-    def next_ns(self) -> int | None:
-        return self.events[0][0] if self.events else None
+    def replicas_on(self, group: str) -> list[int]:
+        return [number for number, replica in enumerate(self.replicas) if replica.group == group]
 
-    def advance(self, until_ns: int) -> None:
-        """Processes all events before `until_ns`."""
-        while self.events and self.events[0][0] < until_ns and not self.done:
-            self._instant(self.events[0][0])
-        if not self.done:
-            self.now = max(self.now, until_ns)
-
-    def through(self, until_ns: int) -> None:
-        """Processes all events up to a moment, including those of it."""
-        while self.events and self.events[0][0] <= until_ns and not self.done:
-            self._instant(self.events[0][0])
-        if not self.done:
-            self.now = max(self.now, until_ns)
-
-    def finish(self) -> None:
-        while self.events and not self.done:
-            self._instant(self.events[0][0])
+    def run_on(self, group: str, devices: int, now: int) -> None:
+        """Runs as many replicas of a group as fit these devices; those that are new pause to regroup."""
+        for k, number in enumerate(self.replicas_on(group)):
+            speed = 1.0 if k < devices // self.replicas[number].devices else 0.0
+            if self.replicas[number].speed != speed:
+                self.set_speed(number, speed, now, ready_ns=now + self.priced.spec.regroup_ns if speed else 0)
 
     def set_speed(self, number: int, speed: float, now: int, *, ready_ns: int = 0) -> None:
         """Changes the part of its devices that a replica has; with none, its samples go elsewhere and the steps of
         their current turns are lost."""
-        replica = self.replicas[number]
+        self.now_ns, replica = now, self.replicas[number]
         replica.advance(now)
-        if speed <= 0 and replica.heap:
+        if speed <= 0:
             for needed, sample in reversed(replica.emptied()):
-                self.lost_steps += float(self._steps(sample)) - needed
+                self.lost_steps += self._steps(sample) - needed
                 self.queues[sample.stage].appendleft(sample)
-        replica.speed = speed
-        if ready_ns > replica.ready_ns:
-            replica.ready_ns = ready_ns
-        self.now = max(self.now, now)
+        replica.speed, replica.ready_ns = speed, max(replica.ready_ns, ready_ns)
         self._fill()
         self._plan(number)
 
     def stand(self, group: str, now: int, ns: int) -> None:
         """Pauses all replicas of a group for `ns`."""
-        for number, replica in enumerate(self.replicas):
-            if replica.group == group and ns:
-                replica.advance(now)
-                replica.ready_ns = max(replica.ready_ns, now + ns)
-                self._plan(number)
+        for number in self.replicas_on(group) if ns else ():
+            replica = self.replicas[number]
+            replica.advance(now)
+            replica.ready_ns = max(replica.ready_ns, now + ns)
+            self._plan(number)
+
+    def device_ns(self) -> dict[str, float]:
+        """Device time by use, and what of it was lost; that of devices that only train while they do."""
+        found = {use: sum(one.used_ns[use] for one in self.replicas) for use in USES}
+        found["train"] += self.train_ns
+        steps = sum(one.steps_made for one in self.replicas)
+        return found | {"redone": found["make"] * self.lost_steps / steps if steps else 0.0}
 
     # -- events ------------------------------------------------------------------------------------------------------
 
-    def _push(self, at: int, what: int, given: tuple[int, ...], sample: Sample | None = None) -> None:
-        self.number += 1
-        heapq.heappush(self.events, (at, what, self.number, given, sample))
+    def due_ns(self) -> int:
+        return NEVER if self.done else self.later.next_ns()
 
-    def _instant(self, now: int) -> None:
-        self.now = now
-        while self.events and self.events[0][0] == now:
-            _, what, _, given, sample = heapq.heappop(self.events)
-            if what == TURN:
-                number, version = given
-                if version == self.replicas[number].version:
-                    self._turn(number, now)
-            elif what == ANSWER:
-                assert sample is not None
-                self._answer(sample, now)
-            elif what == UPDATE:
-                self._updated(given[0], now)
-            elif what == SYNC:
-                self._synced(given[0], now)
+    def happen(self, kind: str, about: Any) -> None:
+        if kind == TURN:
+            self._turn(*about)
+        elif kind == ANSWER:
+            self._answer(about)
+        elif kind == UPDATE:
+            self._updated(about)
+        else:
+            self._synced(about)
+
+    def settle(self) -> None:
+        """Every stage that may start does, and samples go to replicas."""
         self._start_all()
         self._fill()
-        self._note()
-
-    def _note(self) -> None:
         made = sum(len(replica.heap) for replica in self.replicas)
-        waits = sum(map(len, self.queues.values()))
-        self.series.append((self.now, made, waits, int(self.training >= 0)))
+        self.series.append((self.now_ns, made, sum(map(len, self.queues.values())), int(self.training >= 0)))
 
     def _plan(self, number: int) -> None:
         replica = self.replicas[number]
         replica.version += 1
         at = replica.next_ns()
         if at is not None:
-            self._push(max(at, self.now), TURN, (number, replica.version))
+            self.later.note(max(at, self.now_ns), TURN, (number, replica.version))
 
-    def _turn(self, number: int, now: int) -> None:
+    def _turn(self, number: int, version: int) -> None:
         replica = self.replicas[number]
-        replica.advance(now)
+        if version != replica.version:
+            return
+        replica.advance(self.now_ns)
         for sample in replica.due():
             tenant = self.tenants[sample.tenant]
             self.done_steps += self._steps(sample)
             wait = tenant.waits[sample.number, sample.turn] if sample.stage == ROLLOUT else 0.0
             if wait:
-                self._push(now + round(wait), ANSWER, (), sample)
+                self.later.note(self.now_ns + round(wait), ANSWER, sample, rank=RANK[ANSWER])
             else:
-                self._answer(sample, now)
+                self._answer(sample)
         self._plan(number)
 
-    def _answer(self, sample: Sample, now: int) -> None:
+    def _answer(self, sample: Sample) -> None:
         """Handles the environment's answer to a turn."""
         tenant = self.tenants[sample.tenant]
         if sample.turn + 1 < tenant.tokens[sample.stage].shape[1]:
@@ -208,57 +190,52 @@ class RlLoop:
         self.samples_done += 1
         tenant.left[sample.stage] -= 1
         if not tenant.left[sample.stage]:
-            self._made(sample.tenant, sample.stage, now)
+            self._end(sample.tenant, sample.stage, tenant.lag)
 
-    def _made(self, number: int, stage: str, now: int) -> None:
+    def _end(self, number: int, stage: str, lag: int = 0) -> None:
         tenant = self.tenants[number]
-        step = tenant.rolled if stage == ROLLOUT else tenant.explored
-        self.stretches.append(Stretch(number, step, stage, tenant.began[stage], now, tenant.lag))
-        if stage == ROLLOUT:
-            tenant.rolled, tenant.rolls = tenant.rolled + 1, False
-        else:
-            tenant.explored, tenant.explores = tenant.explored + 1, False
+        if stage != SEND or self.priced.sync_ns:
+            self.stretches.append(Stretch(number, tenant.done[stage], stage, tenant.began[stage], self.now_ns, lag))
+        tenant.done[stage] += 1
+        tenant.busy.discard(stage)
 
     # -- starts ------------------------------------------------------------------------------------------------------
 
     def _start_all(self) -> None:
-        spec = self.priced.spec
-        if spec.stages is Stages.TOGETHER and self.holder < 0 and self.line:
+        together = self.priced.spec.stages is Stages.TOGETHER
+        if together and self.holder < 0 and self.line:
             self.holder = self.line.popleft()
         for number, tenant in enumerate(self.tenants):
-            if spec.stages is Stages.TOGETHER and number != self.holder:
-                continue
-            self._start(number, tenant)
+            if not together or number == self.holder:
+                self._start(number, tenant)
         self._train()
 
     def _start(self, number: int, tenant: Tenant) -> None:
-        spec, steps = self.priced.spec, self.priced.spec.steps
-        if spec.explore and not tenant.explores and tenant.explored < steps:
-            i = tenant.explored
-            before = tenant.rolled if spec.explore.when is When.STALE else tenant.synced
-            if before >= i and tenant.rolled >= i:
-                tenant.explores = True
-                self._make(number, EXPLORE, i, spec.explore)
-        if not tenant.rolls and tenant.rolled < steps:
-            i = tenant.rolled
-            if tenant.synced >= i - spec.staleness and (spec.explore is None or tenant.explored > i):
-                tenant.rolls, tenant.lag = True, i - tenant.synced
-                self._make(number, ROLLOUT, i, spec.rollout)
-        if not tenant.trains and tenant.trained < tenant.rolled and tenant.synced == tenant.trained:
-            tenant.trains = True
+        spec, done, busy = self.priced.spec, tenant.done, tenant.busy
+        i = done[EXPLORE]
+        if spec.explore and EXPLORE not in busy and i < spec.steps:
+            before = done[ROLLOUT] if spec.explore.when is When.STALE else done[SEND]
+            if before >= i and done[ROLLOUT] >= i:
+                self._make(number, EXPLORE, spec.explore)
+        i = done[ROLLOUT]
+        fresh = done[SEND] >= i - spec.staleness and (spec.explore is None or done[EXPLORE] > i)
+        if ROLLOUT not in busy and i < spec.steps and fresh:
+            tenant.lag = i - done[SEND]
+            self._make(number, ROLLOUT, spec.rollout)
+        if TRAIN not in busy and done[SEND] == done[TRAIN] < done[ROLLOUT]:
+            busy.add(TRAIN)
             self.updates.append(number)
 
-    def _make(self, number: int, stage: str, step: int, making: Making) -> None:
-        tenant, spec = self.tenants[number], self.priced.spec
+    def _make(self, number: int, stage: str, making: Making) -> None:
+        tenant, step = self.tenants[number], self.tenants[number].done[stage]
         rng = np.random.default_rng((self.seed, MILLION, number, step, stage == EXPLORE))
         shape = (making.samples, making.turns)
-        drawn = rng.lognormal(-(making.spread**2) / 2, making.spread, shape) if making.spread else np.ones(shape)
-        tenant.tokens[stage] = np.maximum(np.round(making.tokens * drawn), 1.0)
+        tenant.tokens[stage] = np.maximum(np.round(making.tokens * _varied(rng, making.spread, shape)), 1.0)
         if stage == ROLLOUT:
-            env = spec.environment
-            wait = rng.lognormal(-(env.spread**2) / 2, env.spread, shape) if env.spread else np.ones(shape)
-            tenant.waits = env.time_ns * wait
-        tenant.left[stage], tenant.began[stage] = making.samples, self.now
+            env = self.priced.spec.environment
+            tenant.waits = env.time_ns * _varied(rng, env.spread, shape)
+        tenant.left[stage], tenant.began[stage] = making.samples, self.now_ns
+        tenant.busy.add(stage)
         self.queues[stage].extend(Sample(number, step, stage, k, 0) for k in range(making.samples))
 
     def _fill(self) -> None:
@@ -280,7 +257,7 @@ class RlLoop:
                 _, _, number = able[0]
                 replica, sample = self.replicas[number], queue.popleft()
                 if number not in touched:
-                    replica.advance(self.now)
+                    replica.advance(self.now_ns)
                     touched.add(number)
                 replica.add(sample, self._steps(sample))
                 if replica.free:
@@ -303,45 +280,48 @@ class RlLoop:
         if self.training >= 0 or not self.updates:
             return
         self.training = self.updates.popleft()
-        takes, switch = self.priced.train_ns, self.priced.spec.train.switch_ns
-        own = self._of_train()
+        takes = self.priced.train_ns
+        if self._set_training(True):
+            takes += self.priced.spec.train.switch_ns
+        else:
+            self.train_ns += takes * self.train_devices
+        self.tenants[self.training].began[TRAIN] = self.now_ns
+        self.later.note(self.now_ns + takes, UPDATE, self.training, rank=RANK[UPDATE])
+
+    def _set_training(self, trains: bool) -> bool:
+        """Whether there are replicas on the devices of updates, which pause for them."""
+        own, switch_ns = self.replicas_on(self.train_group), self.priced.spec.train.switch_ns
         for number in own:
             replica = self.replicas[number]
-            replica.advance(self.now)
-            replica.trains = True
+            replica.advance(self.now_ns)
+            replica.trains = trains
+            if not trains:
+                replica.ready_ns = max(replica.ready_ns, self.now_ns + switch_ns)
             self._plan(number)
-        if not own:
-            self.train_ns += takes * self.train_devices
-            switch = 0
-        self.tenants[self.training].began[TRAIN] = self.now
-        self._push(self.now + takes + switch, UPDATE, (self.training,))
+        return bool(own)
 
-    def _of_train(self) -> list[int]:
-        """Replicas whose devices are also used for training."""
-        return [number for number, replica in enumerate(self.replicas) if replica.group == self.train_group]
+    def _updated(self, number: int) -> None:
+        self._end(number, TRAIN)
+        self.training = -1
+        self._set_training(False)
+        self.tenants[number].began[SEND] = self.now_ns
+        self.later.note(self.now_ns + self.priced.sync_ns, SYNC, number, rank=RANK[SYNC])
 
-    def _updated(self, number: int, now: int) -> None:
-        tenant, priced = self.tenants[number], self.priced
-        self.stretches.append(Stretch(number, tenant.trained, TRAIN, tenant.began[TRAIN], now, 0))
-        tenant.trained, self.training = tenant.trained + 1, -1
-        for one in self._of_train():
-            replica = self.replicas[one]
-            replica.advance(now)
-            replica.trains, replica.ready_ns = False, max(replica.ready_ns, now + priced.spec.train.switch_ns)
-            self._plan(one)
-        self._push(now + priced.sync_ns, SYNC, (number,))
-
-    def _synced(self, number: int, now: int) -> None:
-        tenant, spec = self.tenants[number], self.priced.spec
-        if self.priced.sync_ns:
-            self.stretches.append(Stretch(number, tenant.synced, SEND, now - self.priced.sync_ns, now, 0))
-        tenant.synced, tenant.trains = tenant.synced + 1, False
-        if tenant.synced == spec.steps:
-            tenant.end_ns = now
+    def _synced(self, number: int) -> None:
+        self._end(number, SEND)
+        tenant = self.tenants[number]
+        ended = tenant.done[SEND] == self.priced.spec.steps
+        if ended:
+            tenant.end_ns = self.now_ns
         if self.holder == number:
             self.holder = -1
-            if tenant.synced < spec.steps:
+            if not ended:
                 self.line.append(number)
+
+
+def _varied(rng: np.random.Generator, spread: float, shape: tuple[int, int]) -> F64:
+    """Factors of mean 1; `spread` is the sigma of their logarithm."""
+    return rng.lognormal(-(spread**2) / 2, spread, shape) if spread else np.ones(shape)
 
 
 def replicas_of(group: str, devices: int, making: Making, step_ns: dict[str, F64]) -> list[RolloutReplica]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from etude.kernels.arrays import F64
+
+USES: Final = ("make", "train", "set_up", "idle")
 
 
 class Sample(NamedTuple):
@@ -21,16 +23,6 @@ class Sample(NamedTuple):
     stage: str
     number: int
     turn: int
-
-
-@dataclass(slots=True)
-class DeviceTime:
-    """Device time by use, ns."""
-
-    make: float = 0.0
-    train: float = 0.0
-    set_up: float = 0.0
-    idle: float = 0.0
 
 
 @dataclass(slots=True)
@@ -53,7 +45,8 @@ class RolloutReplica:
     version: int = 0
     steps_made: float = 0.0
     """Steps summed over all samples."""
-    account: DeviceTime = field(default_factory=DeviceTime)
+    used_ns: dict[str, float] = field(default_factory=lambda: dict.fromkeys(USES, 0.0))
+    """Device time by use."""
 
     @property
     def free(self) -> int:
@@ -72,19 +65,14 @@ class RolloutReplica:
 
     def advance(self, now: int) -> None:
         begins = min(max(self.ready_ns, self.at_ns), now)
-        self.account.set_up += (begins - self.at_ns) * self.devices * self.speed * (not self.trains)
-        trained = self.devices * (self.trains and self.speed > 0)
-        self.account.train += (begins - self.at_ns) * trained
         moved = (now - begins) * self.rate()
         self.clock += moved
         self.steps_made += moved * len(self.heap)
-        spent = (now - begins) * self.devices
         if self.trains:
-            self.account.train += (now - begins) * trained
-        elif self.heap:
-            self.account.make += spent * self.speed
+            self.used_ns["train"] += (now - self.at_ns) * self.devices * (self.speed > 0)
         else:
-            self.account.idle += spent * self.speed
+            self.used_ns["set_up"] += (begins - self.at_ns) * self.devices * self.speed
+            self.used_ns["make" if self.heap else "idle"] += (now - begins) * self.devices * self.speed
         self.at_ns = now
 
     def add(self, sample: Sample, steps: float) -> None:

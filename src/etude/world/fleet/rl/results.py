@@ -8,23 +8,20 @@ import numpy as np
 import pyarrow as pa
 
 from etude.world.fleet.rl.loop import EXPLORE, ROLLOUT, TRAIN
-from etude.world.fleet.rl.run import RlRun
+from etude.world.fleet.rl.run import PoolRollouts
 from etude.world.fleet.rl.spec import BORROWED
 
 
-def rl_record(ran: RlRun) -> dict[str, Any]:
+def rl_record(ran: PoolRollouts) -> dict[str, Any]:
     """The record. `useful_s` and the parts of `lost_s` are means over available devices, and add up to `duration_s`."""
-    loop, spec, seconds = ran.loop, ran.spec, ran.seconds
-    made = sum(replica.account.make for replica in loop.replicas)
-    train = sum(replica.account.train for replica in loop.replicas) + loop.train_ns
-    set_up = sum(replica.account.set_up for replica in loop.replicas)
-    only = 0.0 if loop._of_train() else loop.train_devices * seconds * 1e9 - loop.train_ns
-    idle = sum(replica.account.idle for replica in loop.replicas) + ran.left_over_ns + only
-    steps = sum(replica.steps_made for replica in loop.replicas)
-    redone = made * loop.lost_steps / steps if steps else 0.0
-    parts = {"useful": made - redone + train, "redone": redone, "set_up": set_up, "idle": idle}
+    loop, spec, seconds = ran.loop, ran.loop.priced.spec, ran.loop.end_ns / 1e9
+    used, alone = loop.device_ns(), not loop.replicas_on(loop.train_group)
+    only = loop.train_devices * seconds * 1e9 - loop.train_ns if alone else 0.0
+    idle = used["idle"] + ran.left_over_ns + only
+    useful = used["make"] - used["redone"] + used["train"]
+    parts = {"useful": useful, "redone": used["redone"], "set_up": used["set_up"], "idle": idle}
     lent = sum(
-        one.account.make + one.account.idle + one.account.set_up for one in loop.replicas if one.group == BORROWED
+        sum(one.used_ns[use] for use in ("make", "idle", "set_up")) for one in loop.replicas if one.group == BORROWED
     )
     there = ran.there_ns + lent
     part = {name: seconds * value / there if there else 0.0 for name, value in parts.items()}
@@ -38,11 +35,11 @@ def rl_record(ran: RlRun) -> dict[str, Any]:
         "useful_s": part["useful"],
         "useful_fraction": part["useful"] / seconds,
         "goodput_tokens_per_s": tokens / seconds,
-        "interruptions": ran.interruptions,
+        "interruptions": ran.taken,
         "lost_s": {"detect": 0.0, "restart": part["set_up"], "redo": part["redone"], "checkpoint": 0.0,
                    "degraded": 0.0, "idle": part["idle"]},
         "device_s": {name: value / 1e9 for name, value in parts.items()}
-        | {"make": made / 1e9, "train": train / 1e9, "lent": lent / 1e9, "there": there / 1e9},
+        | {"make": used["make"] / 1e9, "train": used["train"] / 1e9, "lent": lent / 1e9, "there": there / 1e9},
         "utilisation": part["useful"] / seconds,
         "updates": updates,
         "updates_per_h": updates / seconds * 3600,
@@ -61,9 +58,9 @@ def rl_record(ran: RlRun) -> dict[str, Any]:
         "sync_bytes": loop.priced.sync_bytes,
         "receivers": loop.priced.receivers,
         "weights_bytes": loop.priced.weights_bytes,
-        "devices": sum(replica.devices for replica in loop.replicas) + (0 if loop._of_train() else loop.train_devices),
+        "devices": sum(replica.devices for replica in loop.replicas) + loop.train_devices * alone,
         "energy_j": None,
-        "cost": ran.cost,
+        "cost": ran.paid or None,
         **ran.beside,
         "jobs": [
             {"name": f"tenant {k}", "end_s": tenant.end_ns / 1e9, "steps": spec.steps}
@@ -72,7 +69,7 @@ def rl_record(ran: RlRun) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def rl_tables(ran: RlRun, record: dict[str, Any]) -> dict[str, pa.Table]:
+def rl_tables(ran: PoolRollouts, record: dict[str, Any]) -> dict[str, pa.Table]:
     loop = ran.loop
     columns = list(zip(*loop.stretches, strict=True))
     tenant, step, stage, start, end, lag = columns

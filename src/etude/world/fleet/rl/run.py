@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from etude.base.errors import UsageError
+from etude.world.clock import NEVER, DiscreteEntity, run_alone
 from etude.world.fleet.rl.costs import priced
 from etude.world.fleet.rl.loop import RlLoop, replicas_of
 from etude.world.fleet.rl.replicas import RolloutReplica
@@ -14,23 +13,6 @@ from etude.world.fleet.rl.spec import BORROWED, Making, RlSpec
 from etude.world.fleet.sharing.cluster import Cluster
 from etude.world.fleet.sharing.gangs import SharingTimes
 from etude.world.fleet.sharing.supply import Supply
-
-
-@dataclass(slots=True, eq=False)
-class RlRun:
-    spec: RlSpec
-    loop: RlLoop
-    seconds: float
-    there_ns: float
-    """Device time of all nodes that it uses, ns."""
-    left_over_ns: float
-    """Device time of devices without a replica, ns."""
-    cost: float | None
-    interruptions: int
-    """Number of times that a node was reclaimed."""
-    notes: tuple[str, ...] = ()
-    beside: dict[str, Any] = field(default_factory=dict)
-    """Further results: those of streams in the pool."""
 
 
 def makings(spec: RlSpec) -> list[Making]:
@@ -62,114 +44,89 @@ def loop_of(cluster: Cluster, spec: RlSpec, where: str, *, seed: int = 0, borrow
     return RlLoop(costs, replicas, spec.train.nodes, int(cluster.gpus[trains].sum()), seed)
 
 
-class PoolNodes:
-    """Nodes of a pool that come and go during a loop."""
+class PoolRollouts(DiscreteEntity):
+    """Post-training on nodes of a pool that come and go. At an instant, its own work comes first."""
+
+    name = "rl"
 
     def __init__(self, cluster: Cluster, loop: RlLoop, seed: int) -> None:
         self.cluster, self.loop, self.supply = cluster, loop, Supply(cluster, seed)
-        self.used = {replica.group for replica in loop.replicas if replica.group != BORROWED} | {loop.train_group}
-        self.devices = {name: int(cluster.gpus[cluster.nodes_of(name)].sum()) for name in self.used}
-        self.up_since = dict.fromkeys(range(len(cluster)), 0)
-        self.there_ns, self.left_over_ns, self.paid, self.taken = 0.0, 0.0, 0.0, 0
-        self.at_ns = 0
+        used = {replica.group for replica in loop.replicas if replica.group != BORROWED} | {loop.train_group}
+        nodes = {name: cluster.nodes_of(name).tolist() for name in sorted(used)}
+        self.group_of = {node: name for name, own in nodes.items() for node in own}
+        """Group of each node that it uses."""
+        self.devices = {name: int(cluster.gpus[own].sum()) for name, own in nodes.items()}
+        self.up_since = dict.fromkeys(sorted(self.group_of), 0)
+        self.there_ns, self.left_over_ns, self.at_ns = 0.0, 0.0, 0
+        """Device time of all nodes that it uses, and of devices without a replica, up to a moment."""
+        self.paid, self.taken = 0.0, 0
+        """Dollars; number of times that a node was reclaimed."""
+        self.beside: dict[str, Any] = {}
+        """Further results: those of streams in the pool."""
         for node in self.supply.away:
-            self._gone(node, 0)
-        for name in self.used:
-            self._match(name, 0)
+            self._change(node, False, 0)
+        for name in self.devices:
+            loop.run_on(name, self.devices[name], 0)
 
-    def _name(self, node: int) -> str:
-        return self.cluster.groups[int(self.cluster.group[node])].name
+    def due_ns(self) -> int:
+        return NEVER if self.loop.done else min(self.loop.due_ns(), self.supply.next_ns())
+
+    def instant(self, now: int) -> None:
+        """After what the loop does, nodes come and go; their groups pause to regroup."""
+        self.loop.advance(now)
+        if self.supply.next_ns() > now or self.loop.done:
+            return
+        self.count(now)
+        changes = [(node, there) for node, there in self.supply.due(now) if node in self.group_of]
+        for node, there in changes:
+            self._change(node, there, now)
+            self.taken += not there
+        for name in sorted({self.group_of[node] for node, _ in changes}):
+            self.loop.run_on(name, self.devices[name], now)
+            self.loop.stand(name, now, self.loop.priced.spec.regroup_ns)
 
     def count(self, now: int) -> None:
         """Counts device time until now, and the part of it without a replica."""
-        for name in self.used:
-            had = sum(r.devices for r in self.loop.replicas if r.group == name and r.speed > 0)
-            if name == self.loop.train_group and not self._mine(name):
-                had = self.devices[name]
-            self.there_ns += (now - self.at_ns) * self.devices[name]
-            self.left_over_ns += (now - self.at_ns) * (self.devices[name] - had)
+        for name, devices in self.devices.items():
+            mine = self.loop.replicas_on(name)
+            had = sum(self.loop.replicas[k].devices for k in mine if self.loop.replicas[k].speed > 0)
+            if name == self.loop.train_group and not mine:
+                had = devices
+            self.there_ns += (now - self.at_ns) * devices
+            self.left_over_ns += (now - self.at_ns) * (devices - had)
         self.at_ns = now
 
-    def _mine(self, name: str) -> list[int]:
-        return [number for number, replica in enumerate(self.loop.replicas) if replica.group == name]
-
-    def _gone(self, node: int, now: int) -> None:
-        if self._name(node) in self.used:
-            self.devices[self._name(node)] -= int(self.cluster.gpus[node])
-        self._pay(node, now)
-        del self.up_since[node]
+    def _change(self, node: int, there: bool, now: int) -> None:
+        if node not in self.group_of:
+            return
+        self.devices[self.group_of[node]] += int(self.cluster.gpus[node]) * (1 if there else -1)
+        if there:
+            self.up_since[node] = now
+        else:
+            self._pay(node, now)
+            del self.up_since[node]
 
     def _pay(self, node: int, now: int) -> None:
-        if self._name(node) in self.used:
-            prices = self.supply.prices[int(self.cluster.group[node])]
-            self.paid += prices.paid(self.up_since[node], now) * int(self.cluster.gpus[node])
+        prices = self.supply.prices[int(self.cluster.group[node])]
+        self.paid += prices.paid(self.up_since[node], now) * int(self.cluster.gpus[node])
 
-    def _match(self, name: str, now: int) -> None:
-        """Runs as many replicas as fit the available devices of a group."""
-        mine = self._mine(name)
-        fit = self.devices[name] // self.loop.replicas[mine[0]].devices if mine else 0
-        for k, number in enumerate(mine):
-            wanted = 1.0 if k < fit else 0.0
-            if self.loop.replicas[number].speed != wanted:
-                self.loop.set_speed(number, wanted, now)
-
-    def turn(self) -> None:
-        """Handles the nodes that come and go at the next instant; their groups pause to regroup."""
-        now = self.supply.next_ns
-        assert now is not None
-        self.loop.advance(now + 1)
-        if self.loop.done:
-            return
+    def finish(self) -> PoolRollouts:
+        """The end: the time of all devices is counted, and paid."""
+        now = self.loop.end_ns
+        for replica in self.loop.replicas:
+            replica.advance(max(now, replica.at_ns))
         self.count(now)
-        changed = set[str]()
-        while self.supply.next_ns == now:
-            _, node, there = self.supply.pop()
-            if self._name(node) in self.used:
-                changed.add(self._name(node))
-                self.taken += not there
-            if there:
-                self.up_since[node] = now
-                if self._name(node) in self.used:
-                    self.devices[self._name(node)] += int(self.cluster.gpus[node])
-            else:
-                self._gone(node, now)
-        for name in sorted(changed):
-            self._match(name, now)
-            self.loop.stand(name, now, self.loop.priced.spec.regroup_ns)
-
-    def close(self, now: int) -> None:
-        self.count(now)
-        for node in list(self.up_since):
+        for node in self.up_since:
             self._pay(node, now)
+        return self
 
 
-def run_rl(
-    cluster: Cluster, spec: RlSpec, where: str, *, seed: int = 0, horizon_ns: int = 0,
-    loop: RlLoop | None = None, step: Callable[[], None] | None = None,
-) -> RlRun:  # fmt: skip
-    loop = loop or loop_of(cluster, spec, where, seed=seed)
-    nodes = PoolNodes(cluster, loop, seed)
-    while not loop.done:
-        turn, own = nodes.supply.next_ns, loop.next_ns
-        if turn is None and own is None:
-            raise UsageError(
-                "no devices are left for its samples", where=where, hint="use nodes that are not reclaimed"
-            )
-        end = SharingTimes(horizon_ns=horizon_ns).end_ns(0, nodes.supply)
-        if min(one for one in (turn, own) if one is not None) > end:
-            raise UsageError(f"is not done after {end / 1e9:,.0f} s", where=where, hint="use a longer horizon")
-        if turn is None:
-            loop.finish()
-        else:
-            nodes.turn()
-    return ended(spec, loop, nodes)
-
-
-def ended(spec: RlSpec, loop: RlLoop, nodes: PoolNodes) -> RlRun:
-    now = max(tenant.end_ns for tenant in loop.tenants)
-    for replica in loop.replicas:
-        replica.advance(max(now, replica.at_ns))
-    nodes.close(now)
-    return RlRun(
-        spec, loop, now / 1e9, nodes.there_ns, nodes.left_over_ns, nodes.paid or None, nodes.taken, loop.priced.notes
-    )
+def run_rl(cluster: Cluster, spec: RlSpec, where: str, *, seed: int = 0, horizon_ns: int = 0) -> PoolRollouts:
+    its = PoolRollouts(cluster, loop_of(cluster, spec, where, seed=seed), seed)
+    end = SharingTimes(horizon_ns=horizon_ns).end_ns(0, its.supply)
+    run_alone(its, end)
+    if not its.loop.done and its.due_ns() == NEVER:
+        raise UsageError("no devices are left for its samples", where=where, hint="use nodes that are not reclaimed")
+    if not its.loop.done:
+        raise UsageError(f"is not done after {end / 1e9:,.0f} s", where=where, hint="use a longer horizon")
+    return its.finish()

@@ -1,60 +1,21 @@
-"""Tasks that share one backbone, on one device.
-
-system: dgx-a100
-backbone: vit-l16
-tasks: 13              # or a list: [{name: a, weight: 3, rate: 50}, {name: b, rate: 50}]
-extension: 8MB         # memory of a task beyond the backbone
-extension_time: 0.1ms  # of the whole device, for each task that has requests in a batch
-load: 0.8              # of the backbone in the largest batch, as many requests for each; or a rate for each task
-batch: 8               # largest batch: 1, 2, 4, ... up to it are predicted
-count: 5000            # total number of requests
-memory: 16GB           # for weights; else that of the device
-policy: shared         # partition, colocate, shared
-"""
+"""Tasks that share one backbone, on one device."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from os import PathLike
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure, read, read_mapping, usage_errors
 from etude.kernels.arrays import I64
+from etude.world.clock import run_alone
 from etude.world.fleet.contract import contract, flat
 from etude.world.fleet.services.costs import forward_costs
-from etude.world.fleet.services.loop import Taken, drawn, in_turns, largest
-
-POLICIES: Final = ("partition", "colocate", "shared")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackboneTask:
-    name: str = figure("text", "name of the task; else its number", "")
-    weight: float = figure("number", "its share of the backbone while all wait, or of a partition", 1.0)
-    rate: float = figure("number", "requests per second, Poisson", 0.0, zero=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backbone:
-    system: str = figure("text", "system whose device they share")
-    backbone: str = figure("text", "model that all tasks share")
-    tasks: Any = figure("one", "number of tasks, or a list of them", None)
-    extension_bytes: int = figure("bytes", "memory of a task beyond the backbone", 8_000_000)
-    extension_time_ns: int = figure("time", "time for each task in a batch, on the whole device", 100_000, zero=True)
-    load: float = figure("number", "load of the backbone in the largest batch, with equal rates", 0.0, zero=True)
-    batch: int = figure("count", "largest batch", 8)
-    count: int = figure("count", "total number of requests", 5000)
-    memory_bytes: int = figure("bytes", "memory for weights; 0: that of the device", 0, zero=True)
-    policy: str = figure("text", "partition, colocate, shared", "shared")
-
-    @property
-    def sizes(self) -> list[int]:
-        """Batch sizes: powers of two."""
-        return [1 << k for k in range(self.batch.bit_length())]
+from etude.world.fleet.services.loop import Act, DeviceTurns, Queues, Taken, drawn, largest, oldest, take
+from etude.world.fleet.services.results import batches, request_columns, spread
+from etude.world.fleet.services.spec import Backbone, BackboneTask
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,31 +39,6 @@ class Hosted:
     @property
     def fit(self) -> int:
         return fitting_tasks(self.spec.policy, self.memory_bytes, self.weight_bytes, self.spec.extension_bytes)
-
-
-def read_backbone(path: str | PathLike[str], policy: str = "") -> tuple[Backbone, list[BackboneTask]]:
-    """Reads a file; `policy` overrides its value. Raises UsageError."""
-    where = str(path)
-    with usage_errors():
-        spec = read(Backbone, read_mapping(path), where)
-        given = spec.tasks
-        if isinstance(given, int) and not isinstance(given, bool) and given > 0:
-            given = [{} for _ in range(given)]
-        if not isinstance(given, list) or not given:
-            raise UsageError("tasks: give a number or a list", where=where, hint="tasks: 13")
-        found = [read(BackboneTask, one, f"{where}: tasks[{k}]") for k, one in enumerate(given)]
-    spec = replace(spec, policy=policy or spec.policy)
-    if spec.policy not in POLICIES:
-        raise UsageError(f"unknown policy `{spec.policy}`", where=where, hint=f"known: {', '.join(POLICIES)}")
-    found = [replace(one, name=one.name or str(k)) for k, one in enumerate(found)]
-    if len({one.name for one in found}) < len(found):
-        raise UsageError("two tasks have the same name", where=where, hint="name: second")
-    rates = [one.rate > 0 for one in found]
-    if any(rates) if spec.load else not all(rates):
-        raise UsageError("either load, or a rate for each task", where=where, hint="load: 0.8")
-    if spec.batch & (spec.batch - 1):
-        raise UsageError(f"batch: {spec.batch} is not a power of two", where=where, hint="batch: 8")
-    return spec, found
 
 
 def fitting_tasks(policy: str, memory: int, weights: int, extension: int) -> int:
@@ -138,19 +74,30 @@ def run_backbone(
     weights: int = 0, memory: int = 0,
 ) -> Hosted:  # fmt: skip
     """Serves all requests; `costs`: ns by share of the device, then by batch size."""
-    if spec.policy == "partition":
-        start, end, batches, busy = _in_slices(spec, tasks, costs, task, arrival_ns)
-    else:
-        fair = Fair([one.weight for one in tasks])
-        of, whole, extra = task.tolist(), costs[1.0], spec.extension_time_ns
+    apart = spec.policy == "partition"
+    start, end, made, busy = np.zeros_like(arrival_ns), np.zeros_like(arrival_ns), 0, 0.0
+    for k, share in enumerate(_shares(tasks) if apart else [1.0]):
+        mine = np.flatnonzero(task == k) if apart else np.arange(len(task))
+        act = _act(spec, tasks, task[mine], costs[share], round(spec.extension_time_ns / share))
+        device = run_alone(DeviceTurns(len(tasks), task[mine], arrival_ns[mine], act))
+        start[mine], end[mine] = device.start_ns, device.end_ns
+        made, busy = made + device.batches, busy + share * device.busy_ns
+    return Hosted(spec, tasks, costs[1.0], weights, memory, task, arrival_ns, start, end, made, round(busy))
 
-        def act(queues: list[list[int]], now: int) -> Taken:
-            batch = (fair.batch if spec.policy == "shared" else _own)(queues, spec.sizes)
-            different = len({of[r] for r in batch})
-            return batch, int(whole[spec.sizes.index(len(batch))]) + extra * different, 0
 
-        start, end, _, batches, busy = in_turns(task, arrival_ns, len(tasks), act)
-    return Hosted(spec, tasks, costs[1.0], weights, memory, task, arrival_ns, start, end, batches, busy)
+def _act(spec: Backbone, tasks: list[BackboneTask], task: I64, cost: I64, extra_ns: int) -> Act:
+    """Batches of a device: over all tasks if they share the backbone, else as many of the same task as fit."""
+    fair, sizes = Fair([one.weight for one in tasks]), spec.sizes
+
+    def act(queues: Queues, now: int) -> Taken:
+        if spec.policy == "shared":
+            batch = fair.batch(queues, sizes)
+        else:
+            k = oldest(queues)
+            batch = take(queues, k, sizes[largest(sizes, len(queues[k]))])
+        return batch, int(cost[sizes.index(len(batch))]) + extra_ns * len(np.unique(task[batch])), 0
+
+    return act
 
 
 class Fair:
@@ -163,7 +110,7 @@ class Fair:
         self.waits = [False] * len(weights)
         self.last = 0.0
 
-    def batch(self, queues: list[list[int]], sizes: list[int]) -> list[int]:
+    def batch(self, queues: Queues, sizes: list[int]) -> list[int]:
         """Takes the next batch out of the queues, request by request over all tasks."""
         for k, queue in enumerate(queues):
             if queue and not self.waits[k]:
@@ -172,7 +119,7 @@ class Fair:
         size = sizes[largest(sizes, sum(len(queue) for queue in queues))]
         return [self._next(queues) for _ in range(size)]
 
-    def _next(self, queues: list[list[int]]) -> int:
+    def _next(self, queues: Queues) -> int:
         k = min((self.tags[k], queue[0], k) for k, queue in enumerate(queues) if queue)[2]
         self.last = self.tags[k]
         self.tags[k] += 1 / self.weights[k]
@@ -180,37 +127,9 @@ class Fair:
         return queues[k].pop(0)
 
 
-def _own(queues: list[list[int]], sizes: list[int]) -> list[int]:
-    """Takes the request that has waited longest, and as many of the same task as fit."""
-    k = min((queue[0], k) for k, queue in enumerate(queues) if queue)[1]
-    size = sizes[largest(sizes, len(queues[k]))]
-    taken, queues[k] = queues[k][:size], queues[k][size:]
-    return taken
-
-
 def _shares(tasks: list[BackboneTask]) -> list[float]:
     whole = sum(one.weight for one in tasks)
     return [one.weight / whole for one in tasks]
-
-
-def _in_slices(
-    spec: Backbone, tasks: list[BackboneTask], costs: dict[float, I64], task: I64, arrival_ns: I64
-) -> tuple[I64, I64, int, int]:
-    """Serves each task alone on its slice of the device. Returns starts, ends, number of batches, and busy time."""
-    start, end = np.zeros_like(arrival_ns), np.zeros_like(arrival_ns)
-    batches, busy = 0, 0.0
-    for k, share in enumerate(_shares(tasks)):
-        mine = np.flatnonzero(task == k)
-        cost, extra = costs[share], round(spec.extension_time_ns / share)
-
-        def act(queues: list[list[int]], now: int, cost: I64 = cost, extra: int = extra) -> Taken:
-            j = largest(spec.sizes, len(queues[0]))
-            batch, queues[0] = queues[0][: spec.sizes[j]], queues[0][spec.sizes[j] :]
-            return batch, int(cost[j]) + extra, 0
-
-        start[mine], end[mine], _, more, used = in_turns(np.zeros_like(mine), arrival_ns[mine], 1, act)
-        batches, busy = batches + more, busy + share * used
-    return start, end, batches, round(busy)
 
 
 def _weight_bytes(model: str) -> int:
@@ -224,8 +143,6 @@ def _weight_bytes(model: str) -> int:
 
 def backbone_record(found: Hosted) -> dict[str, Any]:
     """The record that `etude fleet --json` prints."""
-    from etude.world.fleet.services.results import spread
-
     spec, latency = found.spec, found.end_ns - found.arrival_ns
     whole = int(found.end_ns.max())
     rows = []
@@ -247,8 +164,6 @@ def backbone_record(found: Hosted) -> dict[str, Any]:
 
 def backbone_tables(found: Hosted, record: dict[str, Any]) -> dict[str, pa.Table]:
     """Tables of requests, batches (`states`) and tasks. Batches that tasks share have the name of the backbone."""
-    from etude.world.fleet.services.results import batches, request_columns
-
     names = pa.array([*(one.name for one in found.tasks), found.spec.backbone], pa.string())
     shared = found.spec.policy == "shared"
     of = np.full_like(found.task, len(found.tasks)) if shared else found.task

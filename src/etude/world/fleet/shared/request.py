@@ -241,7 +241,7 @@ def _post_trained(pool: Any, given: ShareInputs) -> SharedFleet:
         pool.cluster, spec, pool.streams, borrow, where, seed=given.seed, horizon_ns=pool.times.horizon_ns
     )
     record = rl_record(found)
-    return SharedFleet("rl", record, rl_tables(found, record) | more, given.asked.given, tuple(found.notes))
+    return SharedFleet("rl", record, rl_tables(found, record) | more, given.asked.given, found.loop.priced.notes)
 
 
 # -- what shares a device, or nodes, by a file -------------------------------------------------------------------------

@@ -7,8 +7,8 @@ then jobs arrive, then nodes come and go, then devices are distributed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from math import ceil
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.kernels.arrays import F64, I64
+from etude.world.clock import NEVER, DiscreteEntity, run_alone
 from etude.world.fleet.sharing.cluster import WHOLE, Cluster
 from etude.world.fleet.sharing.gangs import UNKNOWN, Shared, SharingTimes, nothing_yet
 from etude.world.fleet.sharing.jobs import Jobs, pairs_of
@@ -93,27 +94,29 @@ def _dealt(view: ElasticView, order: list[int], out: F64, free: F64) -> F64:
     group = dict[int, int]()
     for job in order:
         least = int(view.sizes[job].devices[0])
-        had = int(np.argmax(view.held[job])) if view.held[job].any() else -1
-        fits = [k for k in range(len(free)) if free[k] >= least and view.rates[job, k] > 0]
-        if not fits:
-            continue
-        k = had if had in fits else max(fits, key=lambda k: (_reach(view, job, k, float(free[k])), -k))
-        size[job], group[job] = 0, k
-        out[job, k] = least
-        free[k] -= least
+        speeds = [_reach(view, job, k, float(free[k])) for k in range(len(free))]
+        k = _group(view, job, least, free, speeds)
+        if k >= 0:
+            size[job], group[job] = 0, k
+            out[job, k] = least
+            free[k] -= least
     while size:
-        best, whom = 0.0, -1
-        for job, at in size.items():
-            gain = _gain(view, job, at, group[job], free)
-            if gain > best:
-                best, whom = gain, job
-        if whom < 0:
+        gains = {job: _gain(view, job, at, group[job], free) for job, at in size.items()}
+        whom = max(gains, key=gains.__getitem__)
+        if gains[whom] <= 0:
             break
         its, k = view.sizes[whom].devices, group[whom]
         free[k] -= its[size[whom] + 1] - its[size[whom]]
         size[whom] += 1
         out[whom, k] = its[size[whom]]
     return out
+
+
+def _group(view: ElasticView, job: int, devices: float, free: F64, speeds: Sequence[float]) -> int:
+    """The group with room for a job: the one that it has, else the one where it is fastest; -1: none has."""
+    fits = [k for k in range(len(free)) if free[k] >= devices and view.rates[job, k] > 0]
+    had = int(np.argmax(view.held[job])) if view.held[job].any() else -1
+    return had if had in fits else max(fits, key=lambda k: (speeds[k], -k), default=-1)
 
 
 def _reach(view: ElasticView, job: int, k: int, free: float) -> float:
@@ -144,10 +147,8 @@ def harvest(view: ElasticView) -> F64:
     stays = ~view.spot if (~view.spot).any() else np.ones_like(view.spot)
     firm = np.flatnonzero(~view.harvest)
     for job in sorted(firm.tolist(), key=lambda job: (not view.held[job].any(), job)):
-        had = int(np.argmax(view.held[job])) if view.held[job].any() else -1
-        fits = [k for k in range(len(free)) if stays[k] and free[k] >= view.gpus[job] and view.rates[job, k] > 0]
-        if fits:
-            k = had if had in fits else max(fits, key=lambda k: (view.rates[job, k], -k))
+        k = _group(view, job, view.gpus[job], np.where(stays, free, -1.0), view.rates[job])
+        if k >= 0:
             out[job, k] = view.gpus[job]
             free[k] -= view.gpus[job]
     return _dealt(view, np.flatnonzero(view.harvest).tolist(), out, free)
@@ -166,80 +167,77 @@ def gavel(view: ElasticView) -> F64:
 
 
 ELASTIC: Final[dict[str, tuple[Allocate, bool]]] = {
-    "elastic": (elastic, True), "harvest": (harvest, True), "fair": (fair, False), "gavel": (gavel, False),
-}  # fmt: skip
+    "elastic": (elastic, True),
+    "harvest": (harvest, True),
+    "fair": (fair, False),
+    "gavel": (gavel, False),
+}
 """Policies by name, and whether they distribute whole devices."""
 
 
-# -- the loop ----------------------------------------------------------------------------------------------------------
+# -- on the clock ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class ElasticLoop:
-    cluster: Cluster
-    jobs: Jobs
-    allocate: Allocate
-    whole: bool
-    times: SharingTimes
-    supply: Supply
-    out: Shared
-    capacity: F64 = field(init=False)
-    rates: F64 = field(init=False)
-    sizes: list[Sizes] = field(init=False)
-    left: F64 = field(init=False)
-    """Remaining work of each job, ns on `gpus` devices."""
-    since: F64 = field(init=False)
-    """Time from which a running job does work."""
-    held: F64 = field(init=False)
-    active: list[int] = field(default_factory=list)
-    now: float = 0.0
-    spent: F64 = field(init=False)
+class ElasticJobs(DiscreteEntity):
+    name = "jobs"
 
-    def __post_init__(self) -> None:
-        jobs, groups = self.jobs, len(self.cluster.groups)
-        if (jobs.gpu_milli < WHOLE).any() or (jobs.gpus == 0).any():
-            job = int(np.flatnonzero((jobs.gpu_milli < WHOLE) | (jobs.gpus == 0))[0])
-            raise UsageError("requests a part of a device, or no device", where=f"job `{jobs.name[job]}`",
-                             hint="--policy fifo, backfill, las, ...")  # fmt: skip
+    def __init__(self, cluster: Cluster, jobs: Jobs, policy: str, times: SharingTimes, out: Shared, seed: int) -> None:
+        self.allocate, self.whole = ELASTIC[policy]
+        self.cluster, self.jobs, self.times, self.out = cluster, jobs, times, out
+        self._check()
+        groups = range(len(cluster.groups))
+        self.supply = Supply(cluster, seed)
+        self.capacity = np.array([float(cluster.gpus[cluster.group == k].sum()) for k in groups])
+        for node in self.supply.away:
+            self.capacity[cluster.group[node]] -= cluster.gpus[node]
+        self.rates, self.sizes = rates_of(jobs, cluster), [sizes_of(jobs, job) for job in range(len(jobs))]
+        self.left = jobs.work_ns.astype(np.float64)
+        """Remaining work of each job, ns on `gpus` devices."""
+        self.since, self.held = np.zeros(len(jobs)), np.zeros((len(jobs), len(groups)))
+        """Time from which a running job does work; devices that it has of each group."""
+        self.coming, self.active = sorted(set(range(len(jobs))) - set(out.refused), reverse=True), list[int]()
+        self.first_ns = int(jobs.arrival_ns.min())
+        self.now, self.spent = float(self.first_ns), np.zeros(len(groups))
+        self.then = self._next()
+
+    def _check(self) -> None:
+        jobs = self.jobs
+        parts = np.flatnonzero((jobs.gpu_milli < WHOLE) | (jobs.gpus == 0))
+        if len(parts):
+            raise UsageError(
+                "requests a part of a device, or no device",
+                where=f"job `{jobs.name[parts[0]]}`",
+                hint="--policy fifo, backfill, las, ...",
+            )
         if not self.whole and any(jobs.speed):
             raise UsageError("speeds by size need whole devices", hint="--policy elastic or harvest")
-        self.capacity = np.array([float(self.cluster.gpus[self.cluster.group == k].sum()) for k in range(groups)])
-        for node in self.supply.away:
-            self.capacity[self.cluster.group[node]] -= self.cluster.gpus[node]
-        self.rates = rates_of(jobs, self.cluster)
-        self.sizes = [sizes_of(jobs, job) for job in range(len(jobs))]
-        self.left = jobs.work_ns.astype(np.float64)
-        self.since, self.held = np.zeros(len(jobs)), np.zeros((len(jobs), groups))
-        self.now, self.spent = float(jobs.arrival_ns.min()), np.zeros(groups)
 
-    def run(self) -> Shared:
-        gone = set(self.out.refused)
-        end = self.times.end_ns(int(self.now), self.supply)
-        coming = [job for job in range(len(self.jobs)) if job not in gone][::-1]
-        while coming or self.active:
-            then = self._next(coming)
-            if then is None or then > end:
-                break
-            self._pass(then)
-            ended = [job for job in self.active if self.left[job] <= 0.5]
-            for job in ended:
-                self.out.end_ns[job] = round(self.now)
-                self.held[job] = 0
-                self.active.remove(job)
-            while coming and self.jobs.arrival_ns[coming[-1]] <= self.now:
-                self.active.append(coming.pop())
-            taken = np.zeros(len(self.capacity))
-            while self.supply.next_ns is not None and self.supply.next_ns <= self.now:
-                _, node, there = self.supply.pop()
-                k = int(self.cluster.group[node])
-                self.capacity[k] += self.cluster.gpus[node] * (1 if there else -1)
-                taken[k] += 0 if there else self.cluster.gpus[node]
-            self._deal(taken)
-        self.out.stuck = len(self.active) + len(coming)
-        first = int(self.jobs.arrival_ns.min())
-        for k, group in enumerate(self.cluster.groups):
+    def due_ns(self) -> int:
+        return min(ceil(self.then), NEVER)
+
+    def instant(self, now: int) -> None:
+        self._pass(self.then)
+        for job in [job for job in self.active if self.left[job] <= 0.5]:
+            self.out.end_ns[job] = round(self.now)
+            self.held[job] = 0
+            self.active.remove(job)
+        while self.coming and self.jobs.arrival_ns[self.coming[-1]] <= self.now:
+            self.active.append(self.coming.pop())
+        taken = np.zeros(len(self.capacity))
+        for node, there in self.supply.due(self.now):
+            k = int(self.cluster.group[node])
+            self.capacity[k] += self.cluster.gpus[node] * (1 if there else -1)
+            taken[k] += 0 if there else self.cluster.gpus[node]
+        self._deal(taken)
+        self.then = self._next()
+
+    def finish(self) -> Shared:
+        """The end: jobs that run have not ended, and idle devices are paid for too."""
+        cluster = self.cluster
+        self.out.stuck = len(self.active) + len(self.coming)
+        for k, group in enumerate(cluster.groups):
             if not group.spot:
-                held = self.cluster.gpus[self.cluster.group == k] @ self.cluster.present_ns(k, first, round(self.now))
+                held = cluster.gpus[cluster.group == k] @ cluster.present_ns(k, self.first_ns, round(self.now))
                 self.out.idle_cost += float(group.price * float(held) / 3.6e12 - self.spent[k])
         return self.out
 
@@ -252,15 +250,18 @@ class ElasticLoop:
         its, k = self.sizes[job], int(np.argmax(held))
         return float(its.speed[its.devices == held[k]][0] * self.rates[job, k])
 
-    def _next(self, coming: list[int]) -> float | None:
-        found = [float(self.jobs.arrival_ns[coming[-1]])] if coming else []
+    def _next(self) -> float:
+        """When a job ends or arrives, or a node comes or goes; NEVER after the last job."""
+        if not self.coming and not self.active:
+            return NEVER
+        found = [float(self.supply.next_ns())]
+        if self.coming:
+            found.append(float(self.jobs.arrival_ns[self.coming[-1]]))
         for job in self.active:
             speed = self._speed(job)
             if speed > 0:
                 found.append(max(self.since[job], self.now) + self.left[job] / speed)
-        if self.supply.next_ns is not None:
-            found.append(float(self.supply.next_ns))
-        return min(found, default=None)
+        return min(found)
 
     def _pass(self, then: float) -> None:
         """Advances the time: work is done, start-ups continue, devices are paid for."""
@@ -315,17 +316,11 @@ class ElasticLoop:
                 out.service_ns[job] -= lost
         again = out.start_ns[job] != UNKNOWN
         moves = again and before.any() and int(np.argmax(before)) != int(np.argmax(after))
-        self.since[job] = self.now + (
-            (times.switch_ns if again else 0)
-            + (times.start_ns if not again else 0)
-            + (times.migrate_ns if moves else 0)
-        )
+        self.since[job] = self.now + (times.switch_ns if again else times.start_ns) + (times.migrate_ns if moves else 0)
 
 
 def run_elastic(
     cluster: Cluster, jobs: Jobs, policy: str, refused: list[int], *, times: SharingTimes, seed: int = 0
 ) -> Shared:
-    allocate, whole = ELASTIC[policy]
-    return ElasticLoop(
-        cluster, jobs, allocate, whole, times, Supply(cluster, seed), nothing_yet(cluster, jobs, refused)
-    ).run()
+    its = ElasticJobs(cluster, jobs, policy, times, nothing_yet(cluster, jobs, refused), seed)
+    return run_alone(its, times.end_ns(its.first_ns, its.supply)).finish()

@@ -7,9 +7,12 @@ pays for its share over time, at the mean price of a device; what no job holds i
 
 from __future__ import annotations
 
+from math import ceil
+
 import numpy as np
 
 from etude.kernels.arrays import F64
+from etude.world.clock import NEVER, DiscreteEntity, run_alone
 from etude.world.fleet.sharing.cluster import Cluster
 from etude.world.fleet.sharing.gangs import Shared, nothing_yet
 from etude.world.fleet.sharing.jobs import Jobs
@@ -34,43 +37,55 @@ def shares(wanted: F64, weight: F64, capacity: float) -> F64:
     return out
 
 
+class FairJobs(DiscreteEntity):
+    """Jobs with all devices as one pool."""
+
+    name = "jobs"
+
+    def __init__(self, cluster: Cluster, jobs: Jobs, out: Shared) -> None:
+        self.jobs, self.out, self.capacity, self.wanted = jobs, out, float(cluster.devices), jobs.devices
+        self.left: F64 = jobs.work_ns.astype(np.float64) * np.where(self.wanted > 0, self.wanted, 1.0)
+        """Device nanoseconds; for a job without devices its own time."""
+        self.coming = sorted(set(range(len(jobs))) - set(out.refused), reverse=True)
+        self.active, self.now = np.zeros(0, np.int64), 0.0
+        self._share()
+
+    def _share(self) -> None:
+        """Shares until the next job arrives or ends."""
+        active, wanted = self.active, self.wanted[self.active]
+        self.rate = shares(wanted, self.jobs.weight[active], self.capacity)
+        self.speed = np.where(wanted > 0, self.rate, 1.0)
+        never = np.full(len(active), np.inf)
+        self.ends = self.now + np.divide(self.left[active], self.speed, out=never, where=self.speed > 0)
+        arrives = float(self.jobs.arrival_ns[self.coming[-1]]) if self.coming else np.inf
+        self.then = min(float(self.ends.min(initial=np.inf)), arrives)
+
+    def due_ns(self) -> int:
+        return ceil(min(self.then, NEVER))
+
+    def instant(self, now: int) -> None:
+        out, active, elapsed = self.out, self.active, self.then - self.now
+        self.left[active] -= elapsed * self.speed
+        out.service_ns[active] += elapsed * self.rate
+        self.now, now = self.then, round(self.then)
+        done = self.ends <= self.now
+        out.end_ns[active[done]] = now
+        came = list[int]()
+        while self.coming and self.jobs.arrival_ns[self.coming[-1]] <= self.now:
+            came.append(self.coming.pop())
+        out.start_ns[came], out.waited_ns[came] = now, 0
+        self.active = np.append(active[~done], came).astype(np.int64)
+        used = float(np.minimum(self.wanted[self.active].sum(), self.capacity))
+        out.series.append((now, len(self.active), 0, used))
+        self._share()
+
+
 def run_fair(cluster: Cluster, jobs: Jobs, refused: list[int]) -> Shared:
     """Runs all jobs with all devices as one pool."""
-    n = len(jobs)
     out = nothing_yet(cluster, jobs, refused)
-    gone, devices = np.zeros(n, bool), jobs.devices
-    gone[refused] = True
-    left: F64 = jobs.work_ns.astype(np.float64) * np.where(
-        devices > 0, devices, 1.0
-    )  # device nanoseconds; for a job without devices its own time
-    arrival, capacity = jobs.arrival_ns.astype(np.float64), float(cluster.devices)
-    active = np.zeros(0, np.int64)
-    coming = [k for k in range(n) if not gone[k]]
-    now, next_job = 0.0, 0
-    while next_job < len(coming) or len(active):
-        wanted = devices[active]
-        rate = shares(wanted, jobs.weight[active], capacity) if len(active) else np.zeros(0)
-        speed = np.where(wanted > 0, rate, 1.0)
-        ends = now + np.divide(left[active], speed, out=np.full(len(active), np.inf), where=speed > 0)
-        soonest = float(ends.min(initial=np.inf))
-        arrives = arrival[coming[next_job]] if next_job < len(coming) else np.inf
-        then = min(soonest, arrives)
-        elapsed = then - now
-        left[active] -= elapsed * speed
-        out.service_ns[active] += elapsed * rate
-        now = then
-        done = ends <= now
-        out.end_ns[active[done]] = round(now)
-        active = active[~done]
-        while next_job < len(coming) and arrival[coming[next_job]] <= now:
-            job = coming[next_job]
-            out.start_ns[job], out.waited_ns[job] = round(now), 0
-            active = np.append(active, job)
-            next_job += 1
-        used = float(np.minimum(devices[active].sum(), capacity))
-        out.series.append((round(now), len(active), 0, used))
-    hourly = float(cluster.price @ cluster.gpus)
-    out.cost[:] = out.service_ns * (hourly / capacity if capacity else 0.0) / 3.6e12
+    run_alone(FairJobs(cluster, jobs, out))
+    hourly, devices = float(cluster.price @ cluster.gpus), cluster.devices
+    out.cost[:] = out.service_ns * (hourly / devices if devices else 0.0) / 3.6e12
     all_of_it = hourly * (out.series[-1][0] - int(jobs.arrival_ns.min())) / 3.6e12
     out.idle_cost = all_of_it - float(out.cost.sum())
     return out

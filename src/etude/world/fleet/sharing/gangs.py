@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import heapq
 from bisect import insort
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.kernels.arrays import I64
-from etude.world.clock import NEVER, Clock, Event
+from etude.world.clock import NEVER, Agenda, DiscreteEntity, Event, run_alone
 from etude.world.fleet.sharing.cluster import WHOLE, Cluster
 from etude.world.fleet.sharing.jobs import Jobs, pairs_of
 from etude.world.fleet.sharing.place import Free, Seat, sort_of
 from etude.world.fleet.sharing.policies import QUEUES_S, JobView, SharingPolicy, las
-from etude.world.fleet.sharing.supply import Supply, SupplyChange
+from etude.world.fleet.sharing.supply import Supply
 
-END, ARRIVE, AGAIN = range(3)
+END, ARRIVE, AGAIN = "end", "arrive", "again"
 UNKNOWN: Final = -1
 DAY_NS: Final = 86_400 * 10**9
 
@@ -88,65 +88,49 @@ class SharingTimes:
         return self.horizon_ns or (first_ns + 100 * DAY_NS if supply.endless else NEVER)
 
 
-@dataclass(slots=True)
-class Gangs:
-    cluster: Cluster
-    jobs: Jobs
-    policy: SharingPolicy
-    times: SharingTimes
-    supply: Supply
-    free: Free = field(init=False)
-    left: I64 = field(init=False)
-    since: I64 = field(init=False)
-    """Time from which a running job does work: the end of its start-up."""
-    round: I64 = field(init=False)
-    """Version of a job, raised at each start and stop: ends of older versions are ignored."""
-    seats: dict[int, list[Seat]] = field(default_factory=dict)
-    sort: list[int] = field(init=False)
-    """Class of each job: jobs of one class fit the same places."""
-    waiting: dict[int, list[tuple[float, int]]] = field(default_factory=dict)
-    """Waiting jobs by class, in order of their keys."""
-    queued: int = 0
-    running: list[tuple[float, int]] | None = None
-    """Keys of running jobs, kept as long as nothing changes."""
-    events: list[tuple[int, int, int, int]] = field(default_factory=list)
-    out: Shared = field(init=False)
-    devices: list[float] = field(init=False)
-    in_use: float = 0.0
-    pace: list[dict[str, float]] = field(init=False)
-    """Speed of each job by kind of device; empty: 1."""
-    factor: NDArray[np.float64] = field(init=False)
-    """Speed of each running job."""
-    began: I64 = field(init=False)
-    """Time at which a running job got its devices."""
-    last: dict[int, frozenset[int]] = field(default_factory=dict)
-    """Nodes that a job had before it was stopped."""
-    warm: dict[tuple[int, str], int] = field(default_factory=dict)
-    """(node, tenant) -> time until which the node is warm."""
-    by_group: NDArray[np.float64] = field(init=False)
-    """Dollars for the devices that jobs held, by group."""
-    there: float = 0.0
-    """Number of available devices."""
-    since_ns: int = 0
-    end_ns: int = NEVER
-    name: str = "jobs"
+class Gangs(DiscreteEntity):
+    """Jobs that arrive one after another; `refused` ones fit nowhere, and never do."""
 
-    def __post_init__(self) -> None:
-        n = len(self.jobs)
-        self.free = Free(self.cluster)
-        self.left, self.since = self.jobs.work_ns.copy(), np.zeros(n, np.int64)
-        self.round = np.zeros(n, np.int64)
+    name = "jobs"
+
+    def __init__(
+        self, cluster: Cluster, jobs: Jobs, policy: SharingPolicy, times: SharingTimes, supply: Supply,
+        refused: Sequence[int] = (),
+    ) -> None:  # fmt: skip
+        n = len(jobs)
+        self.cluster, self.jobs, self.policy, self.times, self.supply = cluster, jobs, policy, times, supply
+        self.out = nothing_yet(cluster, jobs, list(refused))
+        self.later = Agenda()
+        for job in sorted(set(range(n)) - set(refused)):
+            self.later.note(int(jobs.arrival_ns[job]), ARRIVE, job)
         known: dict[tuple[object, ...], int] = {}
-        self.sort = [known.setdefault(sort_of(self.jobs, job), len(known)) for job in range(n)]
-        self.devices = self.jobs.devices.tolist()
-        own = zip(self.jobs.rates, self.jobs.name, strict=True)
-        self.pace = [pairs_of(text, f"job `{name}`: rates") for text, name in own]
-        self.factor, self.began, self.by_group = np.ones(n), np.zeros(n, np.int64), np.zeros(len(self.cluster.groups))
-        for node in self.supply.away:
+        self.sort = [known.setdefault(sort_of(jobs, job), len(known)) for job in range(n)]
+        """Class of each job: jobs of one class fit the same places."""
+        self.waiting: dict[int, list[tuple[float, int]]] = {}
+        """Waiting jobs by class, in order of their keys."""
+        self.queued, self.in_use = 0, 0.0
+        self.running: list[tuple[float, int]] | None = None
+        """Keys of running jobs, kept as long as nothing changes."""
+        self.seats: dict[int, list[Seat]] = {}
+        self.last: dict[int, frozenset[int]] = {}
+        """Nodes that a job had before it was stopped."""
+        self.warm: dict[tuple[int, str], int] = {}
+        """(node, tenant) -> time until which the node is warm."""
+        self.devices, self.left = jobs.devices.tolist(), jobs.work_ns.copy()
+        self.pace = [pairs_of(text, f"job `{jobs.name[job]}`: rates") for job, text in enumerate(jobs.rates)]
+        """Speed of each job by kind of device; empty: 1."""
+        self.factor, self.round = np.ones(n), np.zeros(n, np.int64)
+        """Speed of each running job; how often it was started and stopped: ends of older starts are ignored."""
+        self.began, self.since = np.zeros(n, np.int64), np.zeros(n, np.int64)
+        """Time at which a running job got its devices, and from which it works, after its start-up."""
+        self.by_group = np.zeros(len(cluster.groups))
+        """Dollars for the devices that jobs held."""
+        self.free = Free(cluster)
+        for node in supply.away:
             self.free.leave(node)
-        self.there = float(self.cluster.devices) - float(self.cluster.gpus[self.supply.away].sum())
-        self.since_ns = int(self.jobs.arrival_ns.min())
-        self.out = nothing_yet(self.cluster, self.jobs, [])
+        self.there = float(cluster.devices) - float(cluster.gpus[supply.away].sum())
+        """Number of available devices; their time is counted up to `since_ns`."""
+        self.since_ns = int(jobs.arrival_ns.min())
 
     def view(self, job: int, now: int) -> JobView:
         jobs, done = self.jobs, max(now - int(self.since[job]), 0) if job in self.seats else 0
@@ -167,57 +151,37 @@ class Gangs:
 
     # -- on the clock --------------------------------------------------------------------------------------------------
 
-    def next_ns(self) -> int:
-        return NEVER
-
-    def _next(self) -> int:
+    def due_ns(self) -> int:
         """When a job arrives or ends, or a node comes or goes that somebody may wait for."""
-        turn = self.supply.next_ns
-        if not self.events and not (self.queued and turn is not None):
-            return NEVER
-        now = self.events[0][0] if self.events else int(turn or 0)
-        return now if turn is None else min(now, turn)
-
-    def advance(self, until_ns: int) -> Iterable[Event]:
-        while (now := self._next()) <= min(until_ns, self.end_ns, NEVER - 1):
-            self._instant(now)
-        return ()
+        own = self.later.next_ns()
+        return min(own, self.supply.next_ns()) if own < NEVER or self.queued else NEVER
 
     def on(self, event: Event) -> Iterable[Event]:
         """A node comes or goes."""
-        self._turn(SupplyChange(event.time_ns, *event.about))
+        self._turn(event.time_ns, *event.about)
         self._arrange(event.time_ns)
         return ()
 
-    def start(self, refused: list[int]) -> None:
-        """All jobs but those that fit nowhere will arrive."""
-        self.out.refused = refused
-        gone = set(refused)
-        self.events = [(int(t), ARRIVE, k, 0) for k, t in enumerate(self.jobs.arrival_ns) if k not in gone]
-        heapq.heapify(self.events)
-        self.end_ns = self.times.end_ns(self.since_ns, self.supply)
-
-    def _instant(self, now: int) -> None:
+    def instant(self, now: int) -> None:
         """Jobs that end now, then those that arrive, then nodes; then the queue is scanned once."""
-        while self.events and self.events[0][0] == now:
-            _, what, job, number = heapq.heappop(self.events)
-            if what == ARRIVE:
-                self._queue(job, now)
-            elif what == END and number == self.round[job]:
+        due = list(self.later.due(now))
+        for job, number in sorted(about for kind, about in due if kind == END):
+            if number == self.round[job]:
                 self._stop(job, now)
                 self.left[job] = 0
                 self.out.end_ns[job] = now
-        while self.supply.next_ns == now:
-            self._turn(self.supply.pop())
+        for job in (about for kind, about in due if kind == ARRIVE):
+            self._queue(job, now)
+        for node, there in self.supply.due(now):
+            self._turn(now, node, there)
         self._arrange(now)
 
     def _arrange(self, now: int) -> None:
         self._schedule(now)
         self.out.series.append((now, len(self.seats), self.queued, self.in_use))
 
-    def _turn(self, change: SupplyChange) -> None:
+    def _turn(self, now: int, node: int, there: bool) -> None:
         """Handles a node that is reclaimed or comes back; jobs on a reclaimed node stop."""
-        now, node, there = change
         self._count(now)
         self.there += float(self.cluster.gpus[node]) * (1 if there else -1)
         if there:
@@ -339,7 +303,7 @@ class Gangs:
         self.since[job] = now + self._set_up(job, seats, now, again=again)
         self.round[job] += 1
         ends = int(self.since[job] + np.ceil(self.left[job] / self.factor[job]))
-        heapq.heappush(self.events, (ends, END, job, int(self.round[job])))
+        self.later.note(ends, END, (job, int(self.round[job])))
         if self.policy.key is las:
             self._next_queue(job, ends)
 
@@ -368,7 +332,7 @@ class Gangs:
             more = limit * 1e9 - self.out.service_ns[job]
             at = int(self.since[job] + np.ceil(more / devices)) if devices and more > 0 else 0
             if self.since[job] < at < ends:
-                heapq.heappush(self.events, (at, AGAIN, job, int(self.round[job])))
+                self.later.note(at, AGAIN)
 
     def _stop(self, job: int, now: int, *, lost: bool = False) -> None:
         self.running = None
@@ -414,9 +378,6 @@ class Gangs:
 def run_gangs(
     cluster: Cluster, jobs: Jobs, policy: SharingPolicy, refused: list[int], *, times: SharingTimes, seed: int = 0
 ) -> Shared:
-    gangs = Gangs(cluster, jobs, policy, times, Supply(cluster, seed))
-    gangs.start(refused)
-    clock = Clock(NEVER if gangs.end_ns == NEVER else gangs.end_ns + 1)
-    clock.add(gangs)
-    clock.run()
+    gangs = Gangs(cluster, jobs, policy, times, Supply(cluster, seed), refused)
+    run_alone(gangs, times.end_ns(gangs.since_ns, gangs.supply))
     return gangs.finish(gangs.out.series[-1][0] if gangs.out.series else 0)

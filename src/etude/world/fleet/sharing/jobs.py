@@ -7,7 +7,7 @@ A CSV file has `arrival_s`, `gpus`, `duration_s` and optionally `name`, `gpu_mil
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from typing import Final
@@ -19,6 +19,7 @@ from etude.base.errors import UsageError
 from etude.base.files import csv_rows
 from etude.base.grammar import line
 from etude.kernels.arrays import F64, I64
+from etude.world.clock import NEVER
 from etude.world.fleet.sharing.cluster import WHOLE
 
 COLUMNS: Final = (
@@ -26,7 +27,6 @@ COLUMNS: Final = (
     "deadline_s", "tenant", "min_gpus", "max_gpus", "speed", "rates", "harvest", "save_s",
 )  # fmt: skip
 PODS: Final = ("num_gpu", "creation_time", "deletion_time", "scheduled_time")
-NEVER: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,9 +103,7 @@ def _of_pods(rows: list[dict[str, str]], path: str) -> Jobs:
     notes = []
     if never.any():
         notes.append(f"{never.sum():,} pods were never scheduled; their run time is the time until they were deleted")
-    if (deleted < scheduled).any() or (scheduled < created).any():
-        row = int(np.flatnonzero((deleted < scheduled) | (scheduled < created))[0])
-        raise UsageError("ends before it begins", where=f"{path}: row {row}")
+    _refuse((deleted < scheduled) | (scheduled < created), path, lambda row: "ends before it begins")
     return _jobs(
         rows, created, deleted - scheduled, _figures(rows, "num_gpu", path), path, tuple(notes),
         kind=tuple(row.get("gpu_spec", "") for row in rows), tenant=tuple(row.get("qos", "") for row in rows),
@@ -127,26 +125,20 @@ def _jobs(
     kind: tuple[str, ...], tenant: tuple[str, ...], recorded: F64,
 ) -> Jobs:  # fmt: skip
     milli = _figures(rows, "gpu_milli", path, float(WHOLE))
-    if ((milli > WHOLE) | ((milli <= 0) & (gpus > 0))).any() or (gpus != np.round(gpus)).any():
-        row = int(np.flatnonzero((milli > WHOLE) | ((milli <= 0) & (gpus > 0)) | (gpus != np.round(gpus)))[0])
-        raise UsageError(f"asks for {gpus[row]:g} devices, {milli[row]:g} of 1000 of each", where=f"{path}: row {row}")
+    bad = (milli > WHOLE) | ((milli <= 0) & (gpus > 0)) | (gpus % 1 > 0)
+    _refuse(bad, path, lambda row: f"asks for {gpus[row]:g} devices, {milli[row]:g} of 1000 of each")
     weight = _figures(rows, "weight", path, 1.0)
-    if (weight <= 0).any():
-        raise UsageError("weight: not positive", where=f"{path}: row {int(np.flatnonzero(weight <= 0)[0])}")
+    _refuse(weight <= 0, path, lambda row: "weight: not positive")
     deadline = _figures(rows, "deadline_s", path, NEVER / 1e9)
     least, most = (_figures(rows, name, path, 0.0) for name in ("min_gpus", "max_gpus"))
     least, most = np.where(least > 0, least, gpus), np.where(most > 0, most, gpus)
-    if ((least > gpus) | (gpus > most) | (least != np.round(least)) | (most != np.round(most))).any():
-        row = int(np.flatnonzero((least > gpus) | (gpus > most) | (least % 1 > 0) | (most % 1 > 0))[0])
-        raise UsageError(
-            f"gpus {gpus[row]:g} is not between min_gpus {least[row]:g} and max_gpus {most[row]:g}",
-            where=f"{path}: row {row}",
-        )
-    if ((least != most) & (milli != WHOLE)).any():
-        row = int(np.flatnonzero((least != most) & (milli != WHOLE))[0])
-        raise UsageError(
-            "parts of devices cannot be combined with several sizes", where=f"{path}: row {row}", hint="use one of them"
-        )
+    _refuse(
+        (least > gpus) | (gpus > most) | (least % 1 > 0) | (most % 1 > 0),
+        path,
+        lambda row: f"gpus {gpus[row]:g} is not between min_gpus {least[row]:g} and max_gpus {most[row]:g}",
+    )
+    both = (least != most) & (milli != WHOLE)
+    _refuse(both, path, lambda row: "parts of devices cannot be combined with several sizes", "use one of them")
     order = np.argsort(arrival, kind="stable")
     ns = [np.round(column * 1e9).astype(np.int64)[order] for column in (arrival, duration, recorded)]
     cpu, memory = (_figures(rows, name, path, 0.0).astype(np.int64)[order] for name in ("cpu_milli", "memory_mib"))
@@ -198,10 +190,15 @@ def _figures(
     except (TypeError, ValueError):
         found = np.array([_or_nan(text) for text in texts])
     bad = ~np.isfinite(found) | ((found < 0) & (not negative))
-    if bad.any():
-        row = int(np.flatnonzero(bad)[0])
-        raise UsageError(f"{name}: `{rows[row].get(name, '')}` is not a valid value", where=f"{path}: row {row}")
+    _refuse(bad, path, lambda row: f"{name}: `{rows[row].get(name, '')}` is not a valid value")
     return found
+
+
+def _refuse(bad: NDArray[np.bool_], path: str, problem: Callable[[int], str], hint: str = "") -> None:
+    """Names the first row that is bad."""
+    if bad.any():
+        row = int(bad.argmax())
+        raise UsageError(problem(row), where=f"{path}: row {row}", hint=hint)
 
 
 def _or_nan(text: object) -> float:

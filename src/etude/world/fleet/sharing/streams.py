@@ -115,3 +115,10 @@ def placed(stream: PoolStream, *, seed: int = 0) -> PreparedStream:
         output=stream.output, cv=stream.burst, diurnal=stream.diurnal, seed=seed,
     )  # fmt: skip
     return PreparedStream(stream, groups, engine, options, drawn, one.token_bytes)
+
+
+def serve_streams(streams: list[PoolStream], *, seed: int = 0) -> dict[str, dict[str, Any]]:
+    """The record of each stream, served on its nodes alone."""
+    from etude.world.serve import summary
+
+    return {one.name: summary(placed(one, seed=seed).serve(), limits=one.limits) for one in streams}

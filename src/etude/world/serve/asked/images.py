@@ -11,12 +11,13 @@ from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part
 from etude.base.outputs import Printed
 from etude.base.parameters import request_of
+from etude.world.clock import run_alone
 from etude.world.serve.asked.kept import KeptStream, ServedPlace, ServingKept, told
 from etude.world.serve.asked.stream import rates_of
 from etude.world.serve.images.costs import ImageCosts, image_costs
 from etude.world.serve.images.requests import MIX, ImageRequests, image_stream
 from etude.world.serve.images.results import image_summary
-from etude.world.serve.images.serving import ImageLoop, ServedImages, serve_images
+from etude.world.serve.images.serving import ImageLoop, ServedImages
 from etude.world.serve.images.words import degree_rule
 from etude.world.serve.limits import parse_limits
 from etude.world.serve.pools import function_of
@@ -105,34 +106,26 @@ class ImageServing:
 
     def ready(self) -> ImageLoop:
         """The stream at its only rate, before its first request."""
+        return self._loop(self.rates[0] if self.rates else 0.0)
+
+    def _loop(self, rate: float, costs: ImageCosts | None = None) -> ImageLoop:
         rule = degree_rule(self.degree, self.gpus, function_of, **self.rule)
-        stream = image_stream(self.requests, rate_per_s=self.rates[0] if self.rates else 0.0, **self.drawn)
-        costs = image_costs(
-            self.model,
-            self.system,
-            stream.sizes,
-            rule.degrees,
-            stack=self.stack,
-            batch=rule.batch,
+        stream = image_stream(self.requests, rate_per_s=rate, **self.drawn)
+        costs = costs or image_costs(
+            self.model, self.system, stream.sizes, rule.degrees, stack=self.stack, batch=rule.batch,
             encode_ns=self.encode_ns,
-        )
+        )  # fmt: skip
         return ImageLoop(stream, costs, self.gpus, rule)
 
     def run(self) -> ImagesServed:
-        rule = degree_rule(self.degree, self.gpus, function_of, **self.rule)
         found: list[dict[str, Any]] = []
         costs: ImageCosts | None = None
         for rate in self.rates or (0.0,):
-            stream = image_stream(self.requests, rate_per_s=rate, **self.drawn)
-            costs = costs or image_costs(
-                self.model, self.system, stream.sizes, rule.degrees, stack=self.stack, batch=rule.batch,
-                encode_ns=self.encode_ns,
-            )  # fmt: skip
-            served = serve_images(stream, costs, self.gpus, rule)
-            one = image_summary(served, latency_limit_s=self.limit_s)
+            loop = run_alone(self._loop(rate, costs))
+            costs = loop.tasks.costs
+            one = image_summary(loop.served(), latency_limit_s=self.limit_s)
             found.append(({"rate_rps": rate} if len(self.rates) > 1 else {}) | one)
-        assert costs is not None
-        return ImagesServed(served, found, _sizes(stream, costs))
+        return ImagesServed(loop.served(), found, _sizes(loop.requests, loop.tasks.costs))
 
 
 @dataclass(frozen=True, slots=True)

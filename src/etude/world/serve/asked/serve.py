@@ -10,10 +10,10 @@ from etude.base.errors import UsageError
 from etude.base.figures import figure, part
 from etude.base.grammar import line
 from etude.base.outputs import Place, Printed
-from etude.base.parameters import is_given, request_of, spelled
+from etude.base.parameters import spelled
 from etude.base.talk import say
 from etude.machine import open_system
-from etude.world.scenario import ScenarioText, only_workload
+from etude.world.scenario import ScenarioText, only_workload, workload_of
 from etude.world.serve.asked.kept import OUTPUT, KeptStream, ServedPlace, told
 from etude.world.serve.asked.text import HOLDS, TextInput, TextServed, TextServing, holds_rps, said_of, text_serving
 from etude.world.serve.asked.window import write_window
@@ -88,9 +88,6 @@ def serve_inputs(asked: Serve) -> ServeInputs:
 
 def _scenario(asked: Serve, serving: TextServing) -> ScenarioText:
     """This run alone on a machine."""
-    for name in ("out", "requests_out", "window", "job_out", "force"):
-        if is_given(asked, name):
-            raise UsageError(f"{spelled(asked, name)} cannot be combined with {spelled(asked, 'scenario')}")
     replicas = serving.replicas
     if replicas.file or replicas.between.reconfigure or len(serving.stream.rates) > 1:
         said = f"{spelled(asked, 'scenario')} needs replicas of one size, one rate, and a plan that does not change"
@@ -99,9 +96,8 @@ def _scenario(asked: Serve, serving: TextServing) -> ScenarioText:
     for rule in replicas.between.scale.split(";") if replicas.between.scale else ():
         rows = max(rows, scale_rule(line(rule, "--scale", EXAMPLE), replicas.pools[0].count, lambda _: str).most)
     each = max(open_system(replicas.system).levels[0].size // tp, 1)
-    but = ("model", "system", "scenario", "json")
-    given = {name: value for name, value in request_of(asked).given.items() if name not in but}
-    return only_workload("chat", "serve", str(replicas.model), given, system=replicas.system, nodes=-(-rows // each))
+    workload = workload_of(asked, "serve", apart=("requests_out", "window", "job_out"))
+    return only_workload("chat", workload, system=replicas.system, nodes=-(-rows // each))
 
 
 def _check_window(serving: TextServing, *, one: bool) -> None:

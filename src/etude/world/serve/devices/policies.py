@@ -42,7 +42,7 @@ def heft(run: PlacementRun) -> None:
         def end(d: int, c: int = c, parents: Any = parents) -> int:
             fetch = int(g.hand_ns[parents][s.place[parents] != d].sum())
             whole = int(g.option_ns[g.option_start[c + 1] - 1, g.kind[d]])
-            return max(run.now, int(s.free[d])) + fetch + whole
+            return max(run.now_ns, int(s.free[d])) + fetch + whole
 
         run.put(c, [min((d for d in range(run.devices) if run.fits(c, d)), key=lambda d: (end(d), d))])
 
@@ -52,9 +52,9 @@ def reuse(run: PlacementRun) -> None:
     for c in list(run.waiting):
 
         def lost(d: int, c: int = c) -> tuple[int, int]:
-            found = terms_of(g, run.state, c, d, 1, run.now)
+            found = terms_of(g, run.state, c, d, 1, run.now_ns)
             whole = int(g.option_ns[g.option_start[c + 1] - 1, g.kind[d]])
-            return found.begin - run.now + found.load - (whole - found.run), d
+            return found.begin - run.now_ns + found.load - (whole - found.run), d
 
         run.put(c, [min((d for d in range(run.devices) if run.fits(c, d)), key=lost)])
 
@@ -64,7 +64,7 @@ def future(horizon: int) -> Policy:
         chosen = np.zeros(run.devices, np.int64)
         while run.waiting:
             waiting, coming = np.array(run.waiting, np.int64), np.array(run.coming(), np.int64)
-            at, parts = begins(run.graph, run.state, waiting, coming, horizon, run.now, chosen)
+            at, parts = begins(run.graph, run.state, waiting, coming, horizon, run.now_ns, chosen)
             if at < 0:
                 break
             run.put(int(waiting[at]), chosen[:parts].tolist())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,24 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.world.clock import LoneEntity, run_alone
 from etude.world.serve.devices.graph import NEVER, NumberedCalls
-from etude.world.serve.devices.policies import policy_of
+from etude.world.serve.devices.policies import Policy, policy_of
 from etude.world.serve.devices.state import put, start_of, terms_of
 from etude.world.serve.workflow import Workflow
 
 
-class PlacementRun:
-    """What a policy works on. `waiting` has the calls that are ready and not placed, in the order in which they became
-    ready."""
+class PlacementRun(LoneEntity):
+    """Calls on the clock, as a policy sees them. `waiting` has the calls that are ready and not placed, in the order in
+    which they became ready; at an instant calls come in order of their numbers."""
 
-    def __init__(self, sessions: NumberedCalls, flows: Sequence[Workflow]) -> None:
+    def __init__(self, sessions: NumberedCalls, flows: Sequence[Workflow], place: Policy) -> None:
+        super().__init__()
+        self.place, self.turn = place, 0
         self.sessions, self.flows, self.graph = sessions, flows, sessions.graph
         self.state = start_of(self.graph)
         self.devices = len(self.graph.kind)
-        self.now = self.turn = 0
         self.waiting: list[int] = []
-        self.events: list[tuple[int, int, int]] = []
-        """(when, call, 0: it is ready or 1: it has ended)."""
         self.free = [dict(flow.endpoints) for flow in flows]
         self.queues: list[dict[str, deque[int]]] = [{name: deque() for name in flow.endpoints} for flow in flows]
         self.soon: set[int] = set()
@@ -37,6 +36,8 @@ class PlacementRun:
         """Per model call: ns of fetching, loading and running, and tokens found, over all its parts."""
         self.parts: NDArray[np.int64] = np.ones(n, np.int64)
         self.loads = 0
+        for c in np.flatnonzero(self.state.missing == 0).tolist():
+            self._ready_at(c, sessions.begin_ns[sessions.session_of[c]])
 
     # -- what policies use ---------------------------------------------------------------------------------------------
 
@@ -47,10 +48,10 @@ class PlacementRun:
         """Places a call on a device, or its parts on several."""
         self.parts[c] = len(devices)
         for d in devices:
-            t = terms_of(self.graph, self.state, c, d, len(devices), self.now)
+            t = terms_of(self.graph, self.state, c, d, len(devices), self.now_ns)
             self.work[c] += np.array([t.fetch, t.load, t.run, t.found])
             self.loads += int(self.state.used[d, self.graph.model[c]] == 0)
-        end = int(put(self.graph, self.state, c, np.array(devices, np.int64), len(devices), self.now))
+        end = int(put(self.graph, self.state, c, np.array(devices, np.int64), len(devices), self.now_ns))
         self.waiting.remove(c)
         self._has_end(c, end)
 
@@ -66,7 +67,7 @@ class PlacementRun:
         call = self.sessions.calls[c]
         on = []
         for d in range(self.devices):
-            t = terms_of(self.graph, self.state, c, d, 1, self.now)
+            t = terms_of(self.graph, self.state, c, d, 1, self.now_ns)
             known = {name: getattr(t, name) / 1e9 for name in ("begin", "fetch", "load", "run", "finish")}
             on.append(
                 {f"{k}_s": v for k, v in known.items()} | {"found_tokens": int(t.found)} if self.fits(c, d) else None
@@ -86,39 +87,30 @@ class PlacementRun:
         devices = [
             {
                 "name": self.sessions.names[d],
-                "free_s": max(int(s.free[d]), self.now) / 1e9,
+                "free_s": max(int(s.free[d]), self.now_ns) / 1e9,
                 "holds": [names[m] for m in range(len(names)) if s.used[d, m]],
             }
             for d in range(self.devices)
         ]
-        return {"now_s": self.now / 1e9, "devices": devices, "waiting": list(self.waiting), "show": self.shown}
+        return {"now_s": self.now_ns / 1e9, "devices": devices, "waiting": list(self.waiting), "show": self.shown}
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
-    def done(self, place: Callable[[PlacementRun], None]) -> PlacementRun:
-        for c in np.flatnonzero(self.state.missing == 0).tolist():
-            self._ready_at(c, self.sessions.begin_ns[self.sessions.session_of[c]])
-        while self.events:
-            self.now = self.events[0][0]
-            while self.events and self.events[0][0] == self.now:
-                _, c, ended = heapq.heappop(self.events)
-                if not ended:
-                    self._ready(c)
-                elif self.graph.tool_ns[c] >= 0:
-                    self._leave(c)
-            if self.waiting:
-                place(self)
+    def happen(self, kind: str, about: Any) -> None:
+        if kind == "ready":
+            self._ready(about)
+        elif self.graph.tool_ns[about] >= 0:
+            self._leave(about)
+
+    def settle(self) -> None:
         if self.waiting:
-            raise UsageError(
-                "a call is never placed", where=self.where(self.waiting[0]), hint="return None only to wait"
-            )
-        return self
+            self.place(self)
 
     def _ready_at(self, c: int, at: int) -> None:
         self.state.ready[c] = at
         if self.graph.tool_ns[c] < 0:
             self.soon.add(c)
-        heapq.heappush(self.events, (at, c, 0))
+        self.later.note(at, "ready", c, rank=2 * c)
 
     def _ready(self, c: int) -> None:
         if self.graph.tool_ns[c] < 0:
@@ -135,8 +127,8 @@ class PlacementRun:
         flow, tool = self.sessions.flow_of[c], self.sessions.calls[c].task.ways[0].tool
         if tool in self.free[flow]:
             self.free[flow][tool] -= 1
-        self.state.finish[c] = self.now + self.graph.tool_ns[c]
-        self._has_end(c, self.now + int(self.graph.tool_ns[c]))
+        self.state.finish[c] = self.now_ns + self.graph.tool_ns[c]
+        self._has_end(c, self.now_ns + int(self.graph.tool_ns[c]))
 
     def _leave(self, c: int) -> None:
         flow, tool = self.sessions.flow_of[c], self.sessions.calls[c].task.ways[0].tool
@@ -147,7 +139,7 @@ class PlacementRun:
 
     def _has_end(self, c: int, end: int) -> None:
         """Sets the end of a call, and so the ready times of calls that wait for nothing else."""
-        heapq.heappush(self.events, (end, c, 1))
+        self.later.note(end, "end", c, rank=2 * c + 1)
         s, g = self.state, self.graph
         for child in g.child[g.child_start[c] : g.child_start[c + 1]].tolist():
             s.missing[child] -= 1
@@ -157,4 +149,7 @@ class PlacementRun:
 
 
 def run_placed(sessions: NumberedCalls, flows: Sequence[Workflow], place: str | Callable[..., Any]) -> PlacementRun:
-    return PlacementRun(sessions, flows).done(policy_of(place))
+    run = run_alone(PlacementRun(sessions, flows, policy_of(place)))
+    if run.waiting:
+        raise UsageError("a call is never placed", where=run.where(run.waiting[0]), hint="return None only to wait")
+    return run

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 from typing import Any, Final
 
+from etude.world.clock import Agenda
 from etude.world.serve.images.costs import ImageCosts
 from etude.world.serve.images.requests import ImageRequests
 from etude.world.serve.images.words import DegreeRule
@@ -16,13 +16,13 @@ TASKS: Final = ("encode", "steps", "decode")
 class DeviceGroup:
     """Devices that do a task of some requests."""
 
-    __slots__ = ("begin", "count", "devices", "each", "end", "has", "members", "set_up", "task", "turn")
+    __slots__ = ("begin", "count", "devices", "each", "end", "has", "members", "note", "set_up", "task")
 
     def __init__(self, devices: tuple[int, ...], has: list[int]) -> None:
         self.devices, self.has, self.members = devices, has, has
         self.task, self.begin, self.set_up, self.end = STEPS, 0, 0, 0
         self.each, self.count = 0, 0  # ns of a step, and steps until it ends
-        self.turn = 0  # which of the scheduled ends is valid
+        self.note = 0  # number of its end in the agenda; 0: it does nothing
 
 
 class Tasks:
@@ -36,8 +36,7 @@ class Tasks:
         """Requests without a group, in order of priority."""
         self.last: dict[int, tuple[int, ...]] = {}
         """The group that a device was in before."""
-        self.ends: list[tuple[int, int, int, DeviceGroup]] = []
-        self.pushed = 0
+        self.later = Agenda()
         self.rows: list[tuple[Any, ...]] = []
         self._step = {degree: costs.step_ns[:, j].tolist() for j, degree in enumerate(costs.degrees)}
         self._once = {ENCODE: costs.encode_ns.tolist(), DECODE: costs.decode_ns.tolist()}
@@ -86,10 +85,10 @@ class Tasks:
             self._until(group, 1)
 
     def _until(self, group: DeviceGroup, count: int) -> None:
-        group.count, group.turn = count, group.turn + 1
-        group.end = group.begin + group.set_up + group.each * count
-        self.pushed += 1
-        heapq.heappush(self.ends, (group.end, self.pushed, group.turn, group))
+        group.count, group.end = count, group.begin + group.set_up + group.each * count
+        if group.note:
+            self.later.drop(group.note)
+        group.note = self.later.note(group.end, "end", group)
 
     def cut(self, group: DeviceGroup, now: int) -> None:
         """The group ends after its current step."""
@@ -100,6 +99,7 @@ class Tasks:
 
     def over(self, group: DeviceGroup) -> list[int]:
         """Completes the group's task; returns its requests that have their pixels."""
+        group.note = 0
         steps = group.count if group.task == STEPS else 0
         self.rows.append((
             list(group.members), TASKS[group.task], group.begin, group.end, group.set_up, steps, len(group.devices),
@@ -114,14 +114,3 @@ class Tasks:
         finished = [r for r in group.members if self.stage[r] == DONE]
         group.has = [r for r in group.has if self.stage[r] != DONE]
         return finished
-
-    def next_end(self) -> int | None:
-        """When the next group ends what it does."""
-        while self.ends and self.ends[0][2] != self.ends[0][3].turn:
-            heapq.heappop(self.ends)
-        return self.ends[0][0] if self.ends else None
-
-    def pop(self) -> DeviceGroup:
-        group = heapq.heappop(self.ends)[3]
-        group.turn += 1
-        return group

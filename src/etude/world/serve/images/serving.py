@@ -7,15 +7,15 @@ At an instant groups end first, then requests arrive, then groups begin.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from etude.base.errors import UsageError
 from etude.kernels.arrays import I64
-from etude.world.clock import NEVER, Clock, Event
+from etude.world.clock import LoneEntity, run_alone
 from etude.world.serve.images.costs import ImageCosts
 from etude.world.serve.images.elastic import Elastic
 from etude.world.serve.images.groups import DECODE, DONE, ENCODE, STEPS, DeviceGroup, Tasks
@@ -72,19 +72,20 @@ class Staying(Tasks):
                 self.ready.remove(r)
 
 
-class ImageLoop:
+class ImageLoop(LoneEntity):
     """Requests on the clock, until each has its pixels."""
 
-    name = "images"
-
     def __init__(self, requests: ImageRequests, costs: ImageCosts, gpus: int, rule: DegreeRule) -> None:
+        super().__init__()
         if rule.batch > costs.step_ns.shape[2]:
             raise UsageError(f"steps of {rule.batch} requests have no cost")
         made = Elastic(requests, costs, gpus, rule) if rule.elastic else Staying(requests, costs, gpus, rule)
         self.requests, self.gpus, self.rule, self.tasks = requests, gpus, rule, made
         self._check()
         self.finish_ns = np.full(len(requests), -1, np.int64)
-        self.arrival, self.number = requests.arrival_ns.tolist(), 0
+        self.later = made.later
+        for r, at in enumerate(requests.arrival_ns.tolist()):
+            self.later.note(at, "arrive", r, rank=1)
 
     def _check(self) -> None:
         for size, allowed in enumerate(self.tasks.allowed):
@@ -96,35 +97,17 @@ class ImageLoop:
                     where=f"request {int(np.flatnonzero(self.requests.size == size)[0])}",
                 )
 
-    def next_ns(self) -> int:
-        return NEVER
+    def happen(self, kind: str, about: Any) -> None:
+        if kind == "end":
+            self.finish_ns[self.tasks.over(about)] = self.now_ns
+            self.tasks.ended(about)
+            return
+        self.tasks.arrive(about)
+        if self.tasks.stage[about] == DONE:
+            raise UsageError("has no cost", where=f"request {about}")
 
-    def on(self, event: Event) -> Iterable[Event]:
-        return ()
-
-    def advance(self, until_ns: int) -> Iterable[Event]:
-        while (now := self._next()) <= min(until_ns, NEVER - 1):
-            self._instant(now)
-        return ()
-
-    def _next(self) -> int:
-        """When a group ends what it does, or a request arrives."""
-        end = self.tasks.next_end()
-        arrival = self.arrival[self.number] if self.number < len(self.arrival) else NEVER
-        return min(NEVER if end is None else end, arrival)
-
-    def _instant(self, now: int) -> None:
-        tasks = self.tasks
-        while tasks.next_end() == now:
-            group = tasks.pop()
-            self.finish_ns[tasks.over(group)] = now
-            tasks.ended(group)
-        while self.number < len(self.arrival) and self.arrival[self.number] == now:
-            tasks.arrive(self.number)
-            if tasks.stage[self.number] == DONE:
-                raise UsageError("has no cost", where=f"request {self.number}")
-            self.number += 1
-        tasks.decide(now)
+    def settle(self) -> None:
+        self.tasks.decide(self.now_ns)
 
     def served(self) -> ServedImages:
         columns = list(zip(*self.tasks.rows, strict=True))
@@ -134,7 +117,4 @@ class ImageLoop:
 
 def serve_images(requests: ImageRequests, costs: ImageCosts, gpus: int, rule: DegreeRule) -> ServedImages:
     """All requests, until the last has its pixels."""
-    loop, clock = ImageLoop(requests, costs, gpus, rule), Clock(NEVER)
-    clock.add(loop)
-    clock.run()
-    return loop.served()
+    return run_alone(ImageLoop(requests, costs, gpus, rule)).served()

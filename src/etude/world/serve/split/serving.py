@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from etude.base.errors import UsageError
-from etude.kernels.arrays import I64
+from etude.kernels.arrays import F64, I64
 from etude.world.serve.pass_time import passes_ns
 from etude.world.serve.requests import Requests
 from etude.world.serve.results import spread
 from etude.world.serve.rings import LRU, ring_of
-from etude.world.serve.split import loop as of
+from etude.world.serve.split import kernels as of
 from etude.world.serve.split.words import RATIOS, SplitRules
 from etude.world.serve.steps import PassContent, StepCost
 
@@ -60,23 +60,16 @@ def served_split(
             raise UsageError(
                 f"a plan for {replicas} replicas and {windows} windows needs an index into RATIOS for each"
             )
-    split = of.CacheSplit(
-        rules.room_bytes, ratios, rules.every, rules.decide_ns, 1e9 / rules.link_bytes_per_s, ROUTERS[router]
-    )
+    link_ns = 1e9 / rules.link_bytes_per_s
+    split = of.CacheSplit(rules.room_bytes, ratios, rules.every, rules.decide_ns, link_ns, ROUTERS[router])
     count = len(stream.size)
     if replicas * len(ratios) * count > MOST:
         raise UsageError(
             f"{count:,} items and users on {replicas} replicas are too many", hint="use --first, or fewer replicas"
         )
-    ghosts = of.Ghosts(_lists(replicas * len(ratios), count), np.zeros((replicas, len(ratios))))
-    counts, free = np.zeros((replicas, 7), np.int64), np.zeros(replicas, np.int64)
-    first, finish, replica = (np.zeros(len(requests), np.int64) for _ in range(3))
-    chosen, best = (np.full((replicas, windows), -1, np.int64) for _ in range(2))
-    of.run_split(
-        stream, split, _lists(replicas, count), ghosts, np.zeros(count, np.uint8), steps, counts, free, first, finish,
-        replica, chosen, best,
-    )  # fmt: skip
-    found = _summary(requests, first, finish, counts, (ratios, chosen, best), limits or {}, rules)
+    state = _start(stream, ratios, replicas, windows)
+    of.answer_in_order(stream, split, steps, state)
+    found = _summary(requests, state, ratios, limits or {}, rules)
     return found if len(ratios) > 1 else found | {"to_best": None}
 
 
@@ -94,21 +87,27 @@ def best_sequence(
         )
     stream, best, least = _stream(requests, cost, rules, token_bytes), np.zeros((1, windows), np.int64), np.inf
     split = of.CacheSplit(rules.room_bytes, RATIOS, rules.every, 0, 1e9 / rules.link_bytes_per_s, of.TURN)
-    count = len(stream.size)
-    ghosts = of.Ghosts(_lists(len(RATIOS), count), np.zeros((1, len(RATIOS))))
+    ghosts = _lists(len(RATIOS), len(stream.size))
     for steps in product(range(len(RATIOS)), repeat=used):
         plan = np.zeros((1, windows), np.int64)
         plan[0, :used] = steps
-        first, finish, replica = (np.zeros(len(requests), np.int64) for _ in range(3))
-        filled = np.full((1, windows), -1, np.int64)
-        of.run_split(
-            stream, split, _lists(1, count), ghosts, np.zeros(count, np.uint8), plan, np.zeros((1, 7), np.int64),
-            np.zeros(1, np.int64), first, finish, replica, filled, filled.copy(),
-        )  # fmt: skip
-        p99 = float(np.quantile((finish - requests.arrival_ns) / 1e9, 0.99))
+        state = _start(stream, RATIOS, 1, windows, ghosts)
+        of.answer_in_order(stream, split, plan, state)
+        p99 = float(np.quantile((state.finish - requests.arrival_ns) / 1e9, 0.99))
         if p99 < least:
             best, least = plan, p99
     return served_split(requests, cost, rules, token_bytes=token_bytes, router="turn", limits=limits, plan=best)
+
+
+def _start(stream: of.SplitStream, ratios: F64, replicas: int, windows: int, ghosts: Any = None) -> of.SplitState:
+    """Before the first request."""
+    count, requests = len(stream.size), len(stream.arrival)
+    counts, free = np.zeros((replicas, 7), np.int64), np.zeros(replicas, np.int64)
+    first, finish = (np.zeros(requests, np.int64) for _ in range(2))
+    chosen, best = (np.full((replicas, windows), -1, np.int64) for _ in range(2))
+    lists, ghosts = _lists(replicas, count), ghosts or _lists(replicas * len(ratios), count)
+    curve, known = np.zeros((replicas, len(ratios))), np.zeros(count, np.uint8)
+    return of.SplitState(lists, ghosts, curve, known, counts, free, first, finish, chosen, best)
 
 
 def _lists(rows: int, count: int) -> of.CacheLists:
@@ -166,25 +165,19 @@ def _further(cost: StepCost, requests: Requests) -> I64:
 
 
 def _summary(
-    requests: Requests,
-    first: I64,
-    finish: I64,
-    counts: I64,
-    windows: tuple[Any, I64, I64],
-    limits: dict[str, float],
-    rules: SplitRules,
+    requests: Requests, state: of.SplitState, ratios: F64, limits: dict[str, float], rules: SplitRules
 ) -> dict[str, Any]:
-    ttft, latency = (first - requests.arrival_ns) / 1e9, (finish - requests.arrival_ns) / 1e9
+    ttft, latency = (state.first - requests.arrival_ns) / 1e9, (state.finish - requests.arrival_ns) / 1e9
     times = {"ttft_s": ttft, "latency_s": latency}
     kept = np.ones(len(requests), bool)
     for name, limit in limits.items():
         if name not in times:
             raise UsageError(f"--hbm-split has no limit for `{name}`", hint="--slo ttft=50ms,latency=1s")
         kept &= times[name] <= limit
-    ratios, chosen, best = windows
+    chosen, best = state.chosen, state.best
     had = chosen >= 0
     used = np.where(had, ratios[chosen], 0.0)
-    total, duration_s = counts.sum(axis=0), float(finish.max()) / 1e9
+    total, duration_s = state.counts.sum(axis=0), float(state.finish.max()) / 1e9
     return {
         "requests": len(requests),
         "finished": len(requests),

@@ -7,7 +7,6 @@ work as in `etude serve`.
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ import numpy as np
 
 from etude.base.errors import UsageError
 from etude.kernels.arrays import I64
-from etude.world.clock import NEVER, Clock, Event
+from etude.world.clock import NEVER, Agenda, DiscreteEntity, Event, run_alone
 from etude.world.serve import state as of
 from etude.world.serve.pieces import next_uses
 from etude.world.serve.requests import Requests, requests_of
@@ -53,7 +52,7 @@ class WorkflowRun:
 
 def run_workflow(flow: Workflow, on: Mapping[str, Deployed], **how: Any) -> WorkflowRun:
     """Every session, to the end of the last; `how` as `workflow_loop` has it."""
-    return _ended(workflow_loop(flow, on, **how))
+    return run_alone(workflow_loop(flow, on, **how)).ran
 
 
 def workflow_loop(
@@ -76,7 +75,8 @@ def workflow_loop(
     came = None
     if any(one.caching.policy == "belady" for one in on.values()):
         plain = {k: replace(one, caching=replace(one.caching, policy="lru")) for k, one in on.items()}
-        came = _ended(WorkflowLoop(flow, calls, begin, plain, requests, order, router, chosen, place, seed)).came
+        first = WorkflowLoop(flow, calls, begin, plain, requests, order, router, chosen, place, seed)
+        came = run_alone(first).ran.came
     return WorkflowLoop(flow, calls, begin, on, requests, order, router, chosen, place, seed, came)
 
 
@@ -93,15 +93,7 @@ def _requests(flow: Workflow, calls: list[TaskCall]) -> Requests:
     return replace(found, weights=tuple(round(weight * 1000) for weight in flow.tenants.values()))
 
 
-def _ended(loop: WorkflowLoop) -> WorkflowRun:
-    """Every session to its end."""
-    clock = Clock(NEVER)
-    clock.add(loop)
-    clock.run()
-    return loop.ran
-
-
-class WorkflowLoop:
+class WorkflowLoop(DiscreteEntity):
     """Sessions on the clock."""
 
     name = "workflow"
@@ -136,8 +128,8 @@ class WorkflowLoop:
             for other in waits:
                 self.children[other].append(number)
         self.missing = [len(waits) for waits in self.waits]
-        self.events: list[tuple[int, int, bool]] = []
-        """(when, call, it ends then)."""
+        self.later = Agenda()
+        """Calls that are ready, or end."""
         self.free = dict(flow.endpoints)
         self.queues: dict[str, deque[int]] = {name: deque() for name in flow.endpoints}
         self.spent = [0.0] * flow.sessions
@@ -145,31 +137,29 @@ class WorkflowLoop:
 
         for call in calls:
             if not self.missing[call.number]:
-                heapq.heappush(self.events, (begin[call.session], call.number, False))
+                self._note(begin[call.session], call.number)
 
     # -- on the clock --------------------------------------------------------------------------------------------------
-
-    def next_ns(self) -> int:
-        return NEVER
-
-    def on(self, event: Event) -> Iterable[Event]:
-        return ()
 
     def advance(self, until_ns: int) -> Iterable[Event]:
         """What happens first, until nothing more happens by then: a call ends or is ready, or a pool goes on."""
         while True:
             times = {name: pool.next_ns() for name, pool in self.pools.items()}
             name = min(times, key=lambda one: times[one], default="")
-            at, own = self.events[0][0] if self.events else NEVER, times.get(name, NEVER)
+            at, own = self.later.next_ns(), times.get(name, NEVER)
             if min(at, own) > until_ns or min(at, own) >= NEVER:
                 return ()
             if at <= own:
-                at, number, ends = heapq.heappop(self.events)
-                self.ended(number, at) if ends else self.ready(number, at)
+                kind, number = self.later.pop()
+                self.ended(number, at) if kind == "end" else self.ready(number, at)
                 continue
             until = min([at, until_ns, *(t for other, t in times.items() if other != name)])
             for number, when in self.pools[name].advance(max(until, own), self.placed):
                 self.ended(number, when)
+
+    def _note(self, at: int, number: int, *, ends: bool = False) -> None:
+        """At an instant calls come in order of their numbers."""
+        self.later.note(at, "end" if ends else "ready", number, rank=2 * number + ends)
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -195,7 +185,7 @@ class WorkflowLoop:
             self.free[way.tool] -= 1
         self.ran.begin_at_ns[number] = at
         takes = round(way.time_ns * self.ran.calls[number].slow)
-        heapq.heappush(self.events, (at + takes, number, True))
+        self._note(at + takes, number, ends=True)
 
     def ended(self, number: int, at: int) -> None:
         ran = self.ran
@@ -210,7 +200,7 @@ class WorkflowLoop:
         for child in self.children[number]:
             self.missing[child] -= 1
             if not self.missing[child]:
-                heapq.heappush(self.events, (at, child, False))
+                self._note(at, child)
 
     def state(self, call: TaskCall, at: int, pool: ModelPool | None = None) -> dict[str, Any]:
         """What hooks see; also what a call finds in the pool where it is placed."""

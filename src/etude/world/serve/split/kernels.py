@@ -50,10 +50,26 @@ class CacheLists(NamedTuple):
     """Bytes: (list, kind)."""
 
 
-class Ghosts(NamedTuple):
+class SplitState(NamedTuple):
+    """What is held, and what came of it, by replica or request."""
+
     lists: CacheLists
+    ghosts: CacheLists
+    """What each ratio would hold: a row for each replica and ratio."""
     curve: F64
     """Bytes that each ratio would have loaded in this window: (replica, ratio)."""
+    known: NDArray[np.uint8]
+    """Users whose keys and values the host has."""
+    counts: I64
+    free: I64
+    """When each replica is free."""
+    first: I64
+    """Time of the first token of each request."""
+    finish: I64
+    chosen: I64
+    """Index of the ratio of each window: (replica, window)."""
+    best: I64
+    """The one that would have loaded least."""
 
 
 class CacheSplit(NamedTuple):
@@ -144,10 +160,10 @@ def _choice(split, curve, now):
 
 
 @kernel(allocates=False)
-def run_split(stream, split, lists, ghosts, known, plan, counts, free, first, finish, replica, chosen, best):
+def answer_in_order(stream, split, plan, state):
     """`plan` is the index of the ratio for each replica and window, of which only the first is read if a controller
-    decides; `known` are users whose keys and values the host has. `chosen` and `best` are filled: the ratio of each
-    window, and the one that would have loaded least; times of requests in `first` and `finish`."""
+    decides."""
+    lists, ghosts, curve, known, counts, free, first, finish, chosen, best = state
     grid = len(split.ratios)
     for r in range(len(stream.arrival)):
         i = _route(lists, stream, split, free, r)
@@ -155,15 +171,15 @@ def run_split(stream, split, lists, ghosts, known, plan, counts, free, first, fi
         if counts[i, ANSWERED] % split.every == 0:
             if w and plan[i, w] < 0:
                 free[i] = max(free[i], stream.arrival[r]) + split.decide_ns
-                g = _choice(split, ghosts.curve[i], chosen[i, w - 1])
+                g = _choice(split, curve[i], chosen[i, w - 1])
                 counts[i, DECIDED] += 1
             else:
                 g = plan[i, w]
             if w:
-                best[i, w - 1] = _least(ghosts.curve[i], chosen[i, w - 1])
+                best[i, w - 1] = _least(curve[i], chosen[i, w - 1])
             chosen[i, w] = g
             for k in range(grid):
-                ghosts.curve[i, k] = 0.0
+                curve[i, k] = 0.0
             for kind in range(2):
                 _shrink(lists, stream, i, kind, _part(split, split.ratios[g], kind))
         ratio = split.ratios[chosen[i, w]]
@@ -182,17 +198,16 @@ def run_split(stream, split, lists, ghosts, known, plan, counts, free, first, fi
                 load += stream.size[one]
             if grid > 1:
                 for g in range(grid):
-                    there = _touch(ghosts.lists, stream, i * grid + g, one, _part(split, split.ratios[g], kind))
+                    there = _touch(ghosts, stream, i * grid + g, one, _part(split, split.ratios[g], kind))
                     if not there and not fresh:
-                        ghosts.curve[i, g] += stream.size[one]
+                        curve[i, g] += stream.size[one]
         counts[i, LOADED] += load
         counts[i, ANSWERED] += 1
         begin = max(free[i], stream.arrival[r])
         first[r] = begin + np.int64(load * split.ns_per_byte + 0.5) + stream.first_ns[r, computes]
         finish[r] = first[r] + stream.rest_ns[r]
         free[i] = finish[r]
-        replica[r] = i
     for i in range(len(free)):
         if counts[i, ANSWERED]:
             w = (counts[i, ANSWERED] - 1) // split.every
-            best[i, w] = _least(ghosts.curve[i], chosen[i, w])
+            best[i, w] = _least(curve[i], chosen[i, w])
