@@ -71,7 +71,7 @@ def add(found: dict[str, list[RankFiles]], name: str, ranks: list[RankFiles]) ->
 
 
 def linked(ranks: list[RankFiles]) -> Job:
-    recorded = runs.Times(as_recorded=True)
+    recorded = runs.WantedTimes(as_recorded=True)
     return causal.to_job("run", [runs.link_rank(replace(files, times=recorded)) for files in ranks])
 
 

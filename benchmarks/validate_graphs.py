@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from delayed_programs import PROGRAMS, command
 
-from etude.base.outputs import Place
+from etude.base.outputs import OutputPlace
 from etude.capture import opening
 from etude.decide.validate import Validated, ValidateOptions, predicted_again, validate
 from etude.decide.validate.asked import length_of
@@ -81,7 +81,7 @@ def main() -> None:
             folder = (given.measured or given.out or Path(place)) / name
             if given.measured is None:
                 folder.parent.mkdir(parents=True, exist_ok=True)
-                validate(command(name, Path(place)), options, Place(folder, force=True))
+                validate(command(name, Path(place)), options, OutputPlace(folder, force=True))
             record, job = json.loads((folder / "validate.json").read_bytes()), opening.open(folder / "run")
             found, broken = predicted_again(record, job), predicted_again(record, without_order(job))
             show(name, found, broken)

@@ -12,7 +12,7 @@ import pytest
 import fuzz_results as fuzz
 from etude.base.errors import EtudeError, FormatError
 from etude.base.results import TableSchema, read_table
-from etude.base.shapes import COUNT, SECONDS, SHARE, TEXT, Place, Shape, check_value, keys, several
+from etude.base.shapes import COUNT, SECONDS, SHARE, TEXT, Shape, ValuePlace, check_value, keys, several
 from etude.surface.cli import main
 from etude.world.fleet import read_fleet, write_fleet
 from etude.world.serve.stored import read_served
@@ -124,7 +124,7 @@ def test_columns_in_order_and_marks_of_a_newer_version(tmp_path: Path):
 def test_shapes_by_hand():
     shape = keys(a=COUNT, b=SHARE.or_none(), c=several(keys(TEXT), 1), d=Shape("text", among=("x", "y")))
     good = {"a": 3, "b": None, "c": [{"k": "v"}], "d": "x", "more": {"of": [1, None, "it"]}}
-    check_value(good, shape, Place("f"))
+    check_value(good, shape, ValuePlace("f"))
     for wrong, said in (
         ({"a": True}, "f: a: expected a whole number, not True"),
         ({"b": 1.5}, "f: b: 1.5 is more than 1"),
@@ -136,12 +136,12 @@ def test_shapes_by_hand():
         ({"more": 1e-300}, "f: more: 1e-300 is too small"),
     ):
         with pytest.raises(FormatError, match=said):
-            check_value(good | wrong, shape, Place("f"))
+            check_value(good | wrong, shape, ValuePlace("f"))
     deep: object = 1
     for _ in range(100):
         deep = [deep]
     with pytest.raises(FormatError, match="nested too deeply"):
-        check_value(good | {"more": deep}, shape, Place("f"))
+        check_value(good | {"more": deep}, shape, ValuePlace("f"))
 
 
 def test_answers_of_a_study_that_were_changed_are_refused(tmp_path: Path):

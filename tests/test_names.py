@@ -14,22 +14,27 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "etude"
-CLASSES, FUNCTIONS, FILES, FORMATTED_BY_HAND = 24, 400, 40, 736
+CLASSES, FUNCTIONS, FILES, FORMATTED_BY_HAND = 0, 292, 68, 724
 """Most public class names of two or more files, public functions and files that are a bare participle or preposition,
 and lines that are kept from the formatter."""
 
+WORDS = re.compile(r"\w+")
 PREPOSITIONS = frozenset(
-    "about above across after against along among around at before behind below beneath beside besides between beyond "
-    "by down during for from in inside into of off on onto out outside over past per through to toward towards under "
-    "until up upon with within without again apart away sooner later".split()
+    WORDS.findall(
+        "about above across after again against along among apart around at away before behind below beneath beside "
+        "besides between beyond by down during for from in inside into later of off on onto out outside over past per "
+        "sooner through to toward towards under until up upon with within without"
+    )
 )
 IRREGULAR = frozenset(
-    "begun bound bought broken brought built caught chosen come cut dealt done drawn driven fallen felt found frozen "
-    "given gone grown held hidden kept known laid learnt led left lent lost made meant met paid put ran risen said seen "
-    "sent set shown spent split spoken spread stood taken taught thought thrown told torn understood woken won woven "
-    "worn written".split()
+    WORDS.findall(
+        "begun bound bought broken brought built caught chosen come dealt done drawn driven fallen felt found frozen "
+        "given gone grown held hidden kept known laid learnt led left lent lost made meant met paid ran risen said "
+        "seen sent shown spent spoken stood taken taught thought thrown told torn understood woken won woven worn "
+        "written"
+    )
 )
-NOUNS = frozenset("feed need seed speed embed bed red shed spread split set cut put".split())
+NOUNS = frozenset(["feed", "need", "seed", "speed", "embed", "bed", "red", "shed"])
 """Words of the field that only look like participles."""
 
 

@@ -15,7 +15,7 @@ from etude.cost.opdb import OpDatabase, Shapes, TimeOrigin, add_rows, read_ops, 
 from etude.cost.opdb.curves import Curves
 from etude.cost.opdb.database import SCHEMA
 from etude.cost.opdb.keys import shape_of
-from etude.cost.opdb.profiles import Shape, is_vidur, read_profile, read_vidur
+from etude.cost.opdb.profiles import ModelShape, is_vidur, read_profile, read_vidur
 from etude.cost.opdb.schema import COLUMNS, DIMS, OPS, works_of
 from etude.cost.ops import OpClass
 from etude.machine import Device, open_device
@@ -246,7 +246,7 @@ def test_another_device_is_refused_and_so_is_a_backend_that_is_not_there():
 
 # -- other tools -------------------------------------------------------------------------------------------------------
 
-LLAMA = Shape(hidden=8, heads=4, kv_heads=2, head_size=2, ffn=16, gated=True, vocab=100)
+LLAMA = ModelShape(hidden=8, heads=4, kv_heads=2, head_size=2, ffn=16, gated=True, vocab=100)
 
 
 def profile(folder: Path) -> Path:

@@ -13,7 +13,7 @@ from etude.capture.ingest.causal import convert, to_job
 from etude.capture.ingest.light_cost import fitted, without_cost
 from etude.capture.ingest.light_window import CALL, LightWindow
 from etude.capture.ingest.program_clock import as_window, in_program_time
-from etude.capture.ingest.program_time import ESTIMATED, PROGRAM, RECORDED, Times
+from etude.capture.ingest.program_time import ESTIMATED, PROGRAM, RECORDED, WantedTimes
 from etude.capture.link.device import DeviceTrace, read_device
 from etude.model import frames
 from etude.model.as_recorded import as_recorded, is_twice_timed
@@ -210,15 +210,19 @@ def test_which_times_a_recording_gets():
     manifest = {"steps": {"numbers": [0, 1], "unprofiled": {"count": 2, "step_ns": 150 * US}},
                 "windows": [{"kind": "full", "step_ns": 1000 * US}]}  # fmt: skip
     told = light(steps=3, call_ns=5 * US)
-    _, program = program_time.timed(full(), told, manifest, Times())
+    _, program = program_time.timed(full(), told, manifest, WantedTimes())
     assert (program.kind, program.anchored, program.recorded_step_ns) == (PROGRAM, True, 1000 * US)
-    moved, alone = program_time.timed(full(), told, manifest, Times(anchor=False))
+    moved, alone = program_time.timed(full(), told, manifest, WantedTimes(anchor=False))
     assert (alone.kind, alone.anchored) == (PROGRAM, False)
     assert rows(moved, "user_annotation")[0][1] == 165  # 180 less 5 us of each of three calls
-    _, estimated = program_time.timed(full(), {}, manifest, Times())
+    _, estimated = program_time.timed(full(), {}, manifest, WantedTimes())
     assert estimated.kind == ESTIMATED and estimated.low_ns < 150 * US < estimated.high_ns
     recorded = full()
-    for wanted, has in ((Times(as_recorded=True), manifest), (Times(anchor=False), manifest), (Times(), {})):
+    for wanted, has in (
+        (WantedTimes(as_recorded=True), manifest),
+        (WantedTimes(anchor=False), manifest),
+        (WantedTimes(), {}),
+    ):
         same, kept = program_time.timed(recorded, {}, has, wanted)
         assert kept.kind == RECORDED and same is recorded
 
@@ -233,8 +237,8 @@ def test_an_older_light_file_has_no_clock_and_a_broken_one_is_refused():
 
 def test_a_time_that_nothing_reads_is_refused():
     with pytest.raises(UsageError, match="is not read here"):
-        program_time.timed(traced([event("cpu_op", "aten::add", 0.0, 5.0)]), {}, {}, Times(unprofiled_ns=US))
-    _, found = program_time.timed(full(), {}, {}, Times(unprofiled_ns=150 * US))
+        program_time.timed(traced([event("cpu_op", "aten::add", 0.0, 5.0)]), {}, {}, WantedTimes(unprofiled_ns=US))
+    _, found = program_time.timed(full(), {}, {}, WantedTimes(unprofiled_ns=150 * US))
     assert found.kind == ESTIMATED
 
 
@@ -257,7 +261,7 @@ def test_nodes_keep_when_they_ran_under_the_profiler_and_say_where_their_times_c
 
 
 def test_an_estimate_has_nothing_measured_lightly():
-    moved, _ = program_time.timed(full(), {}, {}, Times(unprofiled_ns=150 * US))
+    moved, _ = program_time.timed(full(), {}, {}, WantedTimes(unprofiled_ns=150 * US))
     source = convert(moved).part.trace.time_source
     assert set(source.tolist()) == {TimeSource.CORRECTED, TimeSource.RECORDED}
 

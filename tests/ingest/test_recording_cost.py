@@ -9,7 +9,7 @@ import pytest
 
 import etude
 from etude.capture.ingest import program_time
-from etude.capture.ingest.program_time import ESTIMATED, RECORDED, Times
+from etude.capture.ingest.program_time import ESTIMATED, RECORDED, WantedTimes
 from etude.capture.ingest.recording_cost import host_cost
 from etude.capture.link.device import DeviceTrace, read_device
 
@@ -75,7 +75,7 @@ def test_an_iteration_takes_its_own_time(pieces: tuple[float, ...], observed: bo
     given = recording(pieces)
     cost = host_cost(given)
     assert cost is not None and cost.observed == observed
-    moved, found = program_time.timed(given, {}, {}, Times())
+    moved, found = program_time.timed(given, {}, {}, WantedTimes())
     assert (found.kind, found.anchored) == (ESTIMATED, False)
     assert np.diff(starts(moved, "cuda_runtime")) == pytest.approx(each, abs=0.01)
     assert np.diff(starts(moved, "kernel")) == pytest.approx(each, abs=0.01)
@@ -85,15 +85,15 @@ def test_an_iteration_takes_its_own_time(pieces: tuple[float, ...], observed: bo
 
 
 def test_the_range_is_that_of_the_host() -> None:
-    _, found = program_time.timed(recording(), {}, {}, Times())
+    _, found = program_time.timed(recording(), {}, {}, WantedTimes())
     assert found.low_ns == pytest.approx((49 * 0.75 * 17.2 + 5) / 2 * US, abs=30)
     assert found.high_ns == pytest.approx((49 * 1.6 * 17.2 + 5) / 2 * US, abs=30)
-    _, alone = program_time.timed(recording(PROFILED), {}, {}, Times())
+    _, alone = program_time.timed(recording(PROFILED), {}, {}, WantedTimes())
     assert alone.high_ns == alone.recorded_step_ns  # a profiler alone may cost nothing
 
 
 def test_a_device_that_is_busy_throughout_takes_as_long() -> None:
-    moved, found = program_time.timed(recording(kernel=100.0), {}, {}, Times())
+    moved, found = program_time.timed(recording(kernel=100.0), {}, {}, WantedTimes())
     assert np.diff(starts(moved, "kernel")) == pytest.approx(100)
     assert found.step_ns == found.recorded_step_ns == found.high_ns == 2500 * US
     assert found.low_ns == 2250 * US
@@ -101,9 +101,9 @@ def test_a_device_that_is_busy_throughout_takes_as_long() -> None:
 
 def test_what_takes_longer_than_recording_does_is_of_the_program() -> None:
     # 500 us of Python: 30 of the first 60 and the rest; 400 us in `aten::t`: 0.7 and what exceeds 150
-    moved, _ = program_time.timed(recording((*OBSERVED[:7], 500.0)), {}, {}, Times())
+    moved, _ = program_time.timed(recording((*OBSERVED[:7], 500.0)), {}, {}, WantedTimes())
     assert np.diff(starts(moved, "cuda_runtime")) == pytest.approx(6 * 0.7 + 3 + 470, abs=0.01)
-    moved, _ = program_time.timed(recording((6.0, 400.0, *OBSERVED[2:])), {}, {}, Times())
+    moved, _ = program_time.timed(recording((6.0, 400.0, *OBSERVED[2:])), {}, {}, WantedTimes())
     assert np.diff(starts(moved, "cuda_runtime")) == pytest.approx(6 * 0.7 + 3 + 10 + 250, abs=0.01)
 
 
@@ -129,18 +129,18 @@ def test_python_that_waits_for_another_thread_is_counted_once() -> None:
     ids=["no steps", "no calls", "too few events", "empty", "one operator"],
 )  # fmt: skip
 def test_a_recording_without_a_basis_stays_as_it_is(given: DeviceTrace) -> None:
-    same, found = program_time.timed(given, {}, {}, Times())
+    same, found = program_time.timed(given, {}, {}, WantedTimes())
     assert same is given and found.kind == RECORDED
 
 
 def test_an_estimate_is_not_made_unasked() -> None:
     given = recording()
-    for wanted in (Times(as_recorded=True), Times(estimate=False)):
+    for wanted in (WantedTimes(as_recorded=True), WantedTimes(estimate=False)):
         same, found = program_time.timed(given, {}, {}, wanted)
         assert same is given and found.kind == RECORDED
     known = {"steps": {"unprofiled": {"step_ns": 600 * US}}}
-    assert program_time.timed(given, {}, known, Times())[1].anchored
-    assert not program_time.timed(given, {}, known, Times(anchor=False))[1].anchored
+    assert program_time.timed(given, {}, known, WantedTimes())[1].anchored
+    assert not program_time.timed(given, {}, known, WantedTimes(anchor=False))[1].anchored
 
 
 def test_kernels_launched_before_the_recording_keep_the_device() -> None:
@@ -154,7 +154,7 @@ def test_kernels_launched_before_the_recording_keep_the_device() -> None:
                    event("cpu_op", "aten::addmm", t[3], t[6]),
                    event("cuda_runtime", "cudaLaunchKernel", t[4], t[5], correlation=1 + k),
                    event("kernel", "gemm", 3000 + 5 * k, 3005 + 5 * k, stream=STREAM, correlation=1 + k)]  # fmt: skip
-    moved, found = program_time.timed(traced(events), {}, {}, Times())
+    moved, found = program_time.timed(traced(events), {}, {}, WantedTimes())
     assert found.step_ns == found.recorded_step_ns == 3125 * US
     assert starts(moved, "kernel")[30:] == pytest.approx(3000 + 5 * np.arange(25))
 

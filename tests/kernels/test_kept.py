@@ -315,7 +315,7 @@ def test_the_key_holds_the_processor_the_versions_and_the_settings(monkeypatch):
 
 def test_code_that_needs_an_unknown_function_is_not_loaded():
     """LLVM would end the process."""
-    entry = kept.Entry("name", b"", ("no_such_function_anywhere",), (), b"")
+    entry = kept.CompiledEntry("name", b"", ("no_such_function_anywhere",), (), b"")
     with pytest.raises(native.NotLoadedError):
         native.load(entry, kinds, ())
 

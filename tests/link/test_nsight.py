@@ -13,7 +13,7 @@ from etude.base.errors import FormatError
 from etude.capture.link import recording as r
 from etude.capture.link.kernel_names import step_of, talk_of_kernel
 from etude.capture.link.nsight import read_nsight
-from etude.capture.link.recording import Recording
+from etude.capture.link.recording import DeviceRecording
 from etude.model.schema import UNKNOWN
 
 REAL = Path(__file__).parents[1] / "golden" / "profiles" / "nsight_h200.sqlite.gz"
@@ -30,7 +30,7 @@ def real(tmp_path: Path) -> Path:
     return path
 
 
-def named(one: Recording, category: int) -> list[tuple[str, int, int]]:
+def named(one: DeviceRecording, category: int) -> list[tuple[str, int, int]]:
     rows = np.flatnonzero(one.category == category).tolist()
     return [(one.names[one.name[i]], int(one.start_ns[i]), int(one.duration_ns[i])) for i in rows]
 

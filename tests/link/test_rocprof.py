@@ -11,7 +11,7 @@ import pytest
 
 from etude.base.errors import FormatError
 from etude.capture.link import recording as r
-from etude.capture.link.recording import Recording
+from etude.capture.link.recording import DeviceRecording
 from etude.capture.link.rocprof import read_rocprof
 from etude.capture.link.rocprof_json import read_rocprof_json
 from etude.model.schema import UNKNOWN
@@ -20,7 +20,7 @@ from etude.model.text import pad
 GOLDEN = Path(__file__).parents[1] / "golden" / "profiles"
 
 
-def read(document: Any) -> list[Recording]:
+def read(document: Any) -> list[DeviceRecording]:
     data = json.dumps(document).encode() if not isinstance(document, bytes) else document
     return read_rocprof(pad(np.frombuffer(data, np.uint8)), len(data), "made.json")
 

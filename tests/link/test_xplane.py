@@ -14,7 +14,7 @@ import xplane_pb as pb
 from etude.base.errors import FormatError
 from etude.capture.ingest.dropped import dropped
 from etude.capture.link import recording as r
-from etude.capture.link.recording import Recording
+from etude.capture.link.recording import DeviceRecording
 from etude.capture.link.xla import recordings
 from etude.capture.link.xplane import looks_like, read_xplane
 from etude.model.schema import UNKNOWN
@@ -24,7 +24,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "profiles"
 REAL = ("jax_cpu", "jax_h200")
 
 
-def read(space: Any) -> list[Recording]:
+def read(space: Any) -> list[DeviceRecording]:
     data = space if isinstance(space, bytes) else space.SerializeToString()
     return recordings(read_xplane(pad(np.frombuffer(data, np.uint8)), len(data), "made.xplane.pb"))
 
@@ -33,7 +33,7 @@ def real(name: str) -> bytes:
     return gzip.decompress((GOLDEN / f"{name}.xplane.pb.gz").read_bytes())
 
 
-def rows_of(one: Recording, category: int) -> list[tuple[str, int, int]]:
+def rows_of(one: DeviceRecording, category: int) -> list[tuple[str, int, int]]:
     """(name, start, end) of the events of a category, in order."""
     chosen = np.flatnonzero(one.category == category)
     return [

@@ -9,14 +9,14 @@ import pytest
 
 from etude.machine.system import System
 from etude.model.job import Job
-from etude.run.simulate.engine import Engine
+from etude.run.simulate.engine import JobEngine
 from etude.run.simulate.lower import lower
 from etude.run.simulate.options import Network, Options
 from etude.run.simulate.run import start
 from simulated_jobs import random_job, random_options, symmetric_job, system
 
 
-def engine_of(job: Job, machine: System, options: Options) -> Engine:
+def engine_of(job: Job, machine: System, options: Options) -> JobEngine:
     return start(lower(job, machine, options.on(machine))[0])[0]
 
 

@@ -5,7 +5,7 @@ import pytest
 from etude.base.errors import UsageError
 from etude.capture.collect import Delay, DelayKind, DelayPlan, Moment
 from etude.capture.collect.delayed import DelayedProgram
-from etude.capture.collect.delays import NONE, Block, Delays, Kernel, Source
+from etude.capture.collect.delays import NONE, Delays, DelaySource, KernelDelay, StepBlock
 from etude.capture.collect.moments import CalledModule, choose
 from etude.decide.validate.asked import length_of
 from etude.decide.validate.pairs import Pair, measured_change, pairs_of, turns, undelayed_step_ns
@@ -27,7 +27,7 @@ class Hand:
 def run(plan: DelayPlan, steps: int, rank: int = 0) -> tuple[Delays, list[tuple[int, bool]]]:
     """A program whose steps take 1000 ns and come to A and B."""
     clock, told = Hand(), []
-    source = Source(clock)
+    source = DelaySource(clock)
     delays = Delays(
         plan, rank, {DelayKind.HOST: source}, lambda blocks, done: told.append((len(blocks), done)), clock=clock
     )
@@ -78,8 +78,8 @@ def test_a_plan_is_the_same_after_json():
 
 
 def test_a_block_takes_as_long_as_on_its_slowest_rank():
-    ranks = ((Block(0, 10, 5, 2), Block(NONE, 9, 0, 0)), (Block(0, 12, 0, 0),))
-    assert DelayedProgram(0, ranks, 4).blocks() == [Block(0, 12, 5, 2)]
+    ranks = ((StepBlock(0, 10, 5, 2), StepBlock(NONE, 9, 0, 0)), (StepBlock(0, 12, 0, 0),))
+    assert DelayedProgram(0, ranks, 4).blocks() == [StepBlock(0, 12, 5, 2)]
 
 
 def test_turns_have_an_undelayed_block_on_both_sides_and_go_back_and_forth():
@@ -89,7 +89,12 @@ def test_turns_have_an_undelayed_block_on_both_sides_and_go_back_and_forth():
 
 def test_a_pair_is_a_block_against_the_mean_of_its_neighbours():
     """A machine that gets slower, 100 a block: 2000, 2100 + 600, 2200 -> 600 in 2 steps."""
-    blocks = [Block(NONE, 2000, 0, 0), Block(0, 2700, 640, 2), Block(NONE, 2200, 0, 0), Block(1, 3000, 640, 1)]
+    blocks = [
+        StepBlock(NONE, 2000, 0, 0),
+        StepBlock(0, 2700, 640, 2),
+        StepBlock(NONE, 2200, 0, 0),
+        StepBlock(1, 3000, 640, 1),
+    ]
     assert pairs_of(blocks, 2) == [(0, Pair(300, 320))]  # the last block had its delay in one of two steps
     assert pairs_of(blocks[:2], 2) == [(0, Pair(350, 320))]
     assert undelayed_step_ns(blocks, 2) == 1050
@@ -172,7 +177,7 @@ class SlowDevice:
 
 def test_work_on_a_device_is_as_long_as_asked_for():
     device = SlowDevice()
-    kernel = Kernel(device)
+    kernel = KernelDelay(device)
     kernel.prepare()
     assert kernel.taken_ns() == 0  # trials are not of a block
     kernel.put(5_000_000)

@@ -6,7 +6,7 @@ import pytest
 
 from etude.base.errors import UsageError
 from etude.capture.collect import Delay, DelayKind, DelayPlan, LaunchedProgram, Moment
-from etude.capture.collect.delays import NONE, Block
+from etude.capture.collect.delays import NONE, StepBlock
 from etude.decide.validate.measuring import check_progress, check_recorded
 
 COMMAND = ["python", "train.py"]
@@ -44,9 +44,11 @@ def test_a_whole_recording_is_enough():
 
 def test_a_program_with_too_few_steps_for_a_delay():
     with pytest.raises(UsageError, match="the program has 12 steps, and a run with delays needs 14"):
-        check_progress(PLAN, [Block(NONE, 100, 0, 0)], set(), 12)
+        check_progress(PLAN, [StepBlock(NONE, 100, 0, 0)], set(), 12)
 
 
 def test_a_module_that_is_not_reached_in_every_step():
     with pytest.raises(UsageError, match="`layers.0` was reached in 1 of 3 steps"):
-        check_progress(PLAN, [Block(NONE, 100, 0, 0), Block(0, 100, 10, 1), Block(NONE, 100, 0, 0)], set(), 17)
+        check_progress(
+            PLAN, [StepBlock(NONE, 100, 0, 0), StepBlock(0, 100, 10, 1), StepBlock(NONE, 100, 0, 0)], set(), 17
+        )

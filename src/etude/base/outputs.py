@@ -51,19 +51,19 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class OutputPlace:
     """Where a result is written."""
 
     path: Path
     force: bool = False
 
     @classmethod
-    def of(cls, asked: Any) -> Place | None:
+    def of(cls, asked: Any) -> OutputPlace | None:
         """The place that `Written` says, or none."""
         return cls.at(asked.out, asked.force)
 
     @classmethod
-    def at(cls, out: str | None, force: bool) -> Place | None:
+    def at(cls, out: str | None, force: bool) -> OutputPlace | None:
         """A place, or none. One that is taken is refused before anything is computed."""
         if out is None:
             return None

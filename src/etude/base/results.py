@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from etude.base.errors import FormatError
 from etude.base.files import writing
-from etude.base.shapes import SMALLEST, Place, Shape, check_range, check_value, shown
+from etude.base.shapes import SMALLEST, Shape, ValuePlace, check_range, check_value, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -167,16 +167,16 @@ def _rows(found: Any, version: int, file: Path) -> dict[str, int | None]:
 
 def read_results(head: ResultHead, schema: ResultSchema) -> tuple[dict[str, Any], dict[str, pa.Table]]:
     """The record and the tables of a folder, as the schema says they are."""
-    place = Place(fspath(head.file), hint=head.hint)
+    place = ValuePlace(fspath(head.file), hint=head.hint)
     check_value(head.record, schema.record, place)
     for problem, holds in schema.rules:
         if not holds(head.record):
             raise place.wrong(problem)
     if strange := sorted(head.rows.keys() - schema.tables.keys()):
-        raise Place(fspath(head.file), "tables", head.hint).wrong(f"unknown table {shown(strange[0])}")
+        raise ValuePlace(fspath(head.file), "tables", head.hint).wrong(f"unknown table {shown(strange[0])}")
     needed = [name for name, table in schema.tables.items() if not table.optional]
     if head.rows and (lacking := [name for name in needed if name not in head.rows]):
-        raise Place(fspath(head.file), "tables", head.hint).wrong(f"there is no table `{lacking[0]}`")
+        raise ValuePlace(fspath(head.file), "tables", head.hint).wrong(f"there is no table `{lacking[0]}`")
     tables = {}
     for name in [name for name in schema.tables if name in (head.rows or needed)]:
         file = head.folder / f"{name}.parquet"
@@ -208,7 +208,7 @@ def read_table(
     if len(table) < schema.rows:
         raise FormatError(f"has {len(table)} rows, but needs {schema.rows}", path=file, hint=hint)
     for name, shape in schema.columns.items():
-        place = Place(fspath(file), f"column `{name}`", hint)
+        place = ValuePlace(fspath(file), f"column `{name}`", hint)
         if name not in table.column_names:
             if shape.optional:
                 continue
@@ -255,7 +255,7 @@ def _whole(file: Path, what: str, hint: str) -> Iterator[None]:
         raise FormatError(f"is not {what}: {_first_line(problem)}", path=file, hint=hint) from None
 
 
-def check_column(column: pa.ChunkedArray, shape: Shape, place: Place) -> None:
+def check_column(column: pa.ChunkedArray, shape: Shape, place: ValuePlace) -> None:
     """Raises FormatError if a column is of another type, has empty values, or one out of range."""
     import pyarrow as pa
 
@@ -301,7 +301,7 @@ def _is_plain(kind: Any) -> bool:
     return any(is_type(kind) for is_type in own)
 
 
-def _check_numbers(column: pa.ChunkedArray, shape: Shape, place: Place) -> None:
+def _check_numbers(column: pa.ChunkedArray, shape: Shape, place: ValuePlace) -> None:
     import numpy as np
     import pyarrow as pa
 

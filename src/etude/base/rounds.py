@@ -44,7 +44,7 @@ def worked_ns(play: Callable[[], object]) -> int:
     return time.thread_time_ns() - begin
 
 
-class Network:
+class SmallNetwork:
     """Passes through it are timed."""
 
     def __init__(self, torch: Any, device: str = "cpu") -> None:

@@ -99,22 +99,24 @@ def of_each(shape: Shape, names: str) -> dict[str, Shape]:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ValuePlace:
     """Where a value is, for messages."""
 
     path: str
     at: str = ""
     hint: str = ""
 
-    def below(self, key: object) -> Place:
+    def below(self, key: object) -> ValuePlace:
         shown = f"[{key}]" if isinstance(key, int) else str(key)[:60]
-        return Place(self.path, f"{self.at}.{shown}" if self.at and shown[0:1] != "[" else self.at + shown, self.hint)
+        return ValuePlace(
+            self.path, f"{self.at}.{shown}" if self.at and shown[0:1] != "[" else self.at + shown, self.hint
+        )
 
     def wrong(self, problem: str) -> FormatError:
         return FormatError(problem, path=self.path, where=self.at, hint=self.hint)
 
 
-def check_value(value: Any, shape: Shape, place: Place, depth: int = 0) -> None:
+def check_value(value: Any, shape: Shape, place: ValuePlace, depth: int = 0) -> None:
     """Raises FormatError if a JSON value does not have a shape."""
     if depth > DEEPEST:
         raise place.wrong("is nested too deeply")
@@ -138,7 +140,7 @@ def check_value(value: Any, shape: Shape, place: Place, depth: int = 0) -> None:
         raise place.wrong(f"{shown(value)} is not known; known: {', '.join(shape.among)}")
 
 
-def _check_keys(value: Mapping[str, Any], shape: Shape, place: Place, depth: int) -> None:
+def _check_keys(value: Mapping[str, Any], shape: Shape, place: ValuePlace, depth: int) -> None:
     for name, one in shape.inner.items():
         if name in value:
             check_value(value[name], one, place.below(name), depth + 1)
@@ -150,7 +152,7 @@ def _check_keys(value: Mapping[str, Any], shape: Shape, place: Place, depth: int
         check_value(value[name], shape.rest or ANY, place.below(name), depth + 1)
 
 
-def _check_plain(value: Any, place: Place, depth: int) -> None:
+def _check_plain(value: Any, place: ValuePlace, depth: int) -> None:
     if isinstance(value, Mapping):
         check_value(value, Shape("keys"), place, depth)
     elif isinstance(value, list):
@@ -165,7 +167,7 @@ def _is_kind(value: Any, kind: str) -> bool:
     return isinstance(value, {"text": str, "flag": bool, "keys": Mapping, "list": list}[kind])
 
 
-def check_range(value: float, shape: Shape, place: Place) -> None:
+def check_range(value: float, shape: Shape, place: ValuePlace) -> None:
     """Raises FormatError if a number is out of the range of a shape, or no number."""
     if not _is_finite(value) and value not in (shape.least, shape.most):
         raise place.wrong(f"{shown(value)} is not a number")

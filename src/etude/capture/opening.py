@@ -40,7 +40,7 @@ def open(
     passes: int | None = None,
     advance: Callable[[int], None] = lambda amount: None,
     spread: runs.Spread | None = None,
-    times: runs.Times | None = None,
+    times: runs.WantedTimes | None = None,
     as_recorded: bool = False,
 ) -> Job:
     """The job at `path`: a folder of `name.{rank}.et`, one such file, the prefix `folder/name`, JSON, a Parquet folder
@@ -81,13 +81,13 @@ def open(
     return kind.read(place, options)
 
 
-def _recorded_times() -> runs.Times:
+def _recorded_times() -> runs.WantedTimes:
     from etude.capture.ingest import runs
 
-    return runs.Times(as_recorded=True)
+    return runs.WantedTimes(as_recorded=True)
 
 
-def _stored(job: Job, times: runs.Times, where: str) -> Job:
+def _stored(job: Job, times: runs.WantedTimes, where: str) -> Job:
     """A job that was stored, with the times that are wanted: it has those it was written with, one set or both."""
     from etude.model.as_recorded import as_recorded
 
@@ -294,7 +294,7 @@ def _read_profile(path: Path, options: dict[str, Any]) -> Job:
 
     if options["groups"] is not None:
         raise UsageError("a profiler's trace contains its groups", where=str(path), hint="leave out --groups")
-    times = options.get("times") or runs.Times()
+    times = options.get("times") or runs.WantedTimes()
     linked = runs.link_run([runs.RankFiles(rank=None, device=path, times=times)], max_bytes=options["max_bytes"])
     options["advance"](1)
     return causal.to_job(reading.stem(path), linked)

@@ -123,7 +123,7 @@ class Kernel:
             return self.dispatcher(*arguments, **named)
         return self(*arguments, *[named[name] for name in rest])
 
-    def _found(self, place: kept.Place, kind: tuple[Any, ...], arguments: tuple[Any, ...]) -> Loaded:
+    def _found(self, place: kept.KernelFolder, kind: tuple[Any, ...], arguments: tuple[Any, ...]) -> Loaded:
         """Code for arguments of these kinds, from the disk or from the compiler."""
         entry = place.read(kind)
         found = self._loaded(entry, kind)
@@ -132,7 +132,7 @@ class Kernel:
             found = self._loaded(entry, kind)
         return found
 
-    def _loaded(self, entry: kept.Entry | None, kind: tuple[Any, ...]) -> Loaded:
+    def _loaded(self, entry: kept.CompiledEntry | None, kind: tuple[Any, ...]) -> Loaded:
         from etude.kernels import native
 
         try:
@@ -141,9 +141,9 @@ class Kernel:
             return _BY_NUMBA
 
     @cached_property
-    def _place(self) -> kept.Place | None:
+    def _place(self) -> kept.KernelFolder | None:
         try:
-            return kept.Place(self.py_func, self.targetoptions) if kept.usable() else None
+            return kept.KernelFolder(self.py_func, self.targetoptions) if kept.usable() else None
         except OSError:  # a function without a file
             return None
 

@@ -70,7 +70,9 @@ class Outer(CPUDispatcher):  # type: ignore[misc]
         with sooner.no_garbage_collection():
             return super().compile(signature)
 
-    def compiled_for(self, arguments: tuple[Any, ...], keep: Callable[[kept.Entry], bool]) -> kept.Entry | None:
+    def compiled_for(
+        self, arguments: tuple[Any, ...], keep: Callable[[kept.CompiledEntry], bool]
+    ) -> kept.CompiledEntry | None:
         """Compiles for arguments of these types. Code that can be run without Numba is returned and given to `keep`;
         Numba keeps it if that says no."""
         signature = tuple(self.typeof_pyval(argument) for argument in arguments)
@@ -144,7 +146,7 @@ def _records(signature: Any) -> Iterator[Any]:
             yield from _records(kind.types)
 
 
-def entry_of(compiled: Any) -> kept.Entry | None:
+def entry_of(compiled: Any) -> kept.CompiledEntry | None:
     """What is needed to run compiled code without Numba; None if it cannot be."""
     library = compiled.library
     code = library._compiled_object  # None: Numba has it from its own cache
@@ -161,4 +163,4 @@ def entry_of(compiled: Any) -> kept.Entry | None:
     if b"numba" in pickle.dumps([one for _, one in objects]):
         return None
     looks = library.codegen._tm.emit_object(llvm.parse_assembly(guard.SOURCE))
-    return kept.Entry(compiled.fndesc.llvm_cpython_wrapper_name, code, tuple(sorted(expected)), objects, looks)
+    return kept.CompiledEntry(compiled.fndesc.llvm_cpython_wrapper_name, code, tuple(sorted(expected)), objects, looks)

@@ -38,7 +38,7 @@ _MAKERS: Final = ("dispatch.py", "elf.py", "guard.py", "inner.py", "kept.py", "k
 """Files of this folder that decide what code is made of a kernel, and how it is kept."""
 
 
-class Entry(NamedTuple):
+class CompiledEntry(NamedTuple):
     """Compiled code of a kernel for some kinds of arguments."""
 
     name: str  # the symbol that Python calls
@@ -117,7 +117,7 @@ def source_digest(path: str) -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
-class Place:
+class KernelFolder:
     """Where the entries of a kernel are."""
 
     def __init__(self, function: Any, options: dict[str, Any]) -> None:
@@ -132,7 +132,7 @@ class Place:
         told = hashlib.sha256("\n".join(kinds.text(one) for one in kind).encode()).hexdigest()
         return f"{self._stem}-{ground()[:16]}-{self._taken[:32]}-{told[:32]}{SUFFIX}"
 
-    def read(self, kind: tuple[Any, ...]) -> Entry | None:
+    def read(self, kind: tuple[Any, ...]) -> CompiledEntry | None:
         name = self._name(kind)
         for folder in self._folders:
             try:
@@ -143,7 +143,7 @@ class Place:
             return _entry(told)
         return None
 
-    def write(self, kind: tuple[Any, ...], entry: Entry) -> bool:
+    def write(self, kind: tuple[Any, ...], entry: CompiledEntry) -> bool:
         """False if there is nowhere to write to. Entries of the same kernel before it changed are removed."""
         body = pickle.dumps(tuple(entry), protocol=4)
         told = _MAGIC + hashlib.sha256(body).digest() + body
@@ -176,13 +176,13 @@ def _write(folder: str, name: str, told: bytes) -> None:
         raise
 
 
-def _entry(told: bytes) -> Entry | None:
+def _entry(told: bytes) -> CompiledEntry | None:
     """None if the file is not whole."""
     start = len(_MAGIC)
     checked, body = told[start : start + 32], told[start + 32 :]
     if not told.startswith(_MAGIC) or hashlib.sha256(body).digest() != checked:
         return None
-    return Entry(*pickle.loads(body))
+    return CompiledEntry(*pickle.loads(body))
 
 
 def _folders(path: str) -> list[str]:

@@ -32,7 +32,7 @@ class NotLoadedError(Exception):
     """This code cannot be run here without Numba."""
 
 
-def load(entry: kept.Entry, function: Any, kind: tuple[Any, ...]) -> guard.Loaded:
+def load(entry: kept.CompiledEntry, function: Any, kind: tuple[Any, ...]) -> guard.Loaded:
     """Puts code into memory. NotLoadedError if it needs a function that is not there."""
     if not guard.as_expected():
         raise NotLoadedError("objects have a different layout in memory")
@@ -64,7 +64,7 @@ def _guard(code: bytes) -> int:
     return address
 
 
-def _environments(engine: Any, entry: kept.Entry, function: Any) -> tuple[Any, list[Any]]:
+def _environments(engine: Any, entry: kept.CompiledEntry, function: Any) -> tuple[Any, list[Any]]:
     """(the first, all of them), each written where the code looks for it."""
     made = []
     for name, objects in entry.environments:

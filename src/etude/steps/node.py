@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any, Final
 
 from etude.base.files import writing
-from etude.base.outputs import Place
+from etude.base.outputs import OutputPlace
 from etude.base.talk import progress, say
 from etude.base.units import format_bytes
 from etude.capture import opening
@@ -28,7 +28,7 @@ class Measuring:
     job: Path | None
     repetitions: int
     seconds: float
-    place: Place | None
+    place: OutputPlace | None
 
     def measured(self) -> QualifiedNode:
         """The node; its figures are written if a place is given."""

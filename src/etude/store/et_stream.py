@@ -193,7 +193,7 @@ def _scan_window(
     cur = found.cursor
     cur[k.AT] = 0
     while True:
-        window = k.Window(buffer, held, found.size - base - held, base)
+        window = k.FileWindow(buffer, held, found.size - base - held, base)
         rows = k.SkeletonRows(found.places, found.ids, found.kinds, found.dep_start, found.dep)
         k.scan(window, rows, data, ctrl, cur)
         status, at = int(cur[k.STATUS]), int(cur[k.AT])

@@ -16,7 +16,7 @@ DONE, MORE, GROW = 0, 1, 2
 _HASH = np.uint64(0x9E3779B97F4A7C15)
 
 
-class Window(NamedTuple):
+class FileWindow(NamedTuple):
     """Part of a file."""
 
     u8: NDArray[np.uint8]

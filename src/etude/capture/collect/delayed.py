@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.capture.collect import layout
-from etude.capture.collect.delays import FILE, Block, DelayPlan
+from etude.capture.collect.delays import FILE, DelayPlan, StepBlock
 from etude.capture.collect.launcher import check_command, injected, run_until
 
 
@@ -17,7 +17,7 @@ class DelayedProgram:
 
     exit_code: int
     """The command's own; 0 if it was ended because all was measured."""
-    ranks: tuple[tuple[Block, ...], ...]
+    ranks: tuple[tuple[StepBlock, ...], ...]
     """The blocks that each rank has completed, in the order of the plan."""
     steps: int
     """Of the rank that came furthest."""
@@ -25,10 +25,10 @@ class DelayedProgram:
     printed: str = ""
     """The last that the command printed."""
 
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[StepBlock]:
         """What all ranks have completed: a block takes as long as on its slowest rank."""
         return [
-            Block(of[0].delay, max(b.took_ns for b in of), max(b.injected_ns for b in of), max(b.count for b in of))
+            StepBlock(of[0].delay, max(b.took_ns for b in of), max(b.injected_ns for b in of), max(b.count for b in of))
             for of in zip(*self.ranks, strict=False)
         ]
 
@@ -42,7 +42,7 @@ def launch_delayed(command: Sequence[str], folder: Path, plan: DelayPlan) -> Del
     variables = injected({"folder": str(place), "delays": plan.to_dict()})
     code, printed = run_until(command, variables, lambda: _is_done(place))
     written = _written(place)
-    ranks = tuple(tuple(Block(**block) for block in one["blocks"]) for one in written)
+    ranks = tuple(tuple(StepBlock(**block) for block in one["blocks"]) for one in written)
     steps = max((one["steps"] for one in written), default=0)
     return DelayedProgram(code, ranks, steps, tuple(layout.take_problems(place)), printed)
 

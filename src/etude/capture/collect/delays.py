@@ -79,7 +79,7 @@ class DelayPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class StepBlock:
     """What a block of steps took."""
 
     delay: int
@@ -95,12 +95,12 @@ class Delays:
     is called after each block."""
 
     def __init__(
-        self, plan: DelayPlan, rank: int, sources: Mapping[DelayKind, "Source"], finished: Callable[..., None],
+        self, plan: DelayPlan, rank: int, sources: Mapping[DelayKind, "DelaySource"], finished: Callable[..., None],
         *, settle: Callable[[], None] = lambda: None, clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:  # fmt: skip
         self._plan, self._rank, self._sources, self._finished = plan, rank, sources, finished
         self._settle, self._clock = settle, clock
-        self.blocks: list[Block] = []
+        self.blocks: list[StepBlock] = []
         self._steps = -plan.warmup
         self._since_ns = 0
         self._count = 0
@@ -127,7 +127,7 @@ class Delays:
         if self._steps:
             took_ns = self._clock() - self._since_ns
             injected_ns = sum(source.taken_ns() for source in self._sources.values())
-            self.blocks.append(Block(self._current, took_ns, injected_ns, self._count))
+            self.blocks.append(StepBlock(self._current, took_ns, injected_ns, self._count))
             self._finished(self.blocks, self.done)
         self._count = 0
         self._since_ns = self._clock()
@@ -142,7 +142,7 @@ class Delays:
             self._sources[delay.kind].put(delay.time_ns)
 
 
-class Source:
+class DelaySource:
     """Puts a delay into the program. This one spins: the thread works and does nothing."""
 
     def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
@@ -167,7 +167,7 @@ class Source:
         return took
 
 
-class Operators(Source):
+class OperatorDelay(DelaySource):
     """Matrix products on the thread that comes to the moment."""
 
     def __init__(self, torch: Any) -> None:
@@ -184,7 +184,7 @@ class Operators(Source):
             self._torch.mm(self._made[0], self._made[0], out=self._made[1])
 
 
-class Kernel(Source):
+class KernelDelay(DelaySource):
     """A kernel that does nothing for a while, on the stream that is current. Events say how long it took."""
 
     def __init__(self, torch: Any) -> None:
@@ -257,8 +257,8 @@ class DelayWorker:
 
     def _made(self) -> Delays:
         torch = self._torch
-        device = Kernel(torch) if on_device(torch) else Operators(torch)
-        sources = {DelayKind.HOST: Source(), DelayKind.DEVICE: device}
+        device = KernelDelay(torch) if on_device(torch) else OperatorDelay(torch)
+        sources = {DelayKind.HOST: DelaySource(), DelayKind.DEVICE: device}
         self._here = world(torch)
         return Delays(self._plan, self._here.rank, sources, self._write, settle=lambda: settle(torch))
 
@@ -266,7 +266,7 @@ class DelayWorker:
         if self._delays is not None and not self._failed and self._pid == os.getpid():
             self._write(self._delays.blocks, self._delays.done)
 
-    def _write(self, blocks: Sequence[Block], done: bool) -> None:
+    def _write(self, blocks: Sequence[StepBlock], done: bool) -> None:
         here = self._here
         assert here is not None
         path = self._folder / f"{FILE}{here.who}.json"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.base.quiet import quiet
-from etude.base.rounds import KERNELS, LAYERS, NODES, Network
+from etude.base.rounds import KERNELS, LAYERS, NODES, SmallNetwork
 from etude.capture.collect import features
 from etude.capture.collect.capture import on_device, settle
 from etude.capture.collect.turns import ours
@@ -51,7 +51,7 @@ def passes_ns(torch: Any) -> tuple[int, ...]:
     if not on_device(torch):
         return ()
     found = []
-    network = Network(torch, device="cuda")
+    network = SmallNetwork(torch, device="cuda")
     for number in range(2 * (DEVICE_PASSES + 1)):
         settle(torch)
         with torch.set_grad_enabled(number % 2 == 1):
@@ -246,7 +246,7 @@ def _added_ns(torch: Any) -> tuple[list[int], list[int], list[int]]:
     """CPU time of passes through a network, what the profiler, which is on, adds to them, and what autograd adds to
     their forward half. Passes with and without take turns: how fast a core is changes from one moment to the next."""
     plain, more, graph = [], [], []
-    network = Network(torch)
+    network = SmallNetwork(torch)
     with torch.enable_grad():
         for _ in range(PASSES):
             seen_ns = sum(network.pass_ns())

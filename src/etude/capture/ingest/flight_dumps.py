@@ -44,7 +44,7 @@ Group = tuple[str, tuple[int, ...] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class DumpedCall:
     """An entry, and the one with its times and state: for a coalesced operation those of the whole group."""
 
     entry: Entry
@@ -104,7 +104,7 @@ class _Nodes:
             if number is None or number >= first.get((entry.group, dump.groups.get(entry.group)), 0):
                 self._add(call)
 
-    def _add(self, call: Call) -> None:
+    def _add(self, call: DumpedCall) -> None:
         entry, whole = call.entry, call.whole
         known = operation(entry.profiling_name)
         if known is None:
@@ -146,7 +146,7 @@ class _Nodes:
             yield Note(self.rank, f"{count} communications are called `{name[:80]}`, {what}; they are kept as they are")
 
 
-def _calls(entries: list[Entry]) -> Iterator[Call]:
+def _calls(entries: list[Entry]) -> Iterator[DumpedCall]:
     """The communications of a rank. A coalesced call is recorded as its operations, followed by an entry called
     `coalesced` with the times and the state of all; without them it represents operations that were not recorded."""
     waiting: list[Entry] = []
@@ -157,12 +157,12 @@ def _calls(entries: list[Entry]) -> Iterator[Call]:
         number = _number(entry)
         belongs = [_number(one) == number for one in waiting]
         for one, mine in zip(waiting, belongs, strict=True):
-            yield Call(one, entry if mine else one)
+            yield DumpedCall(one, entry if mine else one)
         waiting.clear()
         if not any(belongs):
-            yield Call(entry, entry)
+            yield DumpedCall(entry, entry)
     for one in waiting:
-        yield Call(one, one)
+        yield DumpedCall(one, one)
 
 
 def _is_marker(name: str) -> bool:

@@ -14,7 +14,7 @@ from etude.capture.ingest.flight_dumps import dumps_in
 from etude.capture.ingest.flight_dumps import read_job as read_dumps
 from etude.capture.ingest.linked import Linked
 from etude.capture.ingest.windows import agreed
-from etude.capture.link.recording import Recording, device_trace
+from etude.capture.link.recording import DeviceRecording, device_trace
 from etude.model.job import Job
 from etude.store import compressed
 
@@ -32,7 +32,7 @@ class Reader:
 
     source: str
     holds: Callable[[bytes], bool]
-    read: Callable[[Path, int | None], list[Recording]]
+    read: Callable[[Path, int | None], list[DeviceRecording]]
 
 
 def is_profile(path: Path) -> bool:
@@ -86,7 +86,7 @@ def _is_xplane(head: bytes) -> bool:
     return xplane.looks_like(head)
 
 
-def _read_xplane(path: Path, max_bytes: int | None) -> list[Recording]:
+def _read_xplane(path: Path, max_bytes: int | None) -> list[DeviceRecording]:
     from etude.capture.link import xla, xplane
 
     return xla.recordings(xplane.read_xplane(*compressed.load(path, max_bytes), str(path)))
@@ -98,7 +98,7 @@ def _is_xla_json(head: bytes) -> bool:
     return xla_json.looks_like(head)
 
 
-def _read_xla_json(path: Path, max_bytes: int | None) -> list[Recording]:
+def _read_xla_json(path: Path, max_bytes: int | None) -> list[DeviceRecording]:
     from etude.capture.link import xla, xla_json
 
     return xla.recordings(xla_json.read_xla_json(*compressed.load(path, max_bytes), str(path)))
@@ -110,7 +110,7 @@ def _is_nsight(head: bytes) -> bool:
     return nsight.looks_like(head)
 
 
-def _read_nsight(path: Path, max_bytes: int | None) -> list[Recording]:
+def _read_nsight(path: Path, max_bytes: int | None) -> list[DeviceRecording]:
     from etude.capture.link import nsight
 
     with path.open("rb") as file:
@@ -130,7 +130,7 @@ def _is_rocprof(head: bytes) -> bool:
     return rocprof.looks_like(head)
 
 
-def _read_rocprof(path: Path, max_bytes: int | None) -> list[Recording]:
+def _read_rocprof(path: Path, max_bytes: int | None) -> list[DeviceRecording]:
     from etude.capture.link import rocprof
 
     return rocprof.read_rocprof(*compressed.load(path, max_bytes), str(path))
@@ -142,7 +142,7 @@ def _is_rocprof_json(head: bytes) -> bool:
     return rocprof_json.looks_like(head)
 
 
-def _read_rocprof_json(path: Path, max_bytes: int | None) -> list[Recording]:
+def _read_rocprof_json(path: Path, max_bytes: int | None) -> list[DeviceRecording]:
     from etude.capture.link import rocprof_json
 
     return rocprof_json.read_rocprof_json(*compressed.load(path, max_bytes), str(path))
@@ -186,7 +186,7 @@ def _stem(path: Path) -> str:
     return name or "job"
 
 
-def _linked(found: Sequence[Recording], first: int, source: str) -> list[Linked]:
+def _linked(found: Sequence[DeviceRecording], first: int, source: str) -> list[Linked]:
     """The ranks of one file, numbered from `first` on."""
     done = []
     for at, one in enumerate(found):

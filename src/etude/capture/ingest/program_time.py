@@ -35,7 +35,7 @@ FOLLOWS: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class WantedTimes:
     """Which times are wanted."""
 
     as_recorded: bool = False
@@ -67,12 +67,12 @@ class Timed:
     note: str = ""
 
 
-USUAL: Final = Times()
+USUAL: Final = WantedTimes()
 AS_RECORDED: Final = Timed()
 
 
 def timed(
-    device: DeviceTrace, light: Mapping[str, Any], manifest: Mapping[str, Any], wanted: Times
+    device: DeviceTrace, light: Mapping[str, Any], manifest: Mapping[str, Any], wanted: WantedTimes
 ) -> tuple[DeviceTrace, Timed]:
     """The recording in the time of its program, as far as that is known."""
     if wanted.as_recorded:
@@ -87,7 +87,7 @@ def timed(
 
 
 def _timed(
-    device: DeviceTrace, light: Mapping[str, Any], manifest: Mapping[str, Any], wanted: Times
+    device: DeviceTrace, light: Mapping[str, Any], manifest: Mapping[str, Any], wanted: WantedTimes
 ) -> tuple[DeviceTrace, Timed]:
     numbers = _numbers(manifest)
     sides = _sides(manifest) if wanted.anchor and not wanted.unprofiled_ns else []
@@ -180,7 +180,7 @@ def _of_manifest(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _unprofiled(manifest: Mapping[str, Any], wanted: Times) -> int:
+def _unprofiled(manifest: Mapping[str, Any], wanted: WantedTimes) -> int:
     took = _of_manifest(manifest).get("step_ns")
     return took if wanted.anchor and isinstance(took, int) and took > 0 else 0
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from etude.base.errors import UsageError
 from etude.capture.ingest import reading, recordings
-from etude.capture.ingest.program_time import USUAL, Times
+from etude.capture.ingest.program_time import USUAL, WantedTimes
 from etude.store import compressed
 
 HOST, DEVICE, FLIGHT, CALLS, MANIFEST = "host", "device", "flight", "calls", "manifest"
@@ -56,10 +56,10 @@ class RankFiles:
     calls: Path | None = None
     manifest: Path | None = None
     light: Path | None = None
-    times: Times = USUAL
+    times: WantedTimes = USUAL
 
 
-def find_run(path: Path, times: Times | None = None) -> tuple[str, list[RankFiles]]:
+def find_run(path: Path, times: WantedTimes | None = None) -> tuple[str, list[RankFiles]]:
     """(name, ranks) of the run in a folder, or of the one named `folder/name`, with the times that are wanted."""
     name, ranks = _found(path)
     return name, ranks if times is None else [replace(one, times=times) for one in ranks]

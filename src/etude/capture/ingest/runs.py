@@ -16,7 +16,7 @@ from etude.capture.ingest import causal, host_alone, program_time, reading
 from etude.capture.ingest.causal import Linked
 from etude.capture.ingest.comm_recorded import read_calls
 from etude.capture.ingest.linked import with_notes
-from etude.capture.ingest.program_time import Times
+from etude.capture.ingest.program_time import WantedTimes
 from etude.capture.ingest.rank_files import RankFiles, find_run, hosts_in, is_list, runs_in
 from etude.capture.ingest.spill import Spilled, release_memory, spill
 from etude.capture.ingest.windows import agreed
@@ -26,7 +26,7 @@ from etude.store import compressed
 __all__ = [
     "RankFiles",
     "Spread",
-    "Times",
+    "WantedTimes",
     "find_run",
     "host_job",
     "hosts_in",

@@ -27,7 +27,7 @@ from etude.base.errors import FormatError
 from etude.capture.link import recording as r
 from etude.capture.link.kernel_names import step_of, talk_of_kernel
 from etude.capture.link.ranks import split
-from etude.capture.link.recording import Recording, Talk
+from etude.capture.link.recording import DeviceRecording, Talk
 from etude.kernels.arrays import I32, I64
 from etude.model.schema import UNKNOWN
 
@@ -140,7 +140,7 @@ def _opened(path: str, content: bytes | None) -> Iterator[_Database]:
         ) from None
 
 
-def read_nsight(path: str, content: bytes | None = None) -> list[Recording]:
+def read_nsight(path: str, content: bytes | None = None) -> list[DeviceRecording]:
     """One recording for each device that a process used, in order of process ids and devices; of processes that used
     none, one each. `content` is that of a file which was packed."""
     with _opened(path, content) as data:
@@ -302,7 +302,7 @@ def _nccl_domains(data: _Database) -> list[int]:
 # -- one process -------------------------------------------------------------------------------------------------------
 
 
-def _process(parts: list[_Rows], ranges: _Ranges, process: int, path: str) -> Recording:
+def _process(parts: list[_Rows], ranges: _Ranges, process: int, path: str) -> DeviceRecording:
     """Everything that one process did, as one recording."""
     mine = [np.flatnonzero(part.process == process) for part in parts]
     names: dict[str, int] = {}
@@ -327,7 +327,7 @@ def _process(parts: list[_Rows], ranges: _Ranges, process: int, path: str) -> Re
     category[is_step] = r.ANNOTATION
     start = joined("start_ns")
     return _with_messages(
-        Recording(
+        DeviceRecording(
             path=path,
             category=category,
             name=code,
@@ -348,7 +348,7 @@ def _process(parts: list[_Rows], ranges: _Ranges, process: int, path: str) -> Re
     )
 
 
-def _with_messages(of: Recording, ranges: _Ranges, process: int) -> Recording:
+def _with_messages(of: DeviceRecording, ranges: _Ranges, process: int) -> DeviceRecording:
     """Bytes of collectives: those of the NCCL range in which a kernel was launched, if recorded."""
     chosen = np.flatnonzero((ranges.message_bytes != UNKNOWN) & (ranges.rows.process == process))
     kernels = np.flatnonzero(of.talk >= 0)

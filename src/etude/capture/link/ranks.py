@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from etude.capture.link import recording as r
-from etude.capture.link.recording import Recording, select
+from etude.capture.link.recording import DeviceRecording, select
 from etude.kernels.arrays import Bool, distinct_values
 from etude.model.schema import UNKNOWN
 
 
-def split(of: Recording) -> list[Recording]:
+def split(of: DeviceRecording) -> list[DeviceRecording]:
     """One recording for each device, in order of their numbers. A thread goes with the devices that it launches work
     for; one that launches nothing goes with the first. A recording of at most one device is unchanged."""
     work = of.category >= r.KERNEL
@@ -29,7 +29,7 @@ def split(of: Recording) -> list[Recording]:
     return done
 
 
-def _launching(of: Recording, work: Bool) -> Bool:
+def _launching(of: DeviceRecording, work: Bool) -> Bool:
     """Rows of threads that launch any of this work."""
     known = of.correlation[work]
     calls = (of.category == r.CUDA_CALL) & np.isin(of.correlation, known[known > 0])

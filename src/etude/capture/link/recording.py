@@ -58,7 +58,7 @@ class Talk:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Recording:
+class DeviceRecording:
     """One rank. Row i is an event; UNKNOWN if a number was not recorded, -1 if a code was not."""
 
     path: str
@@ -105,7 +105,7 @@ def step_name(number: int | str) -> str:
     return f"ProfilerStep#{number}"
 
 
-def device_trace(of: Recording) -> DeviceTrace:
+def device_trace(of: DeviceRecording) -> DeviceTrace:
     """A recording as the columns from which the causal graph is built."""
     texts = _Texts()
     numbers = {column: _nothing() for column in RARE_INT.values()}
@@ -157,7 +157,7 @@ def _known(column: I64) -> tuple[I64, I64]:
     return rows, column[rows]
 
 
-def _members(of: Recording) -> dict[str, Any]:
+def _members(of: DeviceRecording) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if of.told:
         found[TOLD] = list(of.told)
@@ -171,7 +171,7 @@ def _members(of: Recording) -> dict[str, Any]:
 Rare = dict[str, tuple[I64, I64]]
 
 
-def _talks(of: Recording, rows: I64, texts: _Texts) -> tuple[Rare, Rare]:
+def _talks(of: DeviceRecording, rows: I64, texts: _Texts) -> tuple[Rare, Rare]:
     """(Numbers, positions of texts) of the events that communicate, from one description per operation."""
     which = of.talk[rows]
     numbers, words = {}, {}
@@ -200,7 +200,7 @@ def group_name(members: tuple[int, ...]) -> str:
     return "ranks " + ",".join(map(str, members)) if members else ""
 
 
-def select(of: Recording, rows: I64, **changes: Any) -> Recording:
+def select(of: DeviceRecording, rows: I64, **changes: Any) -> DeviceRecording:
     """Some rows of a recording, in order."""
     columns = ("category", "name", "start_ns", "duration_ns", "thread", "stream", "device", "correlation", "talk",
                "copied_bytes", "wait_on_event")  # fmt: skip

@@ -21,7 +21,7 @@ from etude.base.errors import FormatError
 from etude.capture.link import recording as r
 from etude.capture.link.kernel_names import step_of, talk_of_kernel
 from etude.capture.link.ranks import split
-from etude.capture.link.recording import Recording, Talk
+from etude.capture.link.recording import DeviceRecording, Talk
 from etude.capture.link.scan import ENTER, INT, WORD, Json, JsonField, Rows, Scanner
 from etude.kernels.arrays import I32, I64, U8
 from etude.model.schema import UNKNOWN
@@ -78,7 +78,7 @@ def looks_like(head: bytes) -> bool:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class RocprofEvents:
     """Events of one kind; columns that they lack are UNKNOWN."""
 
     category: int
@@ -94,7 +94,7 @@ class Part:
         return found if found is not None else np.full(len(self), UNKNOWN, np.int64)
 
 
-def read_rocprof(heap: U8, size: int, path: str = "") -> list[Recording]:
+def read_rocprof(heap: U8, size: int, path: str = "") -> list[DeviceRecording]:
     """One recording for each GPU that a process of the file used; `heap` holds `size` bytes followed by zeros."""
     json = Json(heap, size, path)
     top = json.members_at(0).get(TOP)
@@ -106,12 +106,12 @@ def read_rocprof(heap: U8, size: int, path: str = "") -> list[Recording]:
     return [replace(one, rank=at, world_size=len(found)) for at, one in enumerate(found)]
 
 
-def _process(json: Json, place: int) -> Recording:
+def _process(json: Json, place: int) -> DeviceRecording:
     members = json.members_at(place)
     strings = json.value(members["strings"]) if "strings" in members else {}
     agents = _agents(json.value(members["agents"]) if "agents" in members else [])
     symbols = _symbols(json, members)
-    parts: list[Part] = []
+    parts: list[RocprofEvents] = []
     told: dict[str, int] = {}
     records = json.members_at(members["buffer_records"]) if "buffer_records" in members else {}
     for kind, at in records.items():
@@ -149,14 +149,14 @@ def _symbols(json: Json, members: Mapping[str, int]) -> dict[int, str]:
 
 def _part(
     json: Json, kind: str, rows: Rows, strings: Any, agents: Mapping[int, tuple[int, str]], symbols: Mapping[int, str]
-) -> Part:
+) -> RocprofEvents:
     columns = dict(rows.dense)
     if kind == "kernel_dispatch":
         name, names = worded(lambda number: symbols.get(number, f"kernel {number}"), columns["kernel"])
         columns["device"] = _numbered(columns["agent"], agents)
         queue = np.unique(columns["queue"], return_inverse=True)[1].reshape(-1) + 1
         columns["stream"] = np.where(columns["stream"] > 0, columns["stream"], queue)
-        return Part(r.KERNEL, columns, name, names)
+        return RocprofEvents(r.KERNEL, columns, name, names)
     name, names = _operations(json, rows, strings)
     if kind == "memory_copy":
         names = tuple(_copy_name(text) for text in names)
@@ -165,7 +165,7 @@ def _part(
         columns["stream"] = np.where(columns["stream"] > 0, columns["stream"], _COPY_STREAM + name)
     elif kind == "marker_api":
         name, names = _messages(columns["correlation"], strings, name, names)
-    return Part(_CATEGORIES[kind], columns, name, names)
+    return RocprofEvents(_CATEGORIES[kind], columns, name, names)
 
 
 def _numbered(handles: I64, agents: Mapping[int, tuple[int, str]]) -> I64:
@@ -220,7 +220,7 @@ def _messages(correlation: I64, strings: Any, name: I32, names: tuple[str, ...])
     return r.coded([r.step_name(step) if (step := step_of(text)) >= 0 else text for text in texts])
 
 
-def join(parts: Sequence[Part], path: str, device_name: str, told: Sequence[str]) -> Recording:
+def join(parts: Sequence[RocprofEvents], path: str, device_name: str, told: Sequence[str]) -> DeviceRecording:
     """Events of all kinds as one recording."""
     names: dict[str, int] = {}
     talks: list[Talk] = []
@@ -243,7 +243,7 @@ def join(parts: Sequence[Part], path: str, device_name: str, told: Sequence[str]
 
     start, kinds_of_all = joined("start"), np.concatenate(category)
     on_host = kinds_of_all < r.KERNEL
-    return Recording(
+    return DeviceRecording(
         path=path,
         category=kinds_of_all,
         name=np.concatenate(code),

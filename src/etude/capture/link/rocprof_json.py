@@ -17,8 +17,8 @@ from etude.base.errors import FormatError
 from etude.capture.link import recording as r
 from etude.capture.link.kernel_names import step_of
 from etude.capture.link.ranks import split
-from etude.capture.link.recording import Recording
-from etude.capture.link.rocprof import Part, join
+from etude.capture.link.recording import DeviceRecording
+from etude.capture.link.rocprof import RocprofEvents, join
 from etude.capture.link.scan import ENTER, INT, TEXT, TIME, WORD, Json, JsonField, Rows, Scanner
 from etude.kernels.arrays import I32, I64, U8, Bool
 from etude.model.schema import UNKNOWN
@@ -57,7 +57,7 @@ def looks_like(head: bytes) -> bool:
     return b'"traceEvents"' in head and any(name in head for name in (b'CPU HIP API"', b'CPU HSA API"'))
 
 
-def read_rocprof_json(heap: U8, size: int, path: str = "") -> list[Recording]:
+def read_rocprof_json(heap: U8, size: int, path: str = "") -> list[DeviceRecording]:
     """One recording for each GPU; `heap` holds `size` bytes followed by zeros."""
     json = Json(heap, size, path)
     _, rows = json.top("traceEvents", _SCANNER)
@@ -100,7 +100,9 @@ def _times(rows: Rows, is_event: Bool) -> tuple[I64, I64]:
     return start, np.where(exact, column["end"] - offset, start + np.maximum(column["dur"], 0))
 
 
-def _part(json: Json, rows: Rows, mine: I64, category: int, gpu: int, start: I64, end: I64, correlation: I64) -> Part:
+def _part(
+    json: Json, rows: Rows, mine: I64, category: int, gpu: int, start: I64, end: I64, correlation: I64
+) -> RocprofEvents:
     column, n = rows.dense, len(mine)
     device = column["device"][mine] if category == r.KERNEL else np.full(n, UNKNOWN, np.int64)
     queue = np.where(column["queue"][mine] != UNKNOWN, column["queue"][mine], column["tid"][mine])
@@ -120,7 +122,7 @@ def _part(json: Json, rows: Rows, mine: I64, category: int, gpu: int, start: I64
         "device": device,
         "correlation": correlation[mine],
     }
-    return Part(category, columns, rows.words["name"][0][mine], names)
+    return RocprofEvents(category, columns, rows.words["name"][0][mine], names)
 
 
 def _arrows(

@@ -21,6 +21,6 @@ def squeezed(pieces: Iterable[bytes], room: int = 1 << 20) -> tuple[U8, int]:
             bigger[:used] = heap[:used]
             heap = bigger
         source = np.frombuffer(piece if len(piece) > PAD else piece.ljust(PAD + 1, b"\0"), np.uint8)
-        used = int(k.squeeze(k.Piece(source, words(source), len(piece)), heap, words(heap), used, state))
+        used = int(k.squeeze(k.SqueezedPiece(source, words(source), len(piece)), heap, words(heap), used, state))
     heap[used : used + PAD] = 0
     return heap[: used + PAD], used

@@ -18,7 +18,7 @@ IN_STRING, ESCAPED, SPACE = 0, 1, 2
 _QUOTE, _BACKSLASH = 34, 92
 
 
-class Piece(NamedTuple):
+class SqueezedPiece(NamedTuple):
     buf: NDArray[np.uint8]
     word: NDArray[np.uint64]
     size: int

@@ -20,7 +20,7 @@ from etude.base.errors import FormatError
 from etude.capture.link import recording as r
 from etude.capture.link.hlo import Module
 from etude.capture.link.kernel_names import talk_of_kernel, xla_collective
-from etude.capture.link.recording import Recording, Talk
+from etude.capture.link.recording import DeviceRecording, Talk
 from etude.kernels.arrays import I32, I64, Bool
 from etude.model.schema import UNKNOWN
 
@@ -103,7 +103,7 @@ def join(parts: Sequence[Events]) -> Events:
     )
 
 
-def recordings(events: Events) -> list[Recording]:
+def recordings(events: Events) -> list[DeviceRecording]:
     """One recording for each device, in order; one of the host if nothing ran on a device."""
     return _Reader(events).recordings()
 
@@ -162,7 +162,7 @@ class _Reader:
                 self.told[f"events of line `{line.name}` of plane `{line.plane}` are not read"] = int(used[at])
         return role, device
 
-    def recordings(self) -> list[Recording]:
+    def recordings(self) -> list[DeviceRecording]:
         work = np.isin(self.row_role, (OPS, ASYNC))
         devices = np.unique(self.row_device[work]).tolist()
         if not devices and not (self.row_role == HOST).any():
@@ -170,7 +170,7 @@ class _Reader:
         world = len(devices)
         return [self._recording(device, devices, world) for device in devices or [-1]]
 
-    def _recording(self, device: int, devices: list[int], world: int) -> Recording:
+    def _recording(self, device: int, devices: list[int], world: int) -> DeviceRecording:
         role = self.row_role
         mine = (self.row_device == device) & np.isin(role, (OPS, ASYNC, STEPS))
         host = np.isin(role, (HOST, CALLS))
@@ -239,7 +239,7 @@ class _Rank:
         self.line = self.events.line[rows]
         self.name = self.events.name[rows]
 
-    def recording(self) -> Recording:
+    def recording(self) -> DeviceRecording:
         events, rows, role = self.events, self.rows, self.role
         on_device = np.isin(role, (OPS, ASYNC))
         correlation = self.reader.correlation[rows]
@@ -260,7 +260,7 @@ class _Rank:
         end[start] = np.maximum(end[stop], end[start])
         stream[start] = late
         keep[stop] = False
-        return Recording(
+        return DeviceRecording(
             path=events.path,
             rank=max(self.device, 0),
             category=category[keep],

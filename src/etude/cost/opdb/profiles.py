@@ -33,7 +33,7 @@ Found = tuple[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class ModelShape:
     """The dimensions of operators that a model fixes."""
 
     hidden: int
@@ -47,7 +47,7 @@ class Shape:
     expert_ffn: int = 0
 
 
-def read_profile(folder: str | PathLike[str], shape_of: Callable[[str], Shape]) -> OpDatabase:
+def read_profile(folder: str | PathLike[str], shape_of: Callable[[str], ModelShape]) -> OpDatabase:
     """The rows of a profile folder; `shape_of` gives the shape of a model by its name."""
     place = Path(folder)
     if not (place / META).is_file():
@@ -94,7 +94,7 @@ def numbered(table: pa.Table) -> pa.Table:
     return table.set_column(SCHEMA.names.index("repeat"), "repeat", pa.array(repeat))
 
 
-def _folder(part: Path, shape: Shape, tp: int) -> Iterator[tuple[str, str, dict[str, Any], F64]]:
+def _folder(part: Path, shape: ModelShape, tp: int) -> Iterator[tuple[str, str, dict[str, Any], F64]]:
     """(layer, op, dimensions, microseconds) of the rows that are ops of the database, layer by layer."""
     dense = _columns(part / "dense.csv", ("layer", "tokens"))
     for layer, rows in _layers(dense):
@@ -144,7 +144,7 @@ def _layers(columns: dict[str, Any]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
         yield layer, columns["layer"] == layer
 
 
-def _dense(layer: str, tokens: I64, s: Shape, tp: int) -> Found | None:
+def _dense(layer: str, tokens: I64, s: ModelShape, tp: int) -> Found | None:
     heads, kv = s.heads // tp, max(s.kv_heads // tp, 1)
     match layer:
         case "qkv_proj":
@@ -168,19 +168,19 @@ def _dense(layer: str, tokens: I64, s: Shape, tp: int) -> Found | None:
     return None  # the final norm has the shape of the others
 
 
-def _last(layer: str, sequences: I64, s: Shape, tp: int) -> Found | None:
+def _last(layer: str, sequences: I64, s: ModelShape, tp: int) -> Found | None:
     if layer == "lm_head":
         return "linear", {"tokens": sequences, "n": s.vocab // tp, "k": s.hidden}
     return ("multinomial", {"tokens": sequences, "n": s.vocab}) if layer == "sampler" else None
 
 
-def _attention(passes: dict[str, Any], s: Shape, tp: int) -> Found:
+def _attention(passes: dict[str, Any], s: ModelShape, tp: int) -> Found:
     dims = {"heads": s.heads // tp, "kv_heads": max(s.kv_heads // tp, 1), "head_size": s.head_size}
     names = {"tokens": "prefill_chunk", "keys": "kv_prefill", "batch": "n_decode", "batch_keys": "kv_decode"}
     return "attention_serve", dims | {name: passes[column] for name, column in names.items()}
 
 
-def _experts(columns: dict[str, Any], s: Shape, tp: int) -> Found:
+def _experts(columns: dict[str, Any], s: ModelShape, tp: int) -> Found:
     dims = {"experts": s.experts, "n": s.expert_ffn // tp, "k": s.hidden}
     return "experts_serve", {**dims, "tokens": columns["tokens"], "batch": columns["activated_experts"]}
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part
-from etude.base.outputs import Place, Printed, Written
+from etude.base.outputs import OutputPlace, Printed, Written
 from etude.base.parameters import given_in, is_given, only_one, spelled
 from etude.base.talk import progress, say
 from etude.world.serve import Engine
@@ -75,7 +75,7 @@ OPTIONS = ("system", "stack", "model", "tp", "ep", "precision", "kv_dtype", "rep
 class ScoreInputs:
     files: "tuple[PreparedRows, ...]"
     notes: tuple[str, ...]
-    place: Place | None
+    place: OutputPlace | None
 
 
 def score_inputs(asked: Score) -> ScoreInputs:
@@ -97,7 +97,7 @@ def score_inputs(asked: Score) -> ScoreInputs:
             where = problem.where if problem.where not in ("", str(path)) else f"FILES: {path}"
             raise UsageError(problem.problem, where=where, hint=problem.hint) from None
 
-    place = Place.of(asked)
+    place = OutputPlace.of(asked)
     if place is not None:
         check_name(place.path)
     paths, notes = scored_files(asked.files, kind=asked.kind, spelled=named)

@@ -47,7 +47,7 @@ def predict(item: Item, asked: ScoreRequest) -> PredictedRow:
 
 @lru_cache(4)
 def linked(recording: ScoredRecording) -> Job:
-    as_measured = runs.Times(estimate=False)
+    as_measured = runs.WantedTimes(estimate=False)
     return causal.to_job("run", [runs.link_rank(replace(files, times=as_measured)) for files in recording.ranks])
 
 

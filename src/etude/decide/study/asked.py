@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part
-from etude.base.outputs import Place, Printed
+from etude.base.outputs import OutputPlace, Printed
 from etude.base.parameters import spelled
 from etude.base.talk import progress, say
 
@@ -211,13 +211,13 @@ class NewStudy:
     force: bool = figure("switch", "replace what is there", False, names=("-f",))
 
 
-def place_of(asked: NewStudy) -> Place:
-    place = Place.at(asked.path, asked.force)
+def place_of(asked: NewStudy) -> OutputPlace:
+    place = OutputPlace.at(asked.path, asked.force)
     assert place is not None
     return place
 
 
-def new(place: Place) -> Path:
+def new(place: OutputPlace) -> Path:
     from etude.base.files import writing
     from etude.decide.study import template
 

@@ -16,7 +16,7 @@ from typing import IO, Any, Final
 from etude.base.errors import FormatError, UsageError
 from etude.base.files import writing
 from etude.base.results import TableSchema, marked, read_table
-from etude.base.shapes import TEXT, WHOLE, Place, check_value, keys, of_each, several
+from etude.base.shapes import TEXT, WHOLE, ValuePlace, check_value, keys, of_each, several
 from etude.decide.study.tasks import Answer
 
 FILE = "results.parquet"
@@ -108,7 +108,7 @@ def _table(path: Path) -> dict[str, Answer]:
     table = read_table(path, TABLE, "a file of a study", hint=HINT, known={"etude answers": 2})
     found: dict[str, Answer] = {}
     for number, row in enumerate(table.to_pylist()):
-        place = Place(str(path), f"row {number}", HINT)
+        place = ValuePlace(str(path), f"row {number}", HINT)
         try:
             whole = row | {"answers": json.loads(row["answers"])}
         except (ValueError, RecursionError):
@@ -124,14 +124,14 @@ def _lines(journal: IO[str]) -> dict[str, Answer]:
     for line in journal:
         try:
             row: Any = json.loads(line)
-            _check(row, Place(JOURNAL))
+            _check(row, ValuePlace(JOURNAL))
         except (ValueError, RecursionError, FormatError):
             continue  # empty, cut off by a kill, or damaged: it is asked again
         found[row["key"]] = _record(row)
     return found
 
 
-def _check(row: Any, place: Place) -> None:
+def _check(row: Any, place: ValuePlace) -> None:
     """Raises FormatError if an answer is damaged; one without a digest is checked for its types alone."""
     check_value(row, ROW, place)
     if row.get("digest", "") not in ("", _digest(row)):

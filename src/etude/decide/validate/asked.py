@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part
-from etude.base.outputs import Place, Printed, Written
+from etude.base.outputs import OutputPlace, Printed, Written
 from etude.base.parameters import naming
 from etude.base.units import counted, format_time, parse_time
 
@@ -61,7 +61,7 @@ class Validate(Written):
 class ValidateInputs:
     command: tuple[str, ...]
     options: "ValidateOptions"
-    place: Place | None
+    place: OutputPlace | None
 
 
 def validate_inputs(asked: Validate) -> ValidateInputs:
@@ -80,7 +80,7 @@ def validate_inputs(asked: Validate) -> ValidateInputs:
     options = ValidateOptions(
         places=places, delays=delays, repeats=asked.repeats, steps=asked.steps, warmup=asked.warmup, **chosen
     )
-    return ValidateInputs(asked.command, options, Place.of(asked))
+    return ValidateInputs(asked.command, options, OutputPlace.of(asked))
 
 
 def length_of(text: str) -> "DelayLength":

@@ -12,7 +12,7 @@ from typing import Final
 from etude.base.errors import UsageError
 from etude.base.talk import progress
 from etude.capture.collect import CollectOptions, Delay, DelayPlan, LaunchedProgram, launch, launch_delayed
-from etude.capture.collect.delays import NONE, Block
+from etude.capture.collect.delays import NONE, StepBlock
 from etude.decide.validate.pairs import Pair, pairs_of, turns
 from etude.decide.validate.places import AskedPlace
 
@@ -90,7 +90,7 @@ class MeasuredRuns:
     """What runs with delays have measured so far."""
 
     pairs: list[list[Pair]]
-    blocks: list[Block]
+    blocks: list[StepBlock]
     runs: int = 0
 
 
@@ -119,7 +119,7 @@ def run_with_delays(command: Sequence[str], delays: Sequence[Delay], options: Va
     return found
 
 
-def check_progress(plan: DelayPlan, blocks: Sequence[Block], measured: Set[int], steps: int) -> None:
+def check_progress(plan: DelayPlan, blocks: Sequence[StepBlock], measured: Set[int], steps: int) -> None:
     """Refuses what another run would not measure either."""
     for block in blocks:
         if block.delay != NONE and block.delay not in measured:

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from etude.capture.collect.delays import NONE, Block
+from etude.capture.collect.delays import NONE, StepBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def turns(missing: Sequence[int]) -> tuple[int, ...]:
     return tuple(blocks)
 
 
-def pairs_of(blocks: Sequence[Block], steps: int) -> list[tuple[int, Pair]]:
+def pairs_of(blocks: Sequence[StepBlock], steps: int) -> list[tuple[int, Pair]]:
     """(Delay, pair) of each block that has a delay in each of its steps and a neighbour without."""
     found = []
     for k, block in enumerate(blocks):
@@ -59,6 +59,6 @@ def measured_change(pairs: Sequence[Pair]) -> MeasuredChange:
     return MeasuredChange(round(injected), round(statistics.median(changes)), round((high - low) / 2), len(pairs))
 
 
-def undelayed_step_ns(blocks: Sequence[Block], steps: int) -> int:
+def undelayed_step_ns(blocks: Sequence[StepBlock], steps: int) -> int:
     """The median step of the blocks without a delay."""
     return round(statistics.median(block.took_ns for block in blocks if block.delay == NONE) / steps)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from etude.base.errors import UsageError
 from etude.base.files import writing
-from etude.base.outputs import Place as OutputPlace
+from etude.base.outputs import OutputPlace as OutputPlace
 from etude.base.talk import progress
 from etude.capture import opening
 from etude.decide.validate.graphs import DelayedGraph, moments_of

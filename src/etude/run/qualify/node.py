@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.base.results import format_of, read_json
-from etude.base.shapes import TEXT, Place, Shape, check_value, keys, several, shown
+from etude.base.shapes import TEXT, Shape, ValuePlace, check_value, keys, several, shown
 
 VERSION: Final = 1
 PARTS: Final = ("device", "link", "host", "replay")
@@ -75,7 +75,7 @@ HINT: Final = "`etude qualify -o node.json` writes one"
 def read_node(path: str | PathLike[str]) -> QualifiedNode:
     """The figures in a file. Raises FormatError."""
     found = read_json(Path(path), WHAT, HINT)
-    place = Place(str(path), hint=HINT)
+    place = ValuePlace(str(path), hint=HINT)
     if not isinstance(found, dict):
         raise place.wrong(f"is not {WHAT}: expected keys and values, not {shown(found)}")
     form = f"{found.get('format')} {found.get('version')}"

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from etude.base.quiet import quiet
-from etude.base.rounds import Network, round_ns, worked_ns
+from etude.base.rounds import SmallNetwork, round_ns, worked_ns
 from etude.kernels.arrays import F64, I64
 from etude.run.replay.program import StepKind
 
@@ -98,7 +98,7 @@ def session(play: Callable[[], object], times: int) -> Session:
     try:
         with quiet():
             profiler.start()
-        network, passes, rounds, more = Network(torch), [], [], []
+        network, passes, rounds, more = SmallNetwork(torch), [], [], []
         for _ in range(times):
             with_it = worked_ns(play)
             passes.append(network.plain_ns(PASSES))

@@ -49,7 +49,7 @@ TURNS: Final = 1 << 16
 """Rounds between two checks."""
 
 
-class Engine:
+class JobEngine:
     """A job under simulation, with a clock that can be stopped: any number of calls of `advance(until_ns)` gives the
     same times as one run to the end."""
 

@@ -16,7 +16,7 @@ from etude.model.job import Job
 from etude.model.schema import UNKNOWN
 from etude.model.timing import Origin, Timing
 from etude.run.simulate.deadlock import explain
-from etude.run.simulate.engine import Engine
+from etude.run.simulate.engine import JobEngine
 from etude.run.simulate.initial_state import initial_state
 from etude.run.simulate.lower import Lowered, lower
 from etude.run.simulate.meetings import meetings
@@ -81,25 +81,25 @@ def simulate_with_links(
     return _result(job, lowered, engine, (*notes, *said), stopped, ops), engine.network.carried_bytes()
 
 
-def start_engine(job: Job, system: System, options: Options | None = None) -> tuple[Engine, list[str]]:
+def start_engine(job: Job, system: System, options: Options | None = None) -> tuple[JobEngine, list[str]]:
     """A simulation at time 0, and the assumptions made: `engine.advance(until_ns)` runs it up to a time."""
     lowered, notes = lower(job, system, (options or Options()).on(system))
     engine, said = start(lowered)
     return engine, [*notes, *said]
 
 
-def start(lowered: Lowered, ops: Operations | None = None) -> tuple[Engine, list[str]]:
+def start(lowered: Lowered, ops: Operations | None = None) -> tuple[JobEngine, list[str]]:
     """The engine at time 0, and the assumptions made."""
     ops = operations(lowered) if ops is None else ops
     met = meetings(lowered, ops)
     state = initial_state(lowered, ops, met.kinds if met else None)
     network = RunningNetwork(lowered, ops, state.sharing)
     if met is None:
-        return Engine(lowered, state, network), [*ops.notes, *network.notes]
-    return Engine(lowered, state, network, met.price), [*ops.notes, *network.notes, *met.notes()]
+        return JobEngine(lowered, state, network), [*ops.notes, *network.notes]
+    return JobEngine(lowered, state, network, met.price), [*ops.notes, *network.notes, *met.notes()]
 
 
-def _go(engine: Engine, changes: Sequence[LinkChange], progress: Progress | None) -> bool:
+def _go(engine: JobEngine, changes: Sequence[LinkChange], progress: Progress | None) -> bool:
     """Runs to the end, applying the changes of links; True if interrupted by Ctrl-C."""
     try:
         for change in changes:
@@ -114,7 +114,7 @@ def _go(engine: Engine, changes: Sequence[LinkChange], progress: Progress | None
 
 
 def _result(
-    job: Job, lowered: Lowered, engine: Engine, notes: tuple[str, ...], partial: bool, ops: Operations
+    job: Job, lowered: Lowered, engine: JobEngine, notes: tuple[str, ...], partial: bool, ops: Operations
 ) -> Simulated:
     nodes, remote = engine.state.nodes, lowered.options.remote_memory
     start, end = np.ascontiguousarray(nodes["start_ns"]), np.ascontiguousarray(nodes["end_ns"])

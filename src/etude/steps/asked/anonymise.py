@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.figures import figure, part
-from etude.base.outputs import Place, Printed, Written
+from etude.base.outputs import OutputPlace, Printed, Written
 from etude.base.talk import say
 from etude.steps.asked.job_out import JobFiles, To, write_job
 from etude.steps.asked.jobs import JobInput, JobSource
@@ -61,14 +61,14 @@ class AnonymiseInputs:
     times_on: "System | None"
     options: "AnonymiseOptions"
     files: JobFiles
-    key: Place | None
+    key: OutputPlace | None
 
 
 def inputs(asked: Anonymise) -> AnonymiseInputs:
     from etude.make.transform import AnonymiseOptions
     from etude.steps.asked.converting import check_place
 
-    source, place = JobSource.of(asked), Place.of(asked)
+    source, place = JobSource.of(asked), OutputPlace.of(asked)
     if place is not None:
         check_place(place.path, place.force, source=source.path)
     files = JobFiles(out=place.path if place else None, to=asked.to, force=asked.force)
@@ -77,7 +77,7 @@ def inputs(asked: Anonymise) -> AnonymiseInputs:
         keep_shapes=asked.keep_shapes, keep_times=is_rounded or not asked.drop_times, per_octave=asked.per_octave,
         work=asked.work, name=asked.name,
     )  # fmt: skip
-    key = None if asked.key is None else Place(Path(asked.key), asked.force)
+    key = None if asked.key is None else OutputPlace(Path(asked.key), asked.force)
     return AnonymiseInputs(source, times_system(asked), options, files, key)
 
 

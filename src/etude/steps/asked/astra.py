@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import AnswerNo, DeadlockError, UsageError
 from etude.base.figures import argument, figure, part
-from etude.base.outputs import Place, Printed
+from etude.base.outputs import OutputPlace, Printed
 from etude.base.talk import progress, say
 from etude.steps.asked.jobs import open_job
 from etude.steps.asked.simulate import places_of, write_times
@@ -76,7 +76,7 @@ class AstraInputs:
     num_queues_per_dim: int
     rendezvous: bool
     injection_scale: float
-    timing: tuple[Place, ...]
+    timing: tuple[OutputPlace, ...]
 
 
 def astra_inputs(asked: SimulateAstra) -> AstraInputs:

@@ -114,11 +114,11 @@ class Conversion:
             return cls(to, name=asked.name, fold=asked.fold)
         return cls(to, name=asked.name, dialect=asked.dialect, compress=asked.compress)
 
-    def times(self) -> runs.Times:
+    def times(self) -> runs.WantedTimes:
         """Those of a recording that may be written: a format that cannot say that they are an estimate has none."""
         from etude.capture.ingest import runs
 
-        return runs.Times(estimate=self.to == TargetFormat.PARQUET)
+        return runs.WantedTimes(estimate=self.to == TargetFormat.PARQUET)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

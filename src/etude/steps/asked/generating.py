@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part
-from etude.base.outputs import Place
+from etude.base.outputs import OutputPlace
 from etude.base.parameters import is_given, naming, spelled
 from etude.base.units import format_bytes, format_count, parse_bytes
 from etude.make.generate import Plan
@@ -60,7 +60,7 @@ class GenerateInputs:
     name: str
     limit: MemoryLimit
     files: JobFiles
-    memory: Place | None
+    memory: OutputPlace | None
 
 
 def generate_inputs(asked: Generate) -> GenerateInputs:

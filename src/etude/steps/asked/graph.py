@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from etude.base.errors import UsageError
 from etude.base.figures import figure
-from etude.base.outputs import Place, Written
+from etude.base.outputs import OutputPlace, Written
 from etude.steps.asked.jobs import JobInput, JobSource
 
 DRAWN = "What is drawn"
@@ -37,14 +37,14 @@ class GraphOf(JobInput, Written):
 @dataclass(frozen=True, slots=True)
 class GraphInputs:
     source: JobSource
-    place: Place
+    place: OutputPlace
     rank: int | None
     around: str
     hops: int
 
 
 def inputs(asked: GraphOf) -> GraphInputs:
-    place = Place.of(asked)
+    place = OutputPlace.of(asked)
     assert place is not None
     if place.path.suffix not in ENDINGS:
         problem = f"a graph cannot be written as `{place.path.suffix}`"

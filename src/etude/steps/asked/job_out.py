@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.figures import figure, part
-from etude.base.outputs import Place, Printed
+from etude.base.outputs import OutputPlace, Printed
 from etude.base.parameters import only_one, spelled
 from etude.base.talk import progress, say
 from etude.steps.asked.converting import DIALECT_HELP, Dialect, WrittenJob
@@ -63,7 +63,7 @@ class JobFiles:
     def of(cls, asked: JobOut) -> "JobFiles":
         """Where a verb with `JobOut` writes; a place that is taken is refused."""
         only_one(asked, "out", "no_write")
-        place = Place.at(asked.out, asked.force)
+        place = OutputPlace.at(asked.out, asked.force)
         out = None if place is None else place.path
         return cls(out=out, to=asked.to, dialect=asked.dialect, force=asked.force, no_write=asked.no_write)
 
@@ -158,12 +158,12 @@ class MemoryLimit:
         return cls(open_system(asked.system).device.memory_bytes, asked.system)
 
 
-def memory_place(asked: MemoryOut) -> Place | None:
+def memory_place(asked: MemoryOut) -> OutputPlace | None:
     from etude.make.generate import memory_table
 
     if asked.memory_out is not None:
         memory_table.check_name(Path(asked.memory_out))
-    return Place.at(asked.memory_out, asked.force)
+    return OutputPlace.at(asked.memory_out, asked.force)
 
 
 def written(found: "Generated | ServedJob", given: Any) -> dict[str, Any]:

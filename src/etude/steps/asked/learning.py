@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.figures import argument, figure, part
-from etude.base.outputs import Place, Printed
+from etude.base.outputs import OutputPlace, Printed
 from etude.base.parameters import whole
 from etude.base.talk import say
 from etude.make.synth import MakeOptions
@@ -46,11 +46,11 @@ class LearnInputs:
     jobs: tuple[JobSource, ...]
     at_least: int
     times_on: System | None
-    place: Place
+    place: OutputPlace
 
 
 def learn_inputs(asked: Learn) -> LearnInputs:
-    place, jobs = Place.of(asked), tuple(JobSource.of(asked.reading, path) for path in asked.jobs)
+    place, jobs = OutputPlace.of(asked), tuple(JobSource.of(asked.reading, path) for path in asked.jobs)
     assert place is not None
     return LearnInputs(jobs, asked.at_least, times_system(asked), place)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part
-from etude.base.outputs import Place, Printed
+from etude.base.outputs import OutputPlace, Printed
 from etude.base.parameters import spelled
 from etude.base.talk import progress, say
 from etude.steps.asked.times import TimesInput, TimesWanted, times_wanted
@@ -45,7 +45,7 @@ class CalibrateInputs:
     start: "Stack"
     ran_on: "System | None"
     """None: the steps of a CSV, which name their systems."""
-    place: Place
+    place: OutputPlace
     times: TimesWanted = None
 
 
@@ -53,7 +53,7 @@ def calibrate_inputs(asked: Calibrate) -> CalibrateInputs:
     from etude.cost.stacks import open_stack
     from etude.machine import open_system
 
-    path, place = Path(asked.path), Place.of(asked)
+    path, place = Path(asked.path), OutputPlace.of(asked)
     if place is None or place.path.suffix not in (".yaml", ".yml"):
         raise UsageError(f"{spelled(asked, 'out')}: `{asked.out}` is not the name of a YAML file", hint="my-stack.yaml")
     start = open_stack(asked.base)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from etude.base.figures import figure, part
-from etude.base.outputs import Place, Printed
+from etude.base.outputs import OutputPlace, Printed
 from etude.base.parameters import given_in, is_given, naming, only_one, replaces
 from etude.base.talk import say
 from etude.steps.asked.simulation import OnSystem
@@ -63,7 +63,7 @@ class PowerInputs:
     """What is asked of the power, and where its curve goes."""
 
     terms: "PowerTerms"
-    timeline: Place | None
+    timeline: OutputPlace | None
     every_ns: int | None
 
     @classmethod
@@ -82,7 +82,7 @@ class PowerInputs:
         terms = PowerTerms(
             clock=asked.clock, cap_w=asked.cap_w, smoothing=smoothing, region=region, repeat=repeat, gaps=gaps
         )
-        place = Place.at(asked.timeline, asked.force)
+        place = OutputPlace.at(asked.timeline, asked.force)
         return cls(terms, place, None if asked.every_ns is None else round(asked.every_ns))
 
     @classmethod
@@ -103,7 +103,7 @@ class PowerInputs:
         return found.figures
 
 
-def _write(curve: "PowerCurve", place: Place, every_ns: int | None) -> None:
+def _write(curve: "PowerCurve", place: OutputPlace, every_ns: int | None) -> None:
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import AnswerNo, UsageError
 from etude.base.figures import figure, part
-from etude.base.outputs import Place, Printed, Written
+from etude.base.outputs import OutputPlace, Printed, Written
 from etude.base.parameters import is_given, spelled
 from etude.base.talk import say
 
@@ -68,7 +68,7 @@ def qualify_inputs(asked: Qualify) -> QualifyInputs:
                 said = f"{spelled(asked, 'measured')} reads existing figures, and {spelled(asked, name)} is not read"
                 raise UsageError(said, hint="leave one of them out")
         return QualifyInputs(read_node(Path(asked.measured)), others, past, asked.least)
-    place = Place.of(asked)
+    place = OutputPlace.of(asked)
     name = asked.name or (place.path.stem if place is not None else "here")
     job = None if asked.job is None else Path(asked.job)
     how = Measuring(name, asked.processes, job, asked.repetitions, asked.seconds, place)

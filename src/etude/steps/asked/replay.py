@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.figures import argument, figure, part
-from etude.base.outputs import Place, Printed
+from etude.base.outputs import OutputPlace, Printed
 from etude.base.parameters import only_one
 from etude.base.talk import progress, say
 from etude.steps.asked.jobs import JOB_HELP, open_job
@@ -67,7 +67,7 @@ class ReplayInputs:
     ranks: str
     unprofiled_ns: int | None
     trust_code: bool
-    place: Place | None
+    place: OutputPlace | None
     options: "PlayerOptions | None"
     """None: programs are written and nothing is played."""
     backend: str = ""
@@ -89,14 +89,14 @@ def replay_inputs(asked: Replay) -> ReplayInputs:
 
     what = Path(asked.path), asked.ranks, asked.unprofiled_ns, asked.trust_code
     if only_one(asked, "plan", "out") == "plan":
-        return ReplayInputs(*what, Place.at(asked.plan, asked.force), None)
+        return ReplayInputs(*what, OutputPlace.at(asked.plan, asked.force), None)
     only, host = asked.only, asked.host
     options = PlayerOptions(
         iterations=asked.iterations, warmup=asked.warmup, only=only.value if only else "", speed=asked.speed.value,
         device=asked.device, threads=asked.threads, host=host.value if host else "", cuda_graph=asked.cuda_graph,
         trust_code=asked.trust_code,
     )  # fmt: skip
-    return ReplayInputs(*what, Place.at(asked.out, asked.force), options, "" if only else asked.backend)
+    return ReplayInputs(*what, OutputPlace.at(asked.out, asked.force), options, "" if only else asked.backend)
 
 
 def replayed(given: ReplayInputs) -> Replayed:
@@ -105,7 +105,7 @@ def replayed(given: ReplayInputs) -> Replayed:
     from etude.run.replay import plan as plan_job
 
     path, place = given.path, given.place
-    job = open_job(path, times=runs.Times(estimate=False))  # the player has a host model of its own
+    job = open_job(path, times=runs.WantedTimes(estimate=False))  # the player has a host model of its own
     with progress("planning"):
         chosen = ranks_of(given.ranks, job)
         programs = plan_job(job, chosen, recording=path, trust_code=given.trust_code)
@@ -151,7 +151,7 @@ def _has_torch() -> bool:
     return find_spec("torch") is not None
 
 
-def _write(programs: "list[Program]", place: Place) -> None:
+def _write(programs: "list[Program]", place: OutputPlace) -> None:
     from etude.base.files import writing
 
     with writing(place.path, force=place.force) as inside:
@@ -160,7 +160,9 @@ def _write(programs: "list[Program]", place: Place) -> None:
             program.save(inside / f"rank{program.about['rank']}.program")
 
 
-def _play(programs: "list[Program]", place: Place | None, backend: str, options: "PlayerOptions") -> dict[str, Any]:
+def _play(
+    programs: "list[Program]", place: OutputPlace | None, backend: str, options: "PlayerOptions"
+) -> dict[str, Any]:
     from contextlib import nullcontext
 
     from etude.base.files import writing

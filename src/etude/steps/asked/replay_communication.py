@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from etude.base.errors import AnswerNo, UsageError
 from etude.base.figures import argument, figure, part
-from etude.base.outputs import Place, Printed, Written
+from etude.base.outputs import OutputPlace, Printed, Written
 from etude.base.talk import progress, say
 from etude.steps.asked.jobs import JOB_HELP, open_job
 from etude.steps.asked.ranks import RANKS_HELP, ranks_of
@@ -64,7 +64,7 @@ class CommunicationInputs:
     processes: int
     sizes: Literal["kept", "scaled"]
     options: "PlayOptions"
-    place: Place | None
+    place: OutputPlace | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def communication_inputs(asked: ReplayCommunication) -> CommunicationInputs:
         backend=asked.backend, iterations=asked.iterations, warmup=asked.warmup, host=asked.speed == Speed.RECORDED,
         verify=asked.verify, timeout_s=asked.timeout,
     )  # fmt: skip
-    place = Place.of(asked)
+    place = OutputPlace.of(asked)
     if place is not None:
         check_place(place.path, place.force)
     sizes: Literal["kept", "scaled"] = "kept" if asked.sizes == Sizes.KEPT else "scaled"
@@ -174,7 +174,7 @@ def communication_code(found: PlayedCommunication) -> int:
     return 0
 
 
-def _write(run: "Run", place: Place) -> None:
+def _write(run: "Run", place: OutputPlace) -> None:
     from etude.base.files import writing
     from etude.store import columns
 

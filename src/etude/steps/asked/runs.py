@@ -102,7 +102,7 @@ class RunSource:
     groups: Path | None = None
     workers: int = 0
     ray: str = ""
-    times: "runs.Times | None" = None
+    times: "runs.WantedTimes | None" = None
 
     @classmethod
     def of(cls, asked: RunInput, ray: str = "", *, recorded: bool = False) -> "RunSource":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import AnswerNo, DeadlockError, UsageError
 from etude.base.figures import figure, part
-from etude.base.outputs import Place, Printed
+from etude.base.outputs import OutputPlace, Printed
 from etude.base.parameters import naming
 from etude.base.talk import progress, say
 from etude.base.units import counted, format_time
@@ -65,9 +65,9 @@ class Fabric:
     system: "System"
     options: SimulationOptions
     drivers: "tuple[Edit, ...]"
-    timing: tuple[Place, ...]
+    timing: tuple[OutputPlace, ...]
     """A file for each job."""
-    links: Place | None
+    links: OutputPlace | None
 
     @classmethod
     def of(cls, asked: SimulationRun, jobs: int = 0) -> "Fabric":
@@ -84,7 +84,7 @@ class Fabric:
         return cls(
             asked.system, system, options_of(asked, system, **statistics),
             drivers, places_of(asked.timing, force, jobs),
-            Place.at(asked.link_stats, force),
+            OutputPlace.at(asked.link_stats, force),
         )  # fmt: skip
 
     def driven(self, job: "Job") -> tuple["Job", tuple[str, ...]]:
@@ -108,7 +108,7 @@ class Fabric:
             say(f"wrote {self.links.path}")
 
 
-def places_of(timing: str | None, force: bool, jobs: int = 0) -> tuple[Place, ...]:
+def places_of(timing: str | None, force: bool, jobs: int = 0) -> tuple[OutputPlace, ...]:
     """Where the times of one job, or of each of several, are written."""
     if timing is None:
         return ()
@@ -116,10 +116,10 @@ def places_of(timing: str | None, force: bool, jobs: int = 0) -> tuple[Place, ..
     if path.suffix not in (".csv", ".parquet"):
         raise UsageError(f"--timing: times cannot be written as `{path.suffix}`", where=timing, hint=".csv or .parquet")
     names = [f"{path.stem}.{k}{path.suffix}" for k in range(jobs)] or [path.name]
-    return tuple(place for name in names if (place := Place.at(str(path.with_name(name)), force)))
+    return tuple(place for name in names if (place := OutputPlace.at(str(path.with_name(name)), force)))
 
 
-def write_times(found: "Run", place: Place) -> None:
+def write_times(found: "Run", place: OutputPlace) -> None:
     from etude.base.files import writing
     from etude.store.times import write_timing
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from etude.base.errors import UsageError
 from etude.base.figures import figure
-from etude.base.outputs import Place, Written
+from etude.base.outputs import OutputPlace, Written
 from etude.base.talk import progress, say
 from etude.base.units import counted
 from etude.steps.asked.ranks import RANKS_HELP, ranks_of
@@ -46,7 +46,7 @@ class TimelineOf(RunInput, Written):
 @dataclass(frozen=True, slots=True)
 class TimelineInputs:
     source: RunSource
-    place: Place
+    place: OutputPlace
     ranks: str
     flows: bool
     critical_path: bool
@@ -77,7 +77,7 @@ def timeline(
 
 
 def inputs(asked: TimelineOf) -> TimelineInputs:
-    place = Place.of(asked)
+    place = OutputPlace.of(asked)
     assert place is not None
     if not place.path.name.endswith(ENDINGS):
         problem = f"a timeline cannot be written as `{place.path.suffix}`"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from etude.model.job import Job
 
 PANEL = "Times of a recording"
-TimesWanted: TypeAlias = "runs.Times | None"
+TimesWanted: TypeAlias = "runs.WantedTimes | None"
 """Whose times are wanted; None: those of the program, as far as they are known, or as the job has them."""
 
 
@@ -41,12 +41,12 @@ def times_wanted(asked: Any) -> TimesWanted:
     from etude.capture.ingest import runs
 
     if not told:  # other tools estimate nothing
-        return runs.Times(estimate=False)
+        return runs.WantedTimes(estimate=False)
     if asked.as_recorded:
-        return runs.Times(as_recorded=True)
+        return runs.WantedTimes(as_recorded=True)
     if is_given(asked, "unprofiled"):
-        return runs.Times(unprofiled_ns=asked.unprofiled or 0)
-    return runs.Times(anchor=asked.anchor)
+        return runs.WantedTimes(unprofiled_ns=asked.unprofiled or 0)
+    return runs.WantedTimes(anchor=asked.anchor)
 
 
 def tell_times(job: "Job") -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part
-from etude.base.outputs import Place, Printed, Written
+from etude.base.outputs import OutputPlace, Printed, Written
 from etude.base.talk import progress, say
 from etude.steps.asked.runs import RunInput, RunSource, times_of
 from etude.steps.asked.times import times_wanted
@@ -79,7 +79,7 @@ class TrendInputs:
     work: str
     forecast: str
     signals: Path | None
-    place: Place | None
+    place: OutputPlace | None
     detect: bool
 
 
@@ -90,7 +90,7 @@ def inputs(asked: TrendOf) -> TrendInputs | RunSource:
         if len(sources) > 1:
             raise UsageError(f"{len(sources)} runs", hint="--checkpoints needs exactly one run")
         return sources[0]
-    place, detect = Place.of(asked), asked.detect
+    place, detect = OutputPlace.of(asked), asked.detect
     signals = None if asked.signals is None else Path(asked.signals)
     forecast = asked.forecast if place is not None or not detect else ""
     return TrendInputs(
@@ -143,7 +143,7 @@ def run(given: TrendInputs | RunSource) -> "pa.Table | dict[str, Any]":
     return {name: made[name] for name in DETECTED if name in made} if given.detect else made
 
 
-def _write(made: dict[str, Any], place: Place) -> None:
+def _write(made: dict[str, Any], place: OutputPlace) -> None:
     import msgspec
 
     from etude.base.files import writing

@@ -10,7 +10,7 @@ import msgspec
 
 from etude.base.errors import UsageError
 from etude.base.files import writing
-from etude.base.outputs import Place
+from etude.base.outputs import OutputPlace
 from etude.base.talk import progress, say
 from etude.cost.opdb import add_rows, worker
 from etude.cost.opdb.profiles import numbers_of
@@ -25,7 +25,7 @@ def has_host(db: Path) -> bool:
     return db.exists() and open_ops(db).host_ns() is not None
 
 
-def write_plan(plan: dict[str, Any], place: Place) -> dict[str, Any]:
+def write_plan(plan: dict[str, Any], place: OutputPlace) -> dict[str, Any]:
     path = place.path
     script = path.with_name(f"{path.stem}_worker.py")
     with writing(script, force=True) as temporary:

@@ -6,7 +6,7 @@ from os import PathLike, fspath
 from pathlib import Path
 
 from etude.cost.opdb import OpDatabase, read_ops
-from etude.cost.opdb.profiles import META, Shape, read_profile
+from etude.cost.opdb.profiles import META, ModelShape, read_profile
 from etude.make.generate.model import Model, open_model
 
 
@@ -18,9 +18,9 @@ def open_ops(path: str | PathLike[str]) -> OpDatabase:
     return read_ops(path)
 
 
-def shape_of(model: Model) -> Shape:
+def shape_of(model: Model) -> ModelShape:
     """The dimensions of a model that its operators have."""
-    return Shape(
+    return ModelShape(
         hidden=model.hidden,
         heads=model.heads,
         kv_heads=model.kv,

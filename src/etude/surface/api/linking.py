@@ -63,7 +63,7 @@ class LinkSource:
     is_run: bool
     workers: int = 0
     any_window: bool = False
-    times: runs.Times | None = None
+    times: runs.WantedTimes | None = None
 
     @classmethod
     def of(cls, asked: LinkInput, one_rank: bool = False) -> LinkSource:
@@ -78,7 +78,7 @@ class LinkSource:
         """The causal graph, called `name` or as its files are."""
         if self.is_run:
             # Times that are only estimated are written where they are asked for.
-            called, ranks = runs.find_run(self.path, self.times or runs.Times(estimate=False))
+            called, ranks = runs.find_run(self.path, self.times or runs.WantedTimes(estimate=False))
             workers = self.workers or os.cpu_count() or 1
             done = runs.link_run(
                 ranks, workers=workers, any_window=self.any_window, max_bytes=self.max_bytes, advance=advance

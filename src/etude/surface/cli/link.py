@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import figure, part
-from etude.base.outputs import Place, Printed, Written
+from etude.base.outputs import OutputPlace, Printed, Written
 from etude.base.parameters import is_given, spelled
 from etude.base.talk import progress, say
 from etude.base.units import counted
@@ -44,7 +44,7 @@ class Link(LinkInput, Written):
 @dataclass(frozen=True, slots=True)
 class LinkInputs:
     source: LinkSource
-    place: Place
+    place: OutputPlace
     as_official: bool
     to: To = To.ET
 
@@ -62,7 +62,7 @@ class LinkResult:
 
 
 def inputs(asked: Link) -> LinkInputs:
-    place = Place.of(asked)
+    place = OutputPlace.of(asked)
     assert place is not None
     source = LinkSource.of(asked, one_rank=asked.as_official)
     if not source.is_run and is_given(asked, "to"):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from etude.base.figures import argument, part
-from etude.base.outputs import Place, Printed, Written
+from etude.base.outputs import OutputPlace, Printed, Written
 from etude.base.talk import say
 from etude.world.build import run_scenario
 from etude.world.headlines import headline
@@ -46,11 +46,11 @@ class RunWorld(Written):
 @dataclass(frozen=True, slots=True)
 class WorldInputs:
     scenario: Scenario
-    place: Place | None
+    place: OutputPlace | None
 
 
 def world_inputs(asked: RunWorld) -> WorldInputs:
-    return WorldInputs(read_scenario(asked.file, WorkloadKinds(is_kind, kinds)), Place.of(asked))
+    return WorldInputs(read_scenario(asked.file, WorkloadKinds(is_kind, kinds)), OutputPlace.of(asked))
 
 
 def run_world(given: WorldInputs) -> WorldOutcome:

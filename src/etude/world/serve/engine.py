@@ -25,7 +25,7 @@ FOLLOWS: Final = "vLLM 0.19 (V1 scheduler)"
 FOREVER: Final = 1 << 40
 
 
-class Policy(StrEnum):
+class QueuePolicy(StrEnum):
     """Which waiting request goes first."""
 
     FCFS = "fcfs"
@@ -43,9 +43,12 @@ class Preemption(StrEnum):
 
 
 ORDERS: Final = {
-    Policy.FCFS: at.FCFS, Policy.PRIORITY: at.TIER_FIRST, Policy.EDF: at.DEADLINE_FIRST, Policy.FAIR: at.FAIR,
-    Policy.SHORTEST: at.SHORTEST,
-}  # fmt: skip
+    QueuePolicy.FCFS: at.FCFS,
+    QueuePolicy.PRIORITY: at.TIER_FIRST,
+    QueuePolicy.EDF: at.DEADLINE_FIRST,
+    QueuePolicy.FAIR: at.FAIR,
+    QueuePolicy.SHORTEST: at.SHORTEST,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +64,11 @@ class Engine:
         "none",
         like="prefix",
     )
-    scheduling_policy: Policy = figure(
+    scheduling_policy: QueuePolicy = figure(
         "choice",
         "order of requests: by arrival, tier, deadline, fair over tenants, or shortest prompt",
-        Policy.FCFS,
-        of=Policy,
+        QueuePolicy.FCFS,
+        of=QueuePolicy,
     )
     chunked: bool = figure("flag", "prompts are cut to the budget and share passes with decoding", True)
     num_speculative_tokens: int = figure("count", "tokens that a draft model proposes per sequence", 0, zero=True)

@@ -30,7 +30,7 @@ _QUOTE, _BACKSLASH, _COMMA, _COLON = 34, 92, 44, 58
 _BRACE, _END_BRACE, _LIST, _END_LIST = 123, 125, 91, 93
 
 
-class Texts(NamedTuple):
+class TextHeap(NamedTuple):
     """Text i is heap[start[i]:start[i + 1]]."""
 
     heap: U8
@@ -54,7 +54,7 @@ class Target(NamedTuple):
     holes: I64  # what, start, end of the values of a node that are others on the device; one row each
 
 
-class Rows(NamedTuple):
+class HostRows(NamedTuple):
     """Rows of the host by id, some of them in a row, and what they launched."""
 
     place: I64
@@ -65,9 +65,9 @@ class Rows(NamedTuple):
     gpu_start: I64  # row i launched entries gpu_start[i]:gpu_start[i + 1] of name and tail
     name: I64
     tail: I64
-    times: Texts  # of row i: 3 * i: inclusive, exclusive, start; then of each entry: its duration, start
-    words: Texts  # names and tails of device activities
-    labels: Texts
+    times: TextHeap  # of row i: 3 * i: inclusive, exclusive, start; then of each entry: its duration, start
+    words: TextHeap  # names and tails of device activities
+    labels: TextHeap
 
 
 @kernel(allocates=False)

@@ -139,13 +139,13 @@ class _Nodes:
             elif status == k.FULL and not used:
                 self._room *= 2
 
-    def _rows(self, first: int, stop: int) -> k.Rows:
+    def _rows(self, first: int, stop: int) -> k.HostRows:
         linked, rows = self._linked, slice(first, stop)
         gpu = slice(int(linked.gpu_start[first]), int(linked.gpu_start[stop]))
         times = np.stack([linked.inclusive_us[rows], linked.exclusive_us[rows], linked.start_us[rows]], axis=1)
         on_device = np.stack([self._gpu_us[gpu], self._gpu_ts[gpu]], axis=1)
         name, tail, texts = self._added
-        return k.Rows(
+        return k.HostRows(
             place=self._place[rows],
             id=self._new_id[rows],
             caller=self._caller[rows],
@@ -195,7 +195,7 @@ class _Nodes:
         return found | times
 
 
-def _added(device: DeviceTrace, gpu: I64) -> tuple[I64, I64, k.Texts]:
+def _added(device: DeviceTrace, gpu: I64) -> tuple[I64, I64, k.TextHeap]:
     """(Name, tail, texts): codes of the texts of each device activity's name, and of what only such nodes have."""
     names = [json.dumps(name) for name in device.names]
     group = np.full(len(device) + 1, -1, np.int64)
@@ -221,13 +221,13 @@ def _tail(device: DeviceTrace, category: int, phase: int, stream: int, group: in
     return "".join(f'{_MEMBER}"{key}": {json.dumps(value)}' for key, value in values.items())
 
 
-def _texts(texts: Iterable[str]) -> k.Texts:
+def _texts(texts: Iterable[str]) -> k.TextHeap:
     """ASCII texts end to end."""
     listed = list(texts)
     start = np.zeros(len(listed) + 1, np.int64)
     np.cumsum([len(text) for text in listed], out=start[1:])
-    return k.Texts(np.frombuffer("".join(listed).encode("ascii"), np.uint8), start)
+    return k.TextHeap(np.frombuffer("".join(listed).encode("ascii"), np.uint8), start)
 
 
-def _text(texts: k.Texts, i: int) -> str:
+def _text(texts: k.TextHeap, i: int) -> str:
     return texts.heap[texts.start[i] : texts.start[i + 1]].tobytes().decode("ascii")

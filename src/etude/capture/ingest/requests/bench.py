@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from etude.base.errors import FormatError, UsageError
-from etude.capture.ingest.requests.measured import MeasuredRequests, Request, table_of
+from etude.capture.ingest.requests.measured import MeasuredRequest, MeasuredRequests, table_of
 
 MARK: Final = b'"request_throughput"'
 VLLM: Final = "vllm bench serve"
@@ -85,11 +85,11 @@ def _answered(record: dict[str, Any], i: int) -> bool:
     return bool(record["output_lens"][i]) and not (errors and errors[i])
 
 
-def _request(record: dict[str, Any], i: int) -> Request:
+def _request(record: dict[str, Any], i: int) -> MeasuredRequest:
     gaps: Sequence[float] = [_number(gap) for gap in record["itls"][i]]
     ttft = _number(record["ttfts"][i])
     latencies = record.get("latencies") or None
-    return Request(
+    return MeasuredRequest(
         name=str(i),
         arrival_ns=_arrival_ns(record, i),
         ttft_s=ttft,

@@ -27,7 +27,7 @@ from etude.model.tokens import token_times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class MeasuredRequest:
     """One request; None: not in the file. Times in seconds, except `arrival_ns`."""
 
     name: str
@@ -72,7 +72,7 @@ def floats(table: pa.Table, name: str) -> F64:
     return column
 
 
-def table_of(requests: Sequence[Request]) -> tuple[pa.Table, int | None]:
+def table_of(requests: Sequence[MeasuredRequest]) -> tuple[pa.Table, int | None]:
     """The table, sorted by arrival if all are known, and the first arrival."""
     timed = bool(requests) and all(one.arrival_ns is not None for one in requests)
     ordered = sorted(requests, key=lambda one: one.arrival_ns or 0) if timed else list(requests)

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from etude.base.errors import FormatError
-from etude.capture.ingest.requests.measured import MeasuredRequests, Request, floats, table_of
+from etude.capture.ingest.requests.measured import MeasuredRequest, MeasuredRequests, floats, table_of
 
 MARK: Final = b'"resourceSpans"'
 VLLM_SPAN: Final = "llm_request"
@@ -203,10 +203,10 @@ def _paired(roots: list[_Root]) -> list[_Root]:
     return paired
 
 
-def _of_vllm(root: _Root) -> Request:
+def _of_vllm(root: _Root) -> MeasuredRequest:
     """A span begins with the arrival. It ends when it is written, so the engine's own time is better."""
     latency = _seconds(root.said, _E2E)
-    return Request(
+    return MeasuredRequest(
         name=root.name,
         arrival_ns=root.start_ns,
         ttft_s=_seconds(root.said, _TTFT),
@@ -218,14 +218,14 @@ def _of_vllm(root: _Root) -> Request:
     )
 
 
-def _of_sglang(root: _Root) -> Request:
+def _of_sglang(root: _Root) -> MeasuredRequest:
     """Its prefill attribute counts from the hand-over to the scheduler, including the queue: stages separate them."""
     waits, reads = (root.stages.get(name, []) for name in STAGES[:2])
     ttft = _seconds(root.said, _TTFT)
     if ttft is None and reads:  # older than its gen_ai attributes: the first end of a prefill
         ttft = (min(reads)[1] - root.start_ns) / 1e9
     output = _tokens(root.said, "output")
-    return Request(
+    return MeasuredRequest(
         name=root.name,
         arrival_ns=root.start_ns,
         ttft_s=ttft,

@@ -24,7 +24,7 @@ from etude.make.generate.blocks.ops import (
 from etude.make.generate.blocks.pixels import batch_norm, convolution, pooled
 from etude.make.generate.blocks.recurrent import linear_core
 from etude.make.generate.blocks.shard import Block, Shard, column, plain, row
-from etude.make.generate.model.parts import NormKind, Part, PartKind, Piece, QkNorm, Split, TokenStream
+from etude.make.generate.model.parts import LayerPart, NormKind, PartKind, Piece, QkNorm, Split, TokenStream
 from etude.make.generate.model.shape import Model
 
 
@@ -55,7 +55,7 @@ class Walker:
     kept: dict[str, list[Flow]] = field(default_factory=dict)
     """Streams kept under a name, the latest last."""
 
-    def flow(self, part: Part) -> Flow:
+    def flow(self, part: LayerPart) -> Flow:
         return self.named(part.stream or next(iter(self.flows)))
 
     def named(self, name: str) -> Flow:
@@ -114,7 +114,7 @@ def _needed(pieces: Sequence[Piece], first: str) -> set[str]:
     return found
 
 
-def ops_of(walker: Walker, part: Part) -> list[Op]:
+def ops_of(walker: Walker, part: LayerPart) -> list[Op]:
     if part.part == PartKind.CORE:
         return _core(walker, part)
     if "+" not in part.stream:
@@ -132,11 +132,11 @@ def ops_of(walker: Walker, part: Part) -> list[Op]:
 # -- layers ------------------------------------------------------------------------------------------
 
 
-def _path(part: Part) -> str:
+def _path(part: LayerPart) -> str:
     return part.name or str(part.part)
 
 
-def _linear(walker: Walker, flow: Flow, part: Part) -> list[Op]:
+def _linear(walker: Walker, flow: Flow, part: LayerPart) -> list[Op]:
     local, into, out = walker.shard(flow), flow.width, part.out
     params = 0 if part.tied else into * out + (out if part.bias else 0)
     flow.width = into if part.aside else out
@@ -147,14 +147,14 @@ def _linear(walker: Walker, flow: Flow, part: Part) -> list[Op]:
     return plain(local, local.tokens, into, out, _path(part), params=params)
 
 
-def _conv1d(walker: Walker, flow: Flow, part: Part) -> list[Op]:
+def _conv1d(walker: Walker, flow: Flow, part: LayerPart) -> list[Op]:
     local, into = walker.shard(flow), part.kernel * flow.width
     flow.width = part.out
     params = into * part.out + (part.out if part.bias else 0)
     return plain(local, local.tokens, into, part.out, _path(part), params=params)
 
 
-def _mlp(walker: Walker, flow: Flow, part: Part) -> list[Op]:
+def _mlp(walker: Walker, flow: Flow, part: LayerPart) -> list[Op]:
     local, ways, out = walker.shard(flow), 2 if part.gated else 1, part.out or flow.width
     mine, path, into = local.split(part.ffn, "feed-forward columns"), _path(part), flow.width
     bias_in, bias_out = (ways * part.ffn, out) if part.bias else (0, 0)
@@ -166,7 +166,7 @@ def _mlp(walker: Walker, flow: Flow, part: Part) -> list[Op]:
     ]
 
 
-def _attention(walker: Walker, flow: Flow, part: Part) -> list[Op]:
+def _attention(walker: Walker, flow: Flow, part: LayerPart) -> list[Op]:
     """Projections, then attention; keys and values come from another stream if it names one."""
     other = walker.named(part.keys) if part.keys else flow
     local, theirs = walker.shard(flow), walker.shard(other)
@@ -192,14 +192,14 @@ def _attention(walker: Walker, flow: Flow, part: Part) -> list[Op]:
     return [*ops, *row(local, heads * size, out, f"{path}.out", params=(wide + biased) * out, bias=biased)]
 
 
-def _heads(part: Part, local: Shard, queries: int, keys: int, heads: int, kv: int, size: int) -> Heads:
+def _heads(part: LayerPart, local: Shard, queries: int, keys: int, heads: int, kv: int, size: int) -> Heads:
     return Heads(
         samples=local.samples, queries=queries, keys=keys, heads=heads, kv_heads=kv, key_size=size, value_size=size,
         causal=part.causal, window=part.window,
     )  # fmt: skip
 
 
-def _qk_norm(local: Shard, part: Part, heads: int, size: int, params: tuple[int, int]) -> list[Op]:
+def _qk_norm(local: Shard, part: LayerPart, heads: int, size: int, params: tuple[int, int]) -> list[Op]:
     """`params`: over all heads, or over one."""
     if part.qk_norm == QkNorm.NONE:
         return []
@@ -211,7 +211,7 @@ def _qk_norm(local: Shard, part: Part, heads: int, size: int, params: tuple[int,
     return [one.replace(unit="")]
 
 
-def _core(walker: Walker, part: Part) -> list[Op]:
+def _core(walker: Walker, part: LayerPart) -> list[Op]:
     """Attention of streams that attend together, after their projections."""
     flows = [walker.named(name) for name in (part.stream or next(iter(walker.flows))).split("+")]
     local = walker.shard(Flow(sum(f.tokens for f in flows), 1))
@@ -228,7 +228,7 @@ def _core(walker: Walker, part: Part) -> list[Op]:
     return [*ops, *core(local, shape, _path(part))]
 
 
-def _linear_attention(walker: Walker, flow: Flow, part: Part) -> list[Op]:
+def _linear_attention(walker: Walker, flow: Flow, part: LayerPart) -> list[Op]:
     local = walker.shard(flow)
     size = part.head_size or flow.width // part.heads
     flow.width = part.heads * size
@@ -236,7 +236,7 @@ def _linear_attention(walker: Walker, flow: Flow, part: Part) -> list[Op]:
     return [linear_core(local, heads, size, size, _path(part), chunk=0)]
 
 
-def _norm(walker: Walker, flow: Flow, part: Part) -> list[Op]:
+def _norm(walker: Walker, flow: Flow, part: LayerPart) -> list[Op]:
     local = walker.shard(flow)
     if part.norm in (NormKind.BATCH, NormKind.GROUP):
         elements, weights = local.tokens * flow.width, 2 * flow.width * part.affine
@@ -245,29 +245,29 @@ def _norm(walker: Walker, flow: Flow, part: Part) -> list[Op]:
     return [norm(local.tokens, flow.width, _path(part), dtype=local.dtype, kind=str(part.norm), params=params)]
 
 
-def _activation(walker: Walker, flow: Flow, part: Part) -> list[Op]:
+def _activation(walker: Walker, flow: Flow, part: LayerPart) -> list[Op]:
     flow.width //= 2 if part.gated else 1
     elements = walker.shard(flow).tokens * flow.width
     return [activation(elements, _path(part), gated=part.gated, dtype=walker.local.dtype)]
 
 
-def _scale(walker: Walker, flow: Flow, part: Part) -> list[Op]:
+def _scale(walker: Walker, flow: Flow, part: LayerPart) -> list[Op]:
     elements = walker.shard(flow).tokens * flow.width
     return [pointwise(elements, _path(part), dtype=walker.local.dtype, inputs=2)]
 
 
-def _add(walker: Walker, flow: Flow, part: Part) -> list[Op]:
+def _add(walker: Walker, flow: Flow, part: LayerPart) -> list[Op]:
     return [add(walker.shard(flow).tokens * flow.width, _path(part), dtype=walker.local.dtype, backward=True)]
 
 
-def _table(walker: Walker, flow: Flow, part: Part) -> list[Op]:
+def _table(walker: Walker, flow: Flow, part: LayerPart) -> list[Op]:
     flow.width = part.out
     tokens, params = walker.shard(flow).tokens, 0 if part.tied else part.rows * part.out
     one = embedding(tokens * part.lookups, part.out, _path(part), dtype=walker.local.dtype, params=params, local=params)
     return [one]
 
 
-def _weights(walker: Walker, flow: Flow, part: Part) -> list[Op]:
+def _weights(walker: Walker, flow: Flow, part: LayerPart) -> list[Op]:
     one = add(walker.shard(flow).tokens * flow.width, _path(part), dtype=walker.local.dtype)
     return [one.replace(params=part.params, local_params=part.params)]
 
@@ -275,7 +275,7 @@ def _weights(walker: Walker, flow: Flow, part: Part) -> list[Op]:
 # -- pictures, tokens ------------------------------------------------------------------------------------------
 
 
-def _conv(walker: Walker, flow: Flow, part: Part) -> list[Op]:
+def _conv(walker: Walker, flow: Flow, part: LayerPart) -> list[Op]:
     if not flow.side:
         raise UsageError(f"part `{_path(part)}`: a convolution needs a stream of images", hint="side: 224")
     if walker.local.tp > 1:
@@ -290,7 +290,7 @@ def _conv(walker: Walker, flow: Flow, part: Part) -> list[Op]:
     return [convolution(walker.shard(flow), into, part.out, before, (flow.frames, side), part, groups, _path(part))]
 
 
-def _pool(walker: Walker, flow: Flow, part: Part) -> list[Op]:
+def _pool(walker: Walker, flow: Flow, part: LayerPart) -> list[Op]:
     before = walker.shard(flow).tokens * flow.width
     if flow.side:
         flow.resized(flow.side // part.factor if part.factor else 1, flow.frames if part.factor else 1)
@@ -299,13 +299,13 @@ def _pool(walker: Walker, flow: Flow, part: Part) -> list[Op]:
     return [pooled(before, walker.shard(flow).tokens * flow.width, _path(part), walker.local.dtype)]
 
 
-def _upsample(walker: Walker, flow: Flow, part: Part) -> list[Op]:
+def _upsample(walker: Walker, flow: Flow, part: LayerPart) -> list[Op]:
     before = walker.shard(flow).tokens * flow.width
     flow.resized(flow.side * part.factor, flow.frames)
     return [pooled(before, walker.shard(flow).tokens * flow.width, _path(part), walker.local.dtype)]
 
 
-def _merge(walker: Walker, flow: Flow, part: Part) -> list[Op]:
+def _merge(walker: Walker, flow: Flow, part: LayerPart) -> list[Op]:
     up = part.part == PartKind.MERGE
     if flow.side:
         step = part.factor
@@ -317,17 +317,17 @@ def _merge(walker: Walker, flow: Flow, part: Part) -> list[Op]:
     return []
 
 
-def _tokens(walker: Walker, flow: Flow, part: Part) -> list[Op]:
+def _tokens(walker: Walker, flow: Flow, part: LayerPart) -> list[Op]:
     flow.tokens, flow.side, flow.frames = part.count, 0, 1
     return []
 
 
-def _keep(walker: Walker, flow: Flow, part: Part) -> list[Op]:
+def _keep(walker: Walker, flow: Flow, part: LayerPart) -> list[Op]:
     walker.kept.setdefault(part.name, []).append(replace(flow))
     return []
 
 
-def _join(walker: Walker, flow: Flow, part: Part) -> list[Op]:
+def _join(walker: Walker, flow: Flow, part: LayerPart) -> list[Op]:
     if not walker.kept.get(part.name):
         raise UsageError(f"no result was kept as `{part.name}`", hint=f"kept: {', '.join(walker.kept)}")
     flow.width += walker.kept[part.name].pop().width
@@ -337,7 +337,7 @@ def _join(walker: Walker, flow: Flow, part: Part) -> list[Op]:
 # -- others ------------------------------------------------------------------------------------------
 
 
-def _gather(walker: Walker, flow: Flow, part: Part) -> list[Op]:
+def _gather(walker: Walker, flow: Flow, part: LayerPart) -> list[Op]:
     """Sums of neighbouring rows: an embedding with as many lookups as there are edges."""
     one = embedding(
         part.count * walker.local.samples, flow.width, _path(part), dtype=walker.local.dtype, params=0, local=0
@@ -346,7 +346,7 @@ def _gather(walker: Walker, flow: Flow, part: Part) -> list[Op]:
     return [one.replace(backward=(back.replace(phase=Phase.INPUT),))]
 
 
-def _distance(walker: Walker, flow: Flow, part: Part) -> list[Op]:
+def _distance(walker: Walker, flow: Flow, part: LayerPart) -> list[Op]:
     """Distances of every sample to every row; then the rows near the nearest one move towards it. There is no gradient:
     the moves replace it, and are summed over copies like one."""
     local, params = walker.shard(flow), part.rows * flow.width
@@ -359,11 +359,11 @@ def _distance(walker: Walker, flow: Flow, part: Part) -> list[Op]:
     return [op.replace(backward=(), saved_bytes=0) for op in found] + [nearest.replace(backward=moves, saved_bytes=0)]
 
 
-def _loss(walker: Walker, flow: Flow, part: Part) -> list[Op]:
+def _loss(walker: Walker, flow: Flow, part: LayerPart) -> list[Op]:
     return [pointwise(walker.shard(flow).tokens * flow.width, _path(part), dtype="fp32", inputs=2)]
 
 
-PARTS: Final[dict[PartKind, Callable[[Walker, Flow, Part], list[Op]]]] = {
+PARTS: Final[dict[PartKind, Callable[[Walker, Flow, LayerPart], list[Op]]]] = {
     PartKind.LINEAR: _linear,
     PartKind.MLP: _mlp,
     PartKind.ATTENTION: _attention,

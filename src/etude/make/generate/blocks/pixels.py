@@ -6,11 +6,11 @@ from etude.cost import ops as work
 from etude.cost.ops import OpClass, Work
 from etude.make.generate.blocks.ops import Op, Phase, bytes_of, compute, shapes
 from etude.make.generate.blocks.shard import Shard
-from etude.make.generate.model.parts import Part
+from etude.make.generate.model.parts import LayerPart
 
 
 def convolution(
-    local: Shard, into: int, out: int, before: tuple[int, int], after: tuple[int, int], part: Part, groups: int,
+    local: Shard, into: int, out: int, before: tuple[int, int], after: tuple[int, int], part: LayerPart, groups: int,
     path: str,
 ) -> Op:  # fmt: skip
     """`before` and `after`: frames and side of the picture. Backward is a product for the input and one for weights."""

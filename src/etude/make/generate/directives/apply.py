@@ -11,11 +11,11 @@ from etude.make.generate.directives.read import (
     Directive,
     Gather,
     Order,
-    Overlap,
-    Place,
+    OverlapDirective,
+    PlaceDirective,
     Replicate,
     Rewrite,
-    Shard,
+    ShardDirective,
     Tensor,
     bucket_of,
 )
@@ -25,7 +25,7 @@ from etude.make.generate.plan import Plan
 
 def placed(plan: Plan, directives: Sequence[Directive | Rewrite], layers: int, stages: int) -> Plan:
     """The plan with the stages that `place` assigns layers to."""
-    places = [(one.layers, one.stage) for one in directives if isinstance(one, Place)]
+    places = [(one.layers, one.stage) for one in directives if isinstance(one, PlaceDirective)]
     return plan.replace(stages=stages_of(places, layers, stages)) if places else plan
 
 
@@ -36,15 +36,15 @@ def rewrite(step: Step, directives: Sequence[Directive | Rewrite]) -> CopySharin
         match one:
             case Replicate():
                 sharing.replicate(bucket_of(one.bucket))
-            case Shard():
+            case ShardDirective():
                 _shard(sharing, one)
             case Gather():
                 sharing.gather(str(one.before), bucket_of(one.bucket), one.ahead)
             case Order():
                 order(step, one.select.select(), one.after.select())
-            case Overlap():
+            case OverlapDirective():
                 _overlap(sharing, one)
-            case Place():
+            case PlaceDirective():
                 pass
             case _:
                 one(step)
@@ -52,7 +52,7 @@ def rewrite(step: Step, directives: Sequence[Directive | Rewrite]) -> CopySharin
     return sharing
 
 
-def _shard(sharing: CopySharing, one: Shard) -> None:
+def _shard(sharing: CopySharing, one: ShardDirective) -> None:
     match one.tensor:
         case Tensor.GRADIENTS:
             sharing.shard_gradients(str(one.over), each=str(one.each))
@@ -62,7 +62,7 @@ def _shard(sharing: CopySharing, one: Shard) -> None:
             sharing.shard_weights(str(one.over))
 
 
-def _overlap(sharing: CopySharing, one: Overlap) -> None:
+def _overlap(sharing: CopySharing, one: OverlapDirective) -> None:
     if one.select.tensor == "gradients" and not one.stream:
         sharing.overlap_gradients()
     elif one.stream:

@@ -55,7 +55,7 @@ class Before(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selector:
+class DirectiveSelector:
     module: str = figure("text", "glob of the module path: layers.3.*", "*")
     phase: str = figure("text", "forward, recompute, backward-input, backward-weight, optimizer", "")
     kind: str = figure("text", f"{', '.join(KINDS)}", "")
@@ -81,7 +81,7 @@ class Replicate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shard:
+class ShardDirective:
     """A part of a tensor on each copy."""
 
     tensor: Tensor = figure("choice", "gradients, optimizer or weights", of=Tensor)
@@ -102,21 +102,21 @@ class Gather:
 class Order:
     """Selected nodes wait for others of their micro-batch that come before them."""
 
-    select: Selector = figure("one", "which nodes wait", of=Selector)
-    after: Selector = figure("one", "for which", of=Selector)
+    select: DirectiveSelector = figure("one", "which nodes wait", of=DirectiveSelector)
+    after: DirectiveSelector = figure("one", "for which", of=DirectiveSelector)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Overlap:
+class OverlapDirective:
     """Selected communication overlaps with compute: gradients as soon as they are complete, others on a separate
     stream."""
 
-    select: Selector = figure("one", "which nodes", of=Selector)
+    select: DirectiveSelector = figure("one", "which nodes", of=DirectiveSelector)
     stream: int = figure("count", "the device stream they run on; 0: unchanged", 0, zero=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class PlaceDirective:
     """Layers on a pipeline stage."""
 
     layers: str = figure("text", "the layers: 0-7, or 3")
@@ -125,14 +125,14 @@ class Place:
 
 VERBS: Final[dict[str, type[Any]]] = {
     "replicate": Replicate,
-    "shard": Shard,
+    "shard": ShardDirective,
     "gather": Gather,
     "order": Order,
-    "overlap": Overlap,
-    "place": Place,
+    "overlap": OverlapDirective,
+    "place": PlaceDirective,
 }
 
-Directive = Replicate | Shard | Gather | Order | Overlap | Place
+Directive = Replicate | ShardDirective | Gather | Order | OverlapDirective | PlaceDirective
 
 
 def read_directives(given: str) -> Sequence[Directive | Rewrite]:

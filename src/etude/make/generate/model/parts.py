@@ -82,7 +82,7 @@ class QkNorm(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class LayerPart:
     """One layer. Which fields apply depends on the kind."""
 
     part: PartKind = figure("choice", "which layer", of=PartKind)
@@ -151,7 +151,7 @@ class Piece:
 
     name: str = figure("text", "name in the trace")
     repeat: int = figure("count", "number of repeats", 1)
-    parts: tuple[Part, ...] = figure("list", "one after another", of=Part)
+    parts: tuple[LayerPart, ...] = figure("list", "one after another", of=LayerPart)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from etude.make.generate.schedules.round_robin import DispatchRounds
 from etude.make.generate.train.layout import layout_of
 from etude.make.generate.train.lengths import LONGEST, Dealt, Lengths, deal, with_lengths, work_of
 from etude.make.generate.train.mapped import Mapped, map_of, with_domain, with_map
-from etude.make.generate.train.memory import Memory, Moments, memory_of, static_of
+from etude.make.generate.train.memory import Memory, StageMemory, memory_of, static_of
 from etude.make.generate.train.program import StepProgram
 from etude.make.generate.train.rounds import (
     RoundWalk,
@@ -241,7 +241,7 @@ def _usual(model: Model, plan: Plan, name: str, *, head: bool = True) -> Generat
 def _memory(plan: Plan, layout: StageLayout, rounds: DispatchRounds | None) -> tuple[Memory, ...]:
     if rounds:
         return tuple(memory_of_rounds(plan, layout, rounds, r) for r in range(plan.pp))
-    alike: dict[Any, Moments] = {}
+    alike: dict[Any, StageMemory] = {}
     return tuple(memory_of(plan, layout, r, alike) for r in range(plan.pp))
 
 

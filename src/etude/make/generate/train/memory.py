@@ -74,7 +74,7 @@ class Memory:
         return self.weights + self.optimizer + self.present + self.activations + self.working
 
 
-class Moments(NamedTuple):
+class StageMemory(NamedTuple):
     """Memory of a stage while it works on a micro-batch, at the peak of each pass: (kept bytes, working bytes,
     gradients of its weights)."""
 
@@ -133,7 +133,7 @@ def _sizes(plan: Plan, block: Block, load: float) -> _BlockSizes:
     )
 
 
-def moments(plan: Plan, blocks: Sequence[Block], load: float) -> Moments:
+def moments(plan: Plan, blocks: Sequence[Block], load: float) -> StageMemory:
     made = {key: _sizes(plan, b, load) for key, b in _distinct(blocks).items()}
     sizes = [made[id(b.ops)] for b in blocks]
     keeps, makes = [int(s.kept.sum()) for s in sizes], [int(s.gradients.sum()) for s in sizes]
@@ -148,7 +148,7 @@ def moments(plan: Plan, blocks: Sequence[Block], load: float) -> Moments:
             first.append(_fullest(held, size.backward, behind + own))
             later.append(_fullest(held, size.backward + size.added, np.full(len(held), total)))
         before += keep
-    return Moments(sum(keeps), total, max(forward, key=sum), max(first, key=sum), max(later, key=sum))
+    return StageMemory(sum(keeps), total, max(forward, key=sum), max(first, key=sum), max(later, key=sum))
 
 
 def _fullest(held: I64, beside: I64, gradients: I64) -> tuple[int, int, int]:
@@ -158,7 +158,7 @@ def _fullest(held: I64, beside: I64, gradients: I64) -> tuple[int, int, int]:
     return int(held[at]), int(beside[at]), int(gradients[at])
 
 
-def memory_of(plan: Plan, layout: StageLayout, rank: int, alike: dict[Any, Moments] | None = None) -> Memory:
+def memory_of(plan: Plan, layout: StageLayout, rank: int, alike: dict[Any, StageMemory] | None = None) -> Memory:
     """Memory of a pipeline rank; `alike` caches the moments of stages."""
     fixed, buffer = _static(plan, layout, rank)
     blocks = [b for stage in layout.schedule.held[rank] for b in layout.stages[stage]]
@@ -221,14 +221,14 @@ def _cast(plan: Plan, blocks: Sequence[Block]) -> int:
 
 
 def _over_time(
-    plan: Plan, layout: StageLayout, rank: int, buffer: int, alike: dict[Any, Moments] | None
+    plan: Plan, layout: StageLayout, rank: int, buffer: int, alike: dict[Any, StageMemory] | None
 ) -> tuple[I64, I64, I64]:
     """Activations, working memory and gradients of each action. `buffer`: gradients of a block before ZeRO shards
     them."""
     schedule, load = layout.schedule, layout.load(rank)
     rows = schedule.rows(rank)
     action, stage = schedule.action[rows], schedule.stage[rows]
-    known: dict[Any, Moments] = {} if alike is None else alike
+    known: dict[Any, StageMemory] = {} if alike is None else alike
     of = {}
     for s in schedule.held[rank]:
         key = load, *(id(b.ops) for b in layout.stages[s])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part
-from etude.base.outputs import Place, Printed
+from etude.base.outputs import OutputPlace, Printed
 from etude.base.parameters import is_given, spelled
 from etude.machine.asked import OnDevice
 from etude.steps.operators.asked.databases import Database
@@ -136,12 +136,12 @@ class MeasureInputs:
     wanted: KeysWanted
     backend: str
     budget_s: float
-    plan: Place | None
+    plan: OutputPlace | None
 
 
 def measure_inputs(asked: Measure) -> MeasureInputs:
     budget_s = (asked.budget_ns or 0) / 1e9
-    plan = Place.at(asked.plan_only, asked.force)
+    plan = OutputPlace.at(asked.plan_only, asked.force)
     return MeasureInputs(KeysWanted.of(asked, asked.device), asked.backend, budget_s, plan)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part
-from etude.base.outputs import Place, Written
+from etude.base.outputs import OutputPlace, Written
 from etude.base.talk import progress, say
 from etude.steps.asked.edits import before_and_after, edits_of
 from etude.steps.asked.repetitions import allocated
@@ -49,7 +49,7 @@ class Report(Written, RanOnInput):
 @dataclass(frozen=True, slots=True)
 class ReportInputs:
     paths: tuple[Path, ...]
-    place: Place
+    place: OutputPlace
     title: str
     sources: tuple[RunSource, ...] = ()
     """Of a page about runs; none where the paths are folders that `etude serve` or `etude fleet` wrote."""
@@ -58,7 +58,11 @@ class ReportInputs:
 
 
 def inputs(asked: Report) -> ReportInputs:
-    paths, place, title = tuple(Path(path) for path in asked.paths), Place(Path(asked.out), asked.force), asked.title
+    paths, place, title = (
+        tuple(Path(path) for path in asked.paths),
+        OutputPlace(Path(asked.out), asked.force),
+        asked.title,
+    )
     if is_folder(paths):
         return ReportInputs(paths, place, title)
     if len(paths) > 2:

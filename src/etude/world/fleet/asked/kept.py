@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from etude.base.outputs import Place
+from etude.base.outputs import OutputPlace
 from etude.base.talk import say
 from etude.world.fleet.days import said_of
 from etude.world.fleet.days.request import Provenance
@@ -18,7 +18,7 @@ class FleetInputs:
     """Inputs of a run, and where its result is written."""
 
     inputs: Any
-    place: Place | None
+    place: OutputPlace | None
     asked: Provenance
     """For the folder."""
 
@@ -30,7 +30,7 @@ class FleetInputs:
 
 def kept(build: Callable[[Any], Any]) -> Callable[[Any], FleetInputs]:
     """Inputs of a room, and the place."""
-    return lambda asked: FleetInputs(build(asked), Place.of(asked), said_of(asked))
+    return lambda asked: FleetInputs(build(asked), OutputPlace.of(asked), said_of(asked))
 
 
 def tell(notes: Iterable[str]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import figure, part
-from etude.base.outputs import Place, Printed
+from etude.base.outputs import OutputPlace, Printed
 from etude.base.parameters import given_in, is_given, spelled
 from etude.base.talk import say
 from etude.base.units import format_bytes, format_count, format_time
@@ -136,7 +136,7 @@ class GenerateServeInputs:
     system: System | None
     limit: str
     files: JobFiles
-    memory: Place | None
+    memory: OutputPlace | None
 
 
 def generate_inputs(asked: GenerateServe) -> GenerateServeInputs:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from etude.base.figures import figure
-from etude.base.outputs import Place, Written
+from etude.base.outputs import OutputPlace, Written
 from etude.base.talk import say
 from etude.world.serve.stored.folder import write_served
 
@@ -25,12 +25,12 @@ class KeptStream(Written):
 class ServedPlace:
     """Where a result is kept, and what was asked, for its record."""
 
-    place: Place
+    place: OutputPlace
     said: dict[str, Any]
 
     @classmethod
     def of(cls, asked: KeptStream, said: Callable[[], dict[str, Any]]) -> ServedPlace | None:
-        place = Place.of(asked)
+        place = OutputPlace.of(asked)
         return None if place is None else cls(place=place, said=said())
 
     def keep(self, served: Any, record: dict[str, Any], write: Callable[..., None] = write_served) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from etude.base.errors import UsageError
 from etude.base.figures import figure, part
 from etude.base.grammar import line
-from etude.base.outputs import Place, Printed
+from etude.base.outputs import OutputPlace, Printed
 from etude.base.parameters import spelled
 from etude.base.talk import say
 from etude.machine import open_system
@@ -61,9 +61,9 @@ class Serve(TextInput, KeptStream):
 class ServeInputs:
     serving: TextServing
     folder: ServedPlace | None
-    requests_out: Place | None
+    requests_out: OutputPlace | None
     window: str
-    job: Place | None
+    job: OutputPlace | None
     scenario: ScenarioText | None = None
     """Printed instead of a run."""
 
@@ -114,13 +114,13 @@ def _check_window(serving: TextServing, *, one: bool) -> None:
         raise UsageError("--offload experts cannot be combined with --window", hint="give one of them")
 
 
-def _place(path: str | None, asked: Serve) -> Place | None:
+def _place(path: str | None, asked: Serve) -> OutputPlace | None:
     """A further place that is written, refused if it is taken."""
     if path is None:
         return None
     if Path(path).exists() and not asked.force:
         raise UsageError("already exists", where=path, hint="--force replaces it")
-    return Place(Path(path), asked.force)
+    return OutputPlace(Path(path), asked.force)
 
 
 def run_serve(given: ServeInputs) -> TextServed | ScenarioText:
@@ -138,7 +138,7 @@ def run_serve(given: ServeInputs) -> TextServed | ScenarioText:
     return found
 
 
-def _write_requests(found: TextServed, place: Place) -> None:
+def _write_requests(found: TextServed, place: OutputPlace) -> None:
     """A row for each request, as a Parquet file."""
     import pyarrow.parquet as pq
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.base.outputs import Place
+from etude.base.outputs import OutputPlace
 from etude.base.talk import say
 from etude.steps.asked.job_out import JobFiles, To, write_job
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from etude.world.serve.asked.text import TextServed
 
 
-def write_window(found: TextServed, window: str, place: Place, *, costs: Mapping[str, Any]) -> dict[str, Any]:
+def write_window(found: TextServed, window: str, place: OutputPlace, *, costs: Mapping[str, Any]) -> dict[str, Any]:
     """Writes the job; says, and gives back for `--json`, how far its simulated passes are from those of the loop."""
     import numpy as np
 

@@ -15,7 +15,7 @@ from etude.machine import open_system
 from etude.make.generate.model import open_model
 from etude.world.serve.asked.kept import KeptStream, ServedPlace, ServingKept, told
 from etude.world.serve.deployment import deployed, replica_plan
-from etude.world.serve.engine import Engine, Policy
+from etude.world.serve.engine import Engine, QueuePolicy
 from etude.world.serve.pools import function_of
 from etude.world.serve.stored.folder import write_workflow
 from etude.world.serve.workflow.choose import CHOOSERS
@@ -206,9 +206,9 @@ def flow_serving(asked: WorkflowInput) -> FlowServing:
 def _engine(asked: WorkflowInput, flow: Workflow) -> Engine:
     """Refuses orders of what calls do not have: tiers, deadlines, and tenants where the file names none."""
     engine, name = whole(asked.engine), spelled(asked, "scheduling_policy")
-    if engine.scheduling_policy in (Policy.PRIORITY, Policy.EDF):
+    if engine.scheduling_policy in (QueuePolicy.PRIORITY, QueuePolicy.EDF):
         raise UsageError(f"{name}: calls of a workflow have no tiers and no deadlines", hint="fcfs, fair, shortest")
-    if engine.scheduling_policy is Policy.FAIR and not flow.tenants:
+    if engine.scheduling_policy is QueuePolicy.FAIR and not flow.tenants:
         raise UsageError(f"{name} fair: the workflow has no tenants", hint="tenants: {chat: 3, batch: 1}")
     return engine
 

@@ -44,7 +44,7 @@ class ServedWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class PassWindow:
     """Passes that start in a window, replica by replica."""
 
     replicas: tuple[int, ...]
@@ -70,7 +70,7 @@ def parse_window(text: str) -> ServedWindow:
     return found
 
 
-def passes_in(served: Served, groups: Sequence[Group], window: ServedWindow, **given: Any) -> Moment:
+def passes_in(served: Served, groups: Sequence[Group], window: ServedWindow, **given: Any) -> PassWindow:
     """`groups` and `given` are those of the stream, which must have kept its passes."""
     if served.passes is None:
         raise UsageError("the passes of this stream were not kept")
@@ -148,7 +148,7 @@ class _Seen:
 
         return begin
 
-    def moment(self) -> Moment:
+    def moment(self) -> PassWindow:
         replicas = tuple(sorted(self.begun))
         passes, requests, starts, times = [], [], [], []
         for i in replicas:
@@ -164,7 +164,7 @@ class _Seen:
             requests.append(tuple(number))
             starts.append(np.array([now for now, _, _ in self.begun[i]], np.int64))
             times.append(np.array([time_ns for _, time_ns, _ in self.begun[i]], np.int64))
-        return Moment(replicas, tuple(passes), tuple(requests), tuple(starts), tuple(times))
+        return PassWindow(replicas, tuple(passes), tuple(requests), tuple(starts), tuple(times))
 
 
 def _check(spans: Sequence[tuple[int, int, int, bool, bool]], shape: Any, where: str) -> None:
@@ -187,12 +187,12 @@ def _check(spans: Sequence[tuple[int, int, int, bool, bool]], shape: Any, where:
         )
 
 
-def job_of_window(model: Model, plan: Plan, moment: Moment, *, kv_dtype: str = "") -> Job:
+def job_of_window(model: Model, plan: Plan, moment: PassWindow, *, kv_dtype: str = "") -> Job:
     """Replica k of the moment has the k-th ranks; its passes are consecutive, without the time between them."""
     return replicas_job(model, plan, moment.passes, kv_dtype=kv_dtype, name=f"{model.name}-window")
 
 
-def node_level_ns(job: Job, plan: Plan, moment: Moment, system: System) -> tuple[F64, ...]:
+def node_level_ns(job: Job, plan: Plan, moment: PassWindow, system: System) -> tuple[F64, ...]:
     """Times of the passes of each replica if the job is simulated, its kernels by roofline."""
     run = simulate(job, grown(system, len(job)), compute="roofline")
     found = []
