@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.kernels.arrays import I64
-from etude.world.clock import NEVER, Event, run_alone
+from etude.world.clock import NEVER, Event, LoneEntity, run_alone
 from etude.world.fleet.sharing.cluster import WHOLE, Cluster
 from etude.world.fleet.sharing.jobs import Jobs, pairs_of
 from etude.world.fleet.sharing.place import Free, Seat, sort_of
@@ -89,7 +89,7 @@ class SharingTimes:
 
 
 @dataclass(slots=True)
-class Gangs:
+class Gangs(LoneEntity):
     cluster: Cluster
     jobs: Jobs
     policy: SharingPolicy
@@ -129,7 +129,6 @@ class Gangs:
     """Number of available devices."""
     since_ns: int = 0
     end_ns: int = NEVER
-    name: str = "jobs"
 
     def __post_init__(self) -> None:
         n = len(self.jobs)
@@ -166,9 +165,6 @@ class Gangs:
             ) from None
 
     # -- on the clock --------------------------------------------------------------------------------------------------
-
-    def next_ns(self) -> int:
-        return NEVER
 
     def _next(self) -> int:
         """When a job arrives or ends, or a node comes or goes that somebody may wait for."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from etude.base.errors import UsageError
 from etude.kernels.arrays import I64
-from etude.world.clock import NEVER, Agenda, Event, run_alone
+from etude.world.clock import NEVER, Event, LoneEntity, run_alone
 from etude.world.serve import state as of
 from etude.world.serve.pieces import next_uses
 from etude.world.serve.requests import Requests, requests_of
@@ -93,15 +93,14 @@ def _requests(flow: Workflow, calls: list[TaskCall]) -> Requests:
     return replace(found, weights=tuple(round(weight * 1000) for weight in flow.tenants.values()))
 
 
-class WorkflowLoop:
-    """Sessions on the clock."""
-
-    name = "workflow"
+class WorkflowLoop(LoneEntity):
+    """Sessions on the clock. Its agenda has calls that are ready, or end."""
 
     def __init__(
         self, flow: Workflow, calls: list[TaskCall], begin: list[int], on: Mapping[str, Deployed], requests: Requests,
         order: str, router: str, choose: Choose, place: Choose | None, seed: int, came: list[int] | None = None,
     ) -> None:  # fmt: skip
+        super().__init__()
         asks = "" if place is not None else router
         kinds = [list(flow.tasks).index(call.task.name) for call in calls]
         self.pools = {
@@ -128,8 +127,6 @@ class WorkflowLoop:
             for other in waits:
                 self.children[other].append(number)
         self.missing = [len(waits) for waits in self.waits]
-        self.later = Agenda()
-        """Calls that are ready, or end."""
         self.free = dict(flow.endpoints)
         self.queues: dict[str, deque[int]] = {name: deque() for name in flow.endpoints}
         self.spent = [0.0] * flow.sessions
@@ -140,12 +137,6 @@ class WorkflowLoop:
                 self._note(begin[call.session], call.number)
 
     # -- on the clock --------------------------------------------------------------------------------------------------
-
-    def next_ns(self) -> int:
-        return NEVER
-
-    def on(self, event: Event) -> Iterable[Event]:
-        return ()
 
     def advance(self, until_ns: int) -> Iterable[Event]:
         """What happens first, until nothing more happens by then: a call ends or is ready, or a pool goes on."""
