@@ -23,7 +23,6 @@ from etude.world.fleet.sharing.place import Free, Seat, sort_of
 from etude.world.fleet.sharing.policies import QUEUES_S, JobView, SharingPolicy, las
 from etude.world.fleet.sharing.supply import Supply, SupplyChange
 
-END, ARRIVE, AGAIN = range(3)
 UNKNOWN: Final = -1
 DAY_NS: Final = 86_400 * 10**9
 
@@ -109,7 +108,6 @@ class Gangs(LoneEntity):
     queued: int = 0
     running: list[tuple[float, int]] | None = None
     """Keys of running jobs, kept as long as nothing changes."""
-    events: list[tuple[int, int, int, int]] = field(default_factory=list)
     out: Shared = field(init=False)
     devices: list[float] = field(init=False)
     in_use: float = 0.0
@@ -168,11 +166,8 @@ class Gangs(LoneEntity):
 
     def _next(self) -> int:
         """When a job arrives or ends, or a node comes or goes that somebody may wait for."""
-        turn = self.supply.next_ns
-        if not self.events and not (self.queued and turn is not None):
-            return NEVER
-        now = self.events[0][0] if self.events else int(turn or 0)
-        return now if turn is None else min(now, turn)
+        own, turn = self.later.next_ns(), self.supply.next_ns
+        return own if turn is None or (own == NEVER and not self.queued) else min(own, turn)
 
     def advance(self, until_ns: int) -> Iterable[Event]:
         while (now := self._next()) <= min(until_ns, self.end_ns, NEVER - 1):
@@ -189,17 +184,23 @@ class Gangs(LoneEntity):
         """All jobs but those that fit nowhere will arrive."""
         self.out.refused = refused
         gone = set(refused)
-        self.events = [(int(t), ARRIVE, k, 0) for k, t in enumerate(self.jobs.arrival_ns) if k not in gone]
-        heapq.heapify(self.events)
+        for job, at in enumerate(self.jobs.arrival_ns.tolist()):
+            if job not in gone:
+                self._note(at, "arrive", job)
         self.end_ns = self.times.end_ns(self.since_ns, self.supply)
+
+    def _note(self, at: int, kind: str, job: int) -> None:
+        """At an instant jobs end first, then others arrive, each in the order of the file."""
+        rank = ("end", "arrive", "again").index(kind) * len(self.jobs) + job
+        self.later.note(at, kind, (job, int(self.round[job])), rank=rank)
 
     def _instant(self, now: int) -> None:
         """Jobs that end now, then those that arrive, then nodes; then the queue is scanned once."""
-        while self.events and self.events[0][0] == now:
-            _, what, job, number = heapq.heappop(self.events)
-            if what == ARRIVE:
+        while self.later.next_ns() == now:
+            kind, (job, number) = self.later.pop()
+            if kind == "arrive":
                 self._queue(job, now)
-            elif what == END and number == self.round[job]:
+            elif kind == "end" and number == self.round[job]:
                 self._stop(job, now)
                 self.left[job] = 0
                 self.out.end_ns[job] = now
@@ -335,7 +336,7 @@ class Gangs(LoneEntity):
         self.since[job] = now + self._set_up(job, seats, now, again=again)
         self.round[job] += 1
         ends = int(self.since[job] + np.ceil(self.left[job] / self.factor[job]))
-        heapq.heappush(self.events, (ends, END, job, int(self.round[job])))
+        self._note(ends, "end", job)
         if self.policy.key is las:
             self._next_queue(job, ends)
 
@@ -364,7 +365,7 @@ class Gangs(LoneEntity):
             more = limit * 1e9 - self.out.service_ns[job]
             at = int(self.since[job] + np.ceil(more / devices)) if devices and more > 0 else 0
             if self.since[job] < at < ends:
-                heapq.heappush(self.events, (at, AGAIN, job, int(self.round[job])))
+                self._note(at, "again", job)
 
     def _stop(self, job: int, now: int, *, lost: bool = False) -> None:
         self.running = None
