@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fault_in_step import fault_in_step
 
 from etude.cost.stacks import open_stack
 from etude.machine import open_system
@@ -33,7 +34,6 @@ from etude.world.fleet.events import draw
 from etude.world.fleet.faults import open_faults
 from etude.world.fleet.federated import Swarm, federate
 from etude.world.fleet.federated.clients import alike
-from etude.world.fleet.middle import fault_in_step
 from etude.world.fleet.sharing import read_cluster, read_jobs, share, shared_record
 
 DAY = 86_400 * 10**9

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fault_in_step import fault_in_step
 
 from etude.base.errors import UsageError
 from etude.machine import open_system
@@ -13,7 +14,6 @@ from etude.world.fleet import Recovery, predicted_costs
 from etude.world.fleet.costs import Config, Costs, StepRounds
 from etude.world.fleet.events import EFFECTS, SCOPES, FleetEvents
 from etude.world.fleet.loop import run_job
-from etude.world.fleet.middle import fault_in_step
 from etude.world.fleet.recovery import policy_of
 
 MODEL = replace(open_model("gpt2"), layers=2)
