@@ -181,11 +181,11 @@ def plan_inputs(asked: SearchPlans) -> SearchInputs:
 def run(given: SearchInputs, execute: "Execute | None" = None) -> "tuple[Found, SearchInputs]":
     """What was found; `execute` runs commands of a space in this process."""
     from etude.decide.search import kept, solve
-    from etude.decide.search.plans import PlanSpace, solved
+    from etude.decide.search.plans import PlanSpace, search_plans
 
     space, asked = given.space, replace(given.asked, execute=execute)
     if isinstance(space, PlanSpace):
-        found = kept(solved(space, asked), asked, f"Plans of {space.model}")
+        found = kept(search_plans(space, asked), asked, f"Plans of {space.model}")
     else:
         found = solve(space, asked)
     for line in found.told:

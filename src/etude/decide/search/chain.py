@@ -19,10 +19,10 @@ from typing import Any, Final
 
 from etude.base.errors import UsageError
 from etude.base.figures import figure, read, usage_errors
-from etude.decide.search.again import searched_again
 from etude.decide.search.cuts import SCORES, Chain, all_cuts, best_cut, chain_of, no_cut, row_of
 from etude.decide.search.found import Found, frontier
 from etude.decide.search.given import Given, SearchRequest
+from etude.decide.search.inferences import searched_again
 from etude.decide.search.layers import Layers, given_layers, model_layers
 from etude.decide.search.links import NEVER, read_links
 from etude.machine import Device, open_system

@@ -10,94 +10,63 @@ limits: {memory: memory <= 80e9}       # expressions over axes and scores
 """
 
 import math
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from etude.base.errors import UsageError
-from etude.decide.search.found import Found, Row, frontier
+from etude.decide.search.axes import AxesSpace, Point
+from etude.decide.search.found import Found
 from etude.decide.search.given import Given, SearchRequest
-from etude.decide.search.methods import METHODS, Point
+from etude.decide.search.limits import LimitsOfRows
+from etude.decide.search.solver import Answer, Trials, search_space
 from etude.decide.study import evaluate
 from etude.decide.study.expressions import evaluated
-from etude.decide.study.space import Space
-
-FAILED = "failed"
+from etude.decide.study.space import Space as Points
 
 
 def solve(given: Given, asked: SearchRequest) -> Found:
-    given.only("run", "axes", "when", "score", "better", "limits")
-    method = asked.one_of("all", *METHODS)
-    asked.once("commands")
-    command, axes, score = (given.keys.get(key) for key in ("run", "axes", "score"))
-    if not isinstance(command, str) or not isinstance(axes, Mapping) or not isinstance(score, Mapping) or not score:
-        raise UsageError("`run`, `axes` and `score` are needed", where=given.where,
-                         hint="run: predict ... {flags}; axes: {tp: [1, 2]}; score: {step: step_time_ns}")  # fmt: skip
-    signs = _signs(score, given.keys.get("better", {}), given.where)
-    space, metrics = Space(axes=axes, when=str(given.keys.get("when", ""))), {str(k): str(v) for k, v in score.items()}
-    whole = math.prod(len(values) for values in axes.values())
-    judge = _Judge(command, metrics, asked, given)
-    if method in METHODS:
-        judge.local(METHODS[method], space, signs)
-    else:
-        judge.take(space)
-    if not judge.good:
-        raise UsageError(
-            f"no candidate is left; the first: {judge.first_error or 'the limits exclude all candidates'}",
-            where=given.where,
-        )
-    left = whole - len(judge.good) - sum(judge.pruned.values())
-    judge.pruned["when" if method == "all" else "not tried, or `when`"] += left
-    name, sign = next(iter(signs.items()))
-    good = sorted(judge.good, key=lambda row: sign * row[name])
-    return Found(
-        best=good[0], frontier=frontier(good, signs), tried=len(good),
-        pruned={k: v for k, v in judge.pruned.items() if v}, space=whole, rows=good,
-    )  # fmt: skip
+    return search_space(CommandSpace(given, asked), asked)
 
 
-class _Judge:
-    """Runs commands, and keeps results within the limits."""
+class CommandSpace(AxesSpace):
+    def __init__(self, given: Given, asked: SearchRequest) -> None:
+        given.only("run", "axes", "when", "score", "better", "limits")
+        asked.once("commands")
+        command, axes, score = (given.keys.get(key) for key in ("run", "axes", "score"))
+        if not isinstance(command, str) or not isinstance(axes, Mapping) or not isinstance(score, Mapping) or not score:
+            hint = "run: predict ... {flags}; axes: {tp: [1, 2]}; score: {step: step_time_ns}"
+            raise UsageError("`run`, `axes` and `score` are needed", where=given.where, hint=hint)
+        self.given, self.asked, self.command = given, asked, command
+        self.metrics = {str(name): str(text) for name, text in score.items()}
+        self.scores = _signs(score, given.keys.get("better", {}), given.where)
+        self.points = Points(axes=axes, when=str(given.keys.get("when", "")))
+        self.axes = [list(values) for values in axes.values()]
+        self.size = math.prod(map(len, self.axes))
+        self.rest = "when" if asked.method in ("", "all") else "not tried, or `when`"
+        self.limits = LimitsOfRows(given)
 
-    def __init__(self, command: str, metrics: dict[str, str], asked: SearchRequest, given: Given) -> None:
-        self._command, self._metrics, self._asked, self._given = command, metrics, asked, given
-        self.good: list[Row] = []
-        self.pruned: Counter[str] = Counter()
-        self.first_error = ""
+    def candidates(self) -> list[Point]:
+        return [one for one in super().candidates() if self._allowed(self._at(one))]
 
-    def take(self, space: Space) -> list[Row | None]:
-        """A row for each point; None if it failed or is outside a limit."""
-        a = self._asked
-        table = evaluate(
-            space, self._command, self._metrics, workers=a.workers, ray=a.ray, out=a.out, progress=a.progress,
-            execute=a.execute, trust=a.trust, where=self._given.where,
-        )  # fmt: skip
-        found: list[Row | None] = []
-        for row in table.to_pylist():
-            why = _why_not(row, self._given.keys.get("limits", {}), self._given.where)
-            self.first_error = self.first_error or row["error"]
-            if why:
-                self.pruned[why] += 1
-                found.append(None)
-            else:
-                self.good.append({k: v for k, v in row.items() if k != "error"})
-                found.append(self.good[-1])
-        return found
+    def _at(self, one: Point) -> dict[str, Any]:
+        return {name: values[i] for name, values, i in zip(self.points.axes, self.axes, one, strict=True)}
 
-    def local(self, method: Callable[..., Point], space: Space, signs: Mapping[str, int]) -> None:
-        """Runs a local method. Points that `when` excludes have the worst score."""
-        axes = [list(values) for values in space.axes.values()]
-        name, sign = next(iter(signs.items()))
+    def _allowed(self, at: Mapping[str, Any]) -> bool:
+        return not self.points.when or bool(evaluated(self.points.when, at, "when"))
 
-        def score(points: Sequence[Point]) -> list[float]:
-            at = [{axis: v[n] for axis, v, n in zip(space.axes, axes, point, strict=True)} for point in points]
-            allowed = [not space.when or bool(evaluated(space.when, row, "when")) for row in at]
-            some = [row for row, ok in zip(at, allowed, strict=True) if ok]
-            rows = iter(self.take(Space(rows=some)) if some else [])
-            values = [next(rows) if ok else None for ok in allowed]
-            return [math.inf if row is None else float(sign * row[name]) for row in values]
+    def rows(self, some: Sequence[Point], limit: float) -> list[Answer]:
+        """A row for each point, or why it has none: `when`, a command that failed, or a limit."""
+        at, asked = [self._at(one) for one in some], self.asked
+        run = [one for one in at if self._allowed(one)]
+        how = {name: getattr(asked, name) for name in ("workers", "ray", "out", "progress", "execute", "trust")}
+        table = evaluate(Points(rows=run), self.command, self.metrics, where=self.given.where, **how) if run else None
+        answers = iter(map(self.limits.answer, table.to_pylist() if table else []))
+        return [next(answers) if self._allowed(one) else self.rest for one in at]
 
-        method(axes, score, seed=self._asked.seed)
+    def found(self, trials: Trials[Point]) -> Found:
+        if not trials.rows:
+            raise self.limits.nothing() if trials.pruned else self.limits.nothing("`when` excludes all candidates")
+        return trials.found()
 
 
 def _signs(score: Mapping[str, Any], better: Any, where: str) -> dict[str, int]:
@@ -106,12 +75,3 @@ def _signs(score: Mapping[str, Any], better: Any, where: str) -> dict[str, int]:
     if unknown := [name for name in better if name not in score]:
         raise UsageError(f"`better` names `{unknown[0]}`, which is not a score", where=where)
     return {str(name): -1 if better.get(name) == "higher" else 1 for name in score}
-
-
-def _why_not(row: Mapping[str, Any], limits: Any, where: str) -> str:
-    if row["error"]:
-        return FAILED
-    for name, text in limits.items():
-        if not evaluated(str(text), row, f"{where}: limits: {name}"):
-            return str(name)
-    return ""

@@ -13,10 +13,9 @@ from etude.base.parameters import PYTHON, unknown
 from etude.base.trust import limited
 from etude.decide.search.found import Found
 from etude.decide.search.given import Given, SearchRequest
-from etude.decide.search.methods import METHODS
 
 KINDS: Final[dict[str, tuple[str, str]]] = {
-    "plans": ("etude.decide.search.plans.solve", "plans of a model on a cluster: any of their axes, simulated"),
+    "plans": ("etude.decide.search.plans.search", "plans of a model on a cluster: any of their axes, simulated"),
     "commands": ("etude.decide.search.commands", "any axes of a command of Etude, scored by what it prints"),
     "memory": ("etude.decide.search.memory", "what a small device stores and what its host, and which computes it"),
     "mix": ("etude.decide.search.mix", "how many devices of each kind serve each model"),
@@ -33,7 +32,7 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
 
 PLACEMENT: Final = "placement"
 PARALLEL: Final = frozenset({"workers", "ray"})
-DRAWN_BY: Final = {"plans": METHODS, "commands": METHODS, "placement": ("anneal",)}
+DRAWN_BY: Final = {"plans": ("greedy", "anneal"), "commands": ("greedy", "anneal"), "placement": ("anneal",)}
 """Kind -> methods of it that draw at random."""
 OPTIONS: Final = ("workers", "ray", "seed", "again")
 """What some kinds of search read and others do not."""
