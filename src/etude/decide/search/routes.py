@@ -12,8 +12,9 @@ score: mean                        # or p95
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -25,10 +26,11 @@ from etude.base.files import csv_rows
 from etude.base.units import parse_bytes
 from etude.decide.search.chain import device_of
 from etude.decide.search.constellation import Sky, read_sky
-from etude.decide.search.found import Found, Row, frontier
+from etude.decide.search.found import Found, Row
 from etude.decide.search.given import Given, SearchRequest
 from etude.decide.search.layers import model_layers
 from etude.decide.search.links import NEVER
+from etude.decide.search.solver import ALL, Space, Trials, search_space
 from etude.decide.search.travel_kernels import (
     DELAY,
     HOME,
@@ -78,43 +80,59 @@ class RouteSpace:
 
 
 def solve(given: Given, asked: SearchRequest) -> Found:
-    asked.one_of("all")
     with usage_errors():
-        space = read(RouteSpace, given.keys, given.where)
-        drawn = (
-            read(RandomRequests, space.requests, f"{given.where}: requests")
-            if isinstance(space.requests, Mapping)
-            else None
+        routes = read(RouteSpace, given.keys, given.where)
+        drawn = isinstance(routes.requests, Mapping)
+        requests = read(RandomRequests, routes.requests, f"{given.where}: requests") if drawn else None
+    return search_space(PolicySpace(given, routes, requests, asked.seed), asked)
+
+
+class PolicySpace(Space[str]):
+    """Policies, each with all requests."""
+
+    methods = ALL
+
+    def __init__(self, given: Given, routes: RouteSpace, drawn: RandomRequests | None, seed: int) -> None:
+        self.policies = routes.policy if isinstance(routes.policy, list) else [routes.policy]
+        for name, word, known in [*(("policy", p, POLICIES) for p in self.policies), ("score", routes.score, SCORES)]:
+            if word not in known:
+                raise UsageError(f"unknown {name} `{word}`", where=given.where, hint=f"known: {', '.join(known)}")
+        duration = drawn.duration_ns if drawn else _last_ns(given, routes.requests)
+        self.sky, names = read_sky(routes.topology, given.folder, f"{given.where}: topology", duration)
+        computing = _computing(routes.computing, names, f"{given.where}: computing")
+        self.load = (
+            _drawn(drawn, self.sky, computing, seed) if drawn else _listed(given, routes.requests, self.sky, names)
         )
-    policies = space.policy if isinstance(space.policy, list) else [space.policy]
-    if unknown := [p for p in policies if p not in POLICIES]:
-        raise UsageError(f"unknown policy `{unknown[0]}`", where=given.where, hint=f"known: {', '.join(POLICIES)}")
-    if space.score not in SCORES:
-        raise UsageError(f"unknown score `{space.score}`", where=given.where, hint=f"known: {', '.join(SCORES)}")
-    duration = drawn.duration_ns if drawn else _last_ns(given, space.requests)
-    sky, names = read_sky(space.topology, given.folder, f"{given.where}: topology", duration)
-    computing = _computing(space.computing, names, f"{given.where}: computing")
-    load = _drawn(drawn, sky, computing, asked.seed) if drawn else _listed(given, space.requests, sky, names)
-    if int(load.size_bytes.max()) > LARGEST:
-        raise UsageError(f"a request is larger than {LARGEST:,} bytes", where=given.where, hint="size: 150kB")
-    small = np.full(len(names), _service_ns(given, space.small, "small"), np.int64)
-    large = np.where(computing, _service_ns(given, space.large, "large"), NEVER)
-    rows = [_row(policy, _ran(policy, sky, load, small, large)) for policy in policies]
-    key = f"{space.score}_ms"
-    rows.sort(key=lambda row: row[key])
-    return Found(
-        best=rows[0], frontier=frontier(rows, {"mean_ms": 1, "p95_ms": 1}), tried=len(rows), space=len(rows), rows=rows,
-        more={"requests": len(load.at_ns), "graphs": len(sky.start_ns), "links": (np.diff(sky.first[:, [0, -1]]) // 2)
-              .ravel().tolist(), "small_ms": int(small[0]) / 1e6, "large_ms": int(large.min()) / 1e6},
-    )  # fmt: skip
+        if int(self.load.size_bytes.max()) > LARGEST:
+            raise UsageError(f"a request is larger than {LARGEST:,} bytes", where=given.where, hint="size: 150kB")
+        self.small = np.full(len(names), _service_ns(given, routes.small, "small"), np.int64)
+        self.large = np.where(computing, _service_ns(given, routes.large, "large"), NEVER)
+        self.size, self.scores, self.decides = len(self.policies), {"mean_ms": 1, "p95_ms": 1}, f"{routes.score}_ms"
 
+    def candidates(self) -> list[str]:
+        return self.policies
 
-def _ran(policy: str, sky: Sky, load: TravelRequests, small: I64, large: I64) -> RequestDelays:
-    """What became of the requests."""
-    shares = np.zeros(len(small))
-    if policy == "share":
-        shares = best_shares(lambda parts: travelled(sky, load, small, large, SHARE, parts), load.home, len(small))
-    return travelled(sky, load, small, large, POLICIES[policy], shares)
+    def rows(self, some: Sequence[str], limit: float) -> list[Row]:
+        return [_row(policy, self.ran(policy)) for policy in some]
+
+    def rank(self, row: Row) -> tuple[float, ...]:
+        return (row[self.decides],)
+
+    def ran(self, policy: str) -> RequestDelays:
+        """What became of the requests."""
+
+        def run(kind: int, shares: F64) -> RequestDelays:
+            return travelled(self.sky, self.load, self.small, self.large, kind, shares)
+
+        shares = np.zeros(len(self.small))
+        if policy == "share":
+            shares = best_shares(partial(run, SHARE), self.load.home, len(self.small))
+        return run(POLICIES[policy], shares)
+
+    def found(self, trials: Trials[str]) -> Found:
+        links = (np.diff(self.sky.first[:, [0, -1]]) // 2).ravel().tolist()
+        more = {"requests": len(self.load.at_ns), "graphs": len(self.sky.start_ns), "links": links}
+        return trials.found(more=more | {"small_ms": int(self.small[0]) / 1e6, "large_ms": int(self.large.min()) / 1e6})
 
 
 def best_shares(run: Callable[[F64], RequestDelays], home: I64, satellites: int) -> F64:
