@@ -15,20 +15,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import figure, read, usage_errors
-from etude.decide.search.cuts import SCORES, Chain, all_cuts, best_cut, chain_of, no_cut, row_of
-from etude.decide.search.found import Found, frontier
+from etude.decide.search.cut_space import CUT_METHODS, CutSpace
+from etude.decide.search.cuts import SCORES, Chain, chain_of
+from etude.decide.search.found import Found
 from etude.decide.search.given import Given, SearchRequest
 from etude.decide.search.inferences import searched_again
 from etude.decide.search.layers import Layers, given_layers, model_layers
-from etude.decide.search.links import NEVER, read_links
+from etude.decide.search.links import read_links
+from etude.decide.search.solver import search_space
 from etude.machine import Device, open_system
-
-ROWS: Final = 1000
-"""Most rows of all cuts that are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +53,7 @@ class ChainSpace:
 
 
 def solve(given: Given, asked: SearchRequest) -> Found:
-    method = asked.one_of("dp", "all")
+    method = asked.one_of(*CUT_METHODS)
     with usage_errors():
         space = read(ChainSpace, given.keys, given.where)
     if space.score not in SCORES:
@@ -62,11 +61,10 @@ def solve(given: Given, asked: SearchRequest) -> Found:
     chain = _chain(given, space, asked.seed)
     if asked.again_s < 0:
         raise UsageError("the interval must be positive", where="--again", hint="--again every=10s")
+    cuts = CutSpace(chain, [link.at(0) for link in chain.links], space.score, space.limits.deadline_ns, given.where)
     if asked.again_s:
-        return searched_again(chain, space.score, space.limits.deadline_ns, method, asked.again_s,
-                              (space.duration_ns, space.every_ns), given.where)  # fmt: skip
-    rates = [link.at(0) for link in chain.links]
-    return (_by_all if method == "all" else _by_program)(chain, space, rates, given.where)
+        return searched_again(cuts, method, round(asked.again_s * 1e9), (space.duration_ns, space.every_ns))
+    return search_space(cuts, asked)
 
 
 def _chain(given: Given, space: ChainSpace, seed: int) -> Chain:
@@ -95,55 +93,3 @@ def device_of(given: Given, one: Any, where: str) -> Device:
         return Device.from_dict(one, where)
     beside = given.folder / str(one)
     return open_system(beside if beside.is_file() else str(one)).device
-
-
-def _by_program(chain: Chain, space: ChainSpace, rates: list[int], where: str) -> Found:
-    cut = best_cut(chain, rates, space.score, space.limits.deadline_ns)
-    if cut is None:
-        raise no_cut(where)
-    row = row_of(chain, cut, chain.score(cut, rates))
-    big = chain.space - chain.fitting()
-    pruned = {"too large for the memory": big, "not better than the best bound": chain.space - big - 1}
-    return Found(
-        best=row,
-        frontier=[row],
-        tried=1,
-        pruned={k: v for k, v in pruned.items() if v},
-        space=chain.space,
-        rows=[row],
-        more=_more(chain),
-    )
-
-
-def _by_all(chain: Chain, space: ChainSpace, rates: list[int], where: str) -> Found:
-    rows, late = [], 0
-    for cut in all_cuts(chain):
-        score = chain.score(cut, rates)
-        if score.latency_ns >= NEVER or (space.limits.deadline_ns and score.latency_ns > space.limits.deadline_ns):
-            late += 1
-        else:
-            rows.append((score.of(space.score), cut, score))
-    if not rows:
-        raise no_cut(where)
-    rows.sort(key=lambda row: row[:2])
-    shown = [row_of(chain, cut, score) for _, cut, score in rows]
-    pruned = {"too large for the memory": chain.space - len(rows) - late, "late": late}
-    return Found(
-        best=shown[0],
-        frontier=frontier(shown, {"latency_ms": 1, "energy_j": 1}),
-        tried=len(rows),
-        pruned={k: v for k, v in pruned.items() if v},
-        space=chain.space,
-        rows=shown[:ROWS],
-        more=_more(chain),
-    )
-
-
-def _more(chain: Chain) -> dict[str, Any]:
-    layers = chain.layers
-    return {"layers": [
-        {"name": name, "flops": int(layers.flops[i]), "weight_bytes": int(layers.weight_bytes[i]),
-         "in_bytes": int(layers.in_bytes[i]), "out_bytes": int(layers.out_bytes[i]),
-         "time_ms": [float(chain.ends_ns[d, i + 1] - chain.ends_ns[d, i]) / 1e6 for d in range(len(chain.devices))]}
-        for i, name in enumerate(layers.name)
-    ]}  # fmt: skip

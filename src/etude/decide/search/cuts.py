@@ -6,17 +6,15 @@ layer; what passes it travels over both of its links. Once all layers are done n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations_with_replacement, pairwise
+from itertools import pairwise
 from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.base.errors import UsageError
 from etude.cost.energy import costs_of, idle_w
-from etude.decide.search.found import Row
 from etude.decide.search.layers import Layers
 from etude.decide.search.links import NEVER, VaryingLink
 from etude.kernels.arrays import F64, I64
@@ -134,13 +132,6 @@ def _needed(layers: Layers, first: int, after: int) -> int:
     return int(layers.weight_bytes[part].sum() + most)
 
 
-def all_cuts(chain: Chain) -> Iterator[Cut]:
-    """Every cut that fits in the memories."""
-    for cut in combinations_with_replacement(range(len(chain.layers) + 1), len(chain.links)):
-        if all(chain.fits[d, a, b] for d, (a, b) in enumerate(chain.stages(cut))):
-            yield cut
-
-
 def best_cut(chain: Chain, rates: Sequence[int], score: str, deadline_ns: int = 0) -> Cut | None:
     """By dynamic programming; None if no cut is within the limits. Among equal cuts the one that leaves least to the
     first devices."""
@@ -215,18 +206,3 @@ def _unbeaten(labels: list[Label]) -> list[Label]:
         if not kept or label[1] < kept[-1][1]:
             kept.append(label)
     return kept
-
-
-def row_of(chain: Chain, cut: Cut, score: CutScore) -> Row:
-    """A cut and its scores, as a row of the table."""
-    found: Row = {"cut": list(cut), "latency_ms": score.latency_ns / 1e6, "energy_j": score.energy_j,
-                  "bottleneck_ms": score.bottleneck_ns / 1e6}  # fmt: skip
-    names = chain.layers.name
-    for d, (device, (a, b)) in enumerate(zip(chain.devices, chain.stages(cut), strict=True)):
-        key = device.name if device.name not in found else f"{device.name} ({d})"
-        found[key] = "-" if a == b else names[a] if b == a + 1 else f"{names[a]} ... {names[b - 1]}"
-    return found
-
-
-def no_cut(where: str) -> UsageError:
-    return UsageError("no cut is within the limits", where=where, hint="limits: {memory: false}, or a later deadline")

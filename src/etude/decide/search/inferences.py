@@ -1,4 +1,5 @@
-"""Searches the cut of a chain again as its links change, and compares it with the cut that was best at the start."""
+"""Inferences of a chain one after another, with a cut that is searched again as links change, and with the cut that was
+best at the start."""
 
 from __future__ import annotations
 
@@ -6,27 +7,28 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from etude.base.errors import UsageError
-from etude.decide.search.cuts import Chain, Cut, CutScore, all_cuts, best_cut, no_cut, row_of
+from etude.decide.search.cut_space import CUT_METHODS, CutSpace, row_of
+from etude.decide.search.cuts import Chain, Cut, CutScore
 from etude.decide.search.found import Found, Row
 from etude.decide.search.links import NEVER
+from etude.decide.search.solver import Trials
 
 
-def searched_again(
-    chain: Chain, score: str, deadline_ns: int, method: str, again_s: float, times_ns: tuple[int, int], where: str
-) -> Found:
-    """`times_ns`: total time, and interval of inferences. A search knows only the rates at its instant."""
-    period = round(again_s * 1e9)
-    cuts = _cuts(chain, score, deadline_ns, method, range(0, times_ns[0], period))
-    if cuts[0] is None:
-        raise no_cut(where)
+def searched_again(cuts: CutSpace, method: str, period: int, times_ns: tuple[int, int]) -> Found:
+    """`period`: ns from search to search. `times_ns`: total time, and interval of inferences. A search knows only the
+    rates at its instant."""
+    chain, where = cuts.chain, cuts.where
     kept: list[Cut] = []
-    for cut in cuts:  # if no cut fits the limits, the previous one stays
+    for cut in _cuts(cuts, method, range(0, times_ns[0], period)):  # if none fits the limits, the previous one stays
+        if cut is None and not kept:
+            raise cuts.nothing()
         kept.append(cut if cut is not None else kept[-1])
     ours = _inferences(chain, kept, period, times_ns, where)
     theirs = _inferences(chain, kept[:1], times_ns[0], times_ns, where)
-    first = [link.at(0) for link in chain.links]
-    best = row_of(chain, kept[0], chain.score(kept[0], first))
+    best = row_of(chain, kept[0], chain.score(kept[0], cuts.rates))
     changes = sum(a != b for a, b in pairwise(kept))
     more = {
         "adaptive": {**_sum(ours), "changes": changes, "searches": len(kept)},
@@ -39,27 +41,30 @@ def searched_again(
         if "inferences" in one
     )
     tried = len(set(kept))
-    return Found(best=best, frontier=[best], tried=tried, pruned={"never the best": chain.space - tried},
-                 space=chain.space, rows=_rows(chain, kept, period, ours, theirs), notes=notes, more=more)  # fmt: skip
+    return Found(
+        best=best,
+        frontier=[best],
+        tried=tried,
+        pruned={"never the best": chain.space - tried},
+        space=chain.space,
+        rows=_rows(chain, kept, period, ours, theirs),
+        notes=notes,
+        more=more,
+    )
 
 
-def _cuts(chain: Chain, score: str, deadline_ns: int, method: str, at_ns: Sequence[int]) -> list[Cut | None]:
+def _cuts(cuts: CutSpace, method: str, at_ns: Sequence[int]) -> list[Cut | None]:
     """The best cut of each time; repeated rates are not searched again."""
     known: dict[tuple[int, ...], Cut | None] = {}
     found = []
     for now in at_ns:
-        rates = tuple(link.at(now) for link in chain.links)
+        rates = tuple(link.at(now) for link in cuts.chain.links)
         if rates not in known:
-            search = best_cut if method == "dp" else _best_of_all
-            known[rates] = search(chain, rates, score, deadline_ns)
+            trials = Trials(cuts.at(rates))
+            CUT_METHODS[method](trials, np.random.default_rng(0))
+            known[rates] = trials.ranked()[0][0] if trials.rows else None
         found.append(known[rates])
     return found
-
-
-def _best_of_all(chain: Chain, rates: Sequence[int], score: str, deadline_ns: int) -> Cut | None:
-    rows = [(chain.score(cut, rates), cut) for cut in all_cuts(chain)]
-    good = [(s.of(score), cut) for s, cut in rows if s.latency_ns <= (deadline_ns or NEVER - 1)]
-    return min(good)[1] if good else None
 
 
 Inference = tuple[int, CutScore]
