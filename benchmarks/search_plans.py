@@ -17,10 +17,10 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 from etude.decide.search.crew import crew
-from etude.decide.search.given import SearchRequest
 from etude.decide.search.plans import search_plans, space_of
 from etude.decide.search.plans.candidates import candidates
 from etude.decide.search.plans.tasks import REFUSED, shared_of, task
+from etude.decide.search.request import SearchRequest
 
 CASES: dict[str, tuple[int, dict[str, list[Any]]]] = {
     "llama3-8b": (16, {

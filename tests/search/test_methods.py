@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from etude.decide.search.axes import AxesSpace, Point, neighbours
-from etude.decide.search.given import SearchRequest
+from etude.decide.search.request import SearchRequest
 from etude.decide.search.solver import Answer, search_space
 from etude.surface.cli import main
 

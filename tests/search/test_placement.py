@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from etude.decide.search.given import SearchRequest
 from etude.decide.search.placements.best import (
     BOUND,
     LEFT,
@@ -22,6 +21,7 @@ from etude.decide.search.placements.best import (
 from etude.decide.search.placements.bound import TimeBound
 from etude.decide.search.placements.orders import device_orders
 from etude.decide.search.placements.symmetry import Placement, Symmetry
+from etude.decide.search.request import SearchRequest
 from etude.decide.search.solver import Answer, Trials, search_space
 from etude.machine.system import System
 from etude.make.generate import Generated, Plan, generate

@@ -11,12 +11,12 @@ import pytest
 from etude.base.errors import EtudeError
 from etude.cost.stacks import open_stack
 from etude.decide.search.found import Found, frontier
-from etude.decide.search.given import SearchRequest
 from etude.decide.search.page import best_name
 from etude.decide.search.plans import parse_over, search_plans, space_of
 from etude.decide.search.plans.axes import layers_of_stages
 from etude.decide.search.plans.candidates import _fills
 from etude.decide.search.plans.tasks import task
+from etude.decide.search.request import SearchRequest
 from etude.machine import open_system
 from etude.make.generate import Plan
 from etude.make.generate.model import open_model

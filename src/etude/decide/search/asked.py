@@ -14,7 +14,7 @@ from etude.steps.asked.plans import PlanInput, plan_keys
 
 if TYPE_CHECKING:
     from etude.decide.search import Found, SearchRequest
-    from etude.decide.search.given import Execute
+    from etude.decide.search.request import Execute
 
 
 FIGURES = ("dp", "step_time_ns", "tokens_per_s_per_gpu", "mfu", "memory_peak_bytes", "cost_usd", "energy_j")

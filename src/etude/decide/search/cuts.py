@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.cost.energy import costs_of, idle_w
+from etude.decide.search.found import Row
 from etude.decide.search.layers import Layers
 from etude.decide.search.links import NEVER, VaryingLink
 from etude.kernels.arrays import F64, I64
@@ -206,3 +207,14 @@ def _unbeaten(labels: list[Label]) -> list[Label]:
         if not kept or label[1] < kept[-1][1]:
             kept.append(label)
     return kept
+
+
+def row_of(chain: Chain, cut: Cut, score: CutScore) -> Row:
+    """A cut and its scores, as a row of the table."""
+    found: Row = {"cut": list(cut), "latency_ms": score.latency_ns / 1e6, "energy_j": score.energy_j,
+                  "bottleneck_ms": score.bottleneck_ns / 1e6}  # fmt: skip
+    names = chain.layers.name
+    for d, (device, (a, b)) in enumerate(zip(chain.devices, chain.stages(cut), strict=True)):
+        key = device.name if device.name not in found else f"{device.name} ({d})"
+        found[key] = "-" if a == b else names[a] if b == a + 1 else f"{names[a]} ... {names[b - 1]}"
+    return found

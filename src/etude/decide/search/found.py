@@ -37,7 +37,7 @@ class Found:
         return f"Found({best}; {self.tried:,} of {self.space:,} candidates tried)"
 
     def _repr_html_(self) -> str:
-        from etude.decide.search.shown import found_html
+        from etude.decide.search.page import found_html
 
         return found_html(self)
 

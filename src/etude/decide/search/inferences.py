@@ -3,32 +3,34 @@ best at the start."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
 from etude.base.errors import UsageError
-from etude.decide.search.cut_space import CUT_METHODS, CutSpace, row_of
-from etude.decide.search.cuts import Chain, Cut, CutScore
+from etude.decide.search.cuts import Chain, Cut, CutScore, row_of
 from etude.decide.search.found import Found, Row
 from etude.decide.search.links import NEVER
-from etude.decide.search.solver import Trials
 
 
-def searched_again(cuts: CutSpace, method: str, period: int, times_ns: tuple[int, int]) -> Found:
-    """`period`: ns from search to search. `times_ns`: total time, and interval of inferences. A search knows only the
-    rates at its instant."""
-    chain, where = cuts.chain, cuts.where
+def searched_again(
+    chain: Chain, best_at: Callable[[Sequence[int]], Cut | None], times_ns: tuple[int, int, int], where: str
+) -> Found:
+    """`best_at`: rates -> the best cut, which the start has. `times_ns`: from search to search, in total, and from
+    inference to inference. A search knows only the rates at its instant."""
+    period, duration, every = times_ns
+    known: dict[tuple[int, ...], Cut | None] = {}
     kept: list[Cut] = []
-    for cut in _cuts(cuts, method, range(0, times_ns[0], period)):  # if none fits the limits, the previous one stays
-        if cut is None and not kept:
-            raise cuts.nothing()
-        kept.append(cut if cut is not None else kept[-1])
-    ours = _inferences(chain, kept, period, times_ns, where)
-    theirs = _inferences(chain, kept[:1], times_ns[0], times_ns, where)
-    best = row_of(chain, kept[0], chain.score(kept[0], cuts.rates))
+    for now in range(0, duration, period):
+        rates = tuple(link.at(now) for link in chain.links)
+        if rates not in known:
+            known[rates] = best_at(rates)
+        cut = known[rates]
+        kept.append(kept[-1] if cut is None else cut)  # if no cut fits the limits, the previous one stays
+    ours = _inferences(chain, kept, period, (duration, every), where)
+    theirs = _inferences(chain, kept[:1], duration, (duration, every), where)
+    first = [link.at(0) for link in chain.links]
+    best = row_of(chain, kept[0], chain.score(kept[0], first))
     changes = sum(a != b for a, b in pairwise(kept))
     more = {
         "adaptive": {**_sum(ours), "changes": changes, "searches": len(kept)},
@@ -51,20 +53,6 @@ def searched_again(cuts: CutSpace, method: str, period: int, times_ns: tuple[int
         notes=notes,
         more=more,
     )
-
-
-def _cuts(cuts: CutSpace, method: str, at_ns: Sequence[int]) -> list[Cut | None]:
-    """The best cut of each time; repeated rates are not searched again."""
-    known: dict[tuple[int, ...], Cut | None] = {}
-    found = []
-    for now in at_ns:
-        rates = tuple(link.at(now) for link in cuts.chain.links)
-        if rates not in known:
-            trials = Trials(cuts.at(rates))
-            CUT_METHODS[method](trials, np.random.default_rng(0))
-            known[rates] = trials.ranked()[0][0] if trials.rows else None
-        found.append(known[rates])
-    return found
 
 
 Inference = tuple[int, CutScore]

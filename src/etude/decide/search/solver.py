@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from etude.decide.search.found import Found, Row, dominated, frontier
-from etude.decide.search.given import SearchRequest
+from etude.decide.search.request import SearchRequest
 
 C = TypeVar("C", bound=Hashable)
 Answer = Row | str
@@ -37,6 +37,9 @@ class Space(Generic[C]):
     scores: Mapping[str, int]
     """Column of a row -> 1 if less is better, -1 if more is. The first decides, several give a frontier."""
     size: int
+    """Number of candidates."""
+    listed: Sequence[C] = ()
+    """All candidates, where these are few."""
     noun: ClassVar[str] = "candidates"
     beaten: str = "bound is no better"
     """Why a candidate is left out whose bound is not better than what is known."""
@@ -59,7 +62,7 @@ class Space(Generic[C]):
 
     def candidates(self) -> Iterable[C]:
         """All of them, without those that are the same as another."""
-        return ()
+        return self.listed
 
     def rows(self, some: Sequence[C], limit: float) -> Sequence[Answer]:
         """What is known of candidates. One whose first score is not below the limit may be left out."""

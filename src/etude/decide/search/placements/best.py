@@ -17,10 +17,10 @@ import numpy as np
 from etude.base.errors import UsageError
 from etude.decide.search.crew import crew
 from etude.decide.search.found import Found, Row
-from etude.decide.search.given import SearchRequest
 from etude.decide.search.placements.bound import TimeBound
 from etude.decide.search.placements.orders import first_tries
 from etude.decide.search.placements.symmetry import Placement, Symmetry
+from etude.decide.search.request import SearchRequest
 from etude.decide.search.solver import METHODS, Answer, Space, Trials, greedy, search_space
 from etude.machine import System
 from etude.make.generate import Generated
@@ -97,7 +97,9 @@ class PlacementSpace(Space[Placement]):
     @contextmanager
     def working(self, asked: SearchRequest) -> Iterator[None]:
         """Placements are simulated here, or by workers whose answers are kept in a folder."""
-        job, system, network = self.job, self.system, self.about.network
+        method, job, system, network = asked.one_of(*self.methods), self.job, self.system, self.about.network
+        if method != "all":
+            asked.in_turn(f"`{method}`", "--method all, or several `shardings`, which are searched in parallel")
         if self.about.time_of is not None or (asked.alone and asked.out is None):
             own = self.about.time_of or (lambda placed: simulate(job, placed, network=network).makespan_ns)
             self.times_of: TimesOf = lambda some: [own(seated(system, placement)) for placement in some]
@@ -201,22 +203,22 @@ def classes_of(symmetry: Symmetry, ranks: int, devices: int) -> Iterator[Placeme
     return go(())
 
 
-def best_placement(
-    made: Job | Generated, system: System, *, axes: Mapping[str, int] | None = None, asked: SearchRequest | None = None,
-    **how: Any,
-) -> Found:  # fmt: skip
-    """The fastest placement that is found. `axes`: name -> size as ranks are numbered, innermost first; of a generated
-    job those of its plan. `how`: method, seed, and what `Simulation` has."""
-    job = made.job if isinstance(made, Generated) else made
+def best_placement(made: Job | Generated, system: System, *, asked: SearchRequest | None = None, **how: Any) -> Found:
+    """The fastest placement that is found. `how`: method, seed, and what `placement_space` takes."""
     asked = replace(asked or SearchRequest(), **{name: how.pop(name) for name in ("method", "seed") if name in how})
+    return search_space(placement_space(made, system, **how), asked)
+
+
+def placement_space(
+    made: Job | Generated, system: System, *, axes: Mapping[str, int] | None = None, **how: Any
+) -> PlacementSpace:
+    """`axes`: name -> size as ranks are numbered, innermost first; of a generated job those of its plan. `how`: what
+    `Simulation` has."""
+    job = made.job if isinstance(made, Generated) else made
     if axes is None:
         axes = plan_axes(made) if isinstance(made, Generated) else {}
     system = system if system.topology is not None else system.replace(placement=())
-    space = PlacementSpace(job, system, axes, Simulation(**how))
-    method = asked.one_of(*space.methods)
-    if method != "all":
-        asked.in_turn(f"`{method}`", "--method all, or several `shardings`, which are searched in parallel")
-    return search_space(space, asked)
+    return PlacementSpace(job, system, axes, Simulation(**how))
 
 
 def plan_axes(made: Generated) -> dict[str, int]:

@@ -17,12 +17,12 @@ from etude.base.errors import UsageError
 from etude.decide.search.axes import AxesSpace, Point
 from etude.decide.search.crew import crew
 from etude.decide.search.found import Found, Row, frontier
-from etude.decide.search.given import Given, SearchRequest
 from etude.decide.search.plans.candidates import NOT_A_PLAN, Candidate, candidates
 from etude.decide.search.plans.rows import at_best, plan_row, side_by_side
 from etude.decide.search.plans.scores import SCORES, AtBest, breaks
-from etude.decide.search.plans.space import PlanSpace, read_plans
+from etude.decide.search.plans.space import PlanSpace
 from etude.decide.search.plans.tasks import ALONE, CLOSER, LOOK, MEMORY, PLACE, REFUSED, SCORE, family, shared_of, task
+from etude.decide.search.request import SearchRequest
 from etude.decide.search.solver import METHODS, Answer, Trials, search_space
 from etude.decide.study.results import forget
 
@@ -46,10 +46,6 @@ class WantedFigures(NamedTuple):
     what: str
     some: Sequence[Point]
     changed: Mapping[str, Any] | None = None
-
-
-def solve(given: Given, asked: SearchRequest) -> Found:
-    return search_plans(read_plans(given), asked)
 
 
 def search_plans(space: PlanSpace, asked: SearchRequest) -> Found:

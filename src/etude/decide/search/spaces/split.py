@@ -23,12 +23,12 @@ import numpy as np
 from etude.base.errors import UsageError
 from etude.base.figures import figure, read, usage_errors
 from etude.base.grammar import line
-from etude.decide.search.chain import device_of
 from etude.decide.search.found import Found, Row
-from etude.decide.search.given import Given, SearchRequest
 from etude.decide.search.kernel_layers import KernelLayer, kernel_layers
 from etude.decide.search.owners import OwnerSplit, apportioned, split
-from etude.decide.search.solver import ALL, Answer, Space, Trials, search_space
+from etude.decide.search.request import SearchRequest, SpaceFile
+from etude.decide.search.solver import ALL, Answer, Space, Trials
+from etude.decide.search.spaces.chain import device_of
 from etude.kernels.arrays import F64, I64
 from etude.machine import Device
 
@@ -54,10 +54,9 @@ class SplitSpace:
     shares: Any = figure("one", "equal, speed, fit, or several", "equal")
 
 
-def solve(given: Given, asked: SearchRequest) -> Found:
+def space(given: SpaceFile, asked: SearchRequest) -> OwnerSpace:
     with usage_errors():
-        space = read(SplitSpace, given.keys, given.where)
-    return search_space(OwnerSpace(given, space), asked)
+        return OwnerSpace(given, read(SplitSpace, given.keys, given.where))
 
 
 Way = tuple[str, str, int]
@@ -69,18 +68,14 @@ class OwnerSpace(Space[Way]):
 
     methods, rest = ALL, "too large for the RAM"
 
-    def __init__(self, given: Given, split: SplitSpace) -> None:
-        beside = given.folder / split.model
-        self.layers = kernel_layers(str(beside) if beside.is_file() else split.model, split.dtype)
+    def __init__(self, given: SpaceFile, split: SplitSpace) -> None:
+        self.layers = kernel_layers(given.named(split.model), split.dtype)
         self.devices, counts = _devices(given, split)
         splits = _words(split.split, SPLITS, f"{given.where}: split")
         shares = _words(split.shares, SHARES, f"{given.where}: shares")
-        self.split, self.ways = split, list(product(splits, shares, counts))
-        self.size, self.scores = len(self.ways), {"latency_ms": 1, "peak_ram_bytes": 1}
+        self.split, self.listed = split, list(product(splits, shares, counts))
+        self.size, self.scores = len(self.listed), {"latency_ms": 1, "peak_ram_bytes": 1}
         self.every: dict[Way, tuple[Row, OwnerSplit]] = {}
-
-    def candidates(self) -> list[Way]:
-        return self.ways
 
     def rows(self, some: Sequence[Way], limit: float) -> list[Answer]:
         for kind, share, count in some:
@@ -100,7 +95,7 @@ class OwnerSpace(Space[Way]):
         return trials.found(best=best, rows=rows, notes=() if trials.rows else (note,), more=more)
 
 
-def _devices(given: Given, space: SplitSpace) -> tuple[list[Device], list[int]]:
+def _devices(given: SpaceFile, space: SplitSpace) -> tuple[list[Device], list[int]]:
     """All devices, and how many of them are tried."""
     where = f"{given.where}: devices"
     listed = space.devices if isinstance(space.devices, list) else None

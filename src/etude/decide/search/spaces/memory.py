@@ -29,10 +29,10 @@ from etude.base.errors import UsageError
 from etude.base.figures import figure
 from etude.base.units import format_bytes, parse_bytes
 from etude.decide.search.found import Found, Row
-from etude.decide.search.given import Given, SearchRequest
 from etude.decide.search.pieces import Client, PieceWork, TensorPiece, client_of, pieces_of
 from etude.decide.search.programs import IntegerProgram
-from etude.decide.search.solver import Answer, Space, Trials, every, search_space
+from etude.decide.search.request import SearchRequest, SpaceFile, known_word
+from etude.decide.search.solver import Answer, Space, Trials, every
 
 PHASES: Final = ("prompt", "token")
 COLUMNS: Final = {"request": "request_ms", "tokens": "token_ms", "ttft": "ttft_ms"}
@@ -96,32 +96,28 @@ class Problem:
         return {"vram": (near, 0.0, 0.0), "copy": (near + waits, link, read), "cpu": (far, 0.0, read)}
 
 
-def solve(given: Given, asked: SearchRequest) -> Found:
-    return search_space(MemorySpace(given, asked.one_of(*METHODS)), asked)
+def space(given: SpaceFile, asked: SearchRequest) -> MemorySpace:
+    return MemorySpace(given, asked.one_of(*METHODS))
 
 
 class MemorySpace(Space[int]):
     """Memories of the device, each with what is best kept in it."""
 
-    def __init__(self, given: Given, method: str) -> None:
+    def __init__(self, given: SpaceFile, method: str) -> None:
         from etude.machine import open_device
         from etude.make.generate.model import open_model
 
         keys = {key: value for key, value in given.keys.items() if key not in ("vram", "ways")}
-        self.where, self.method, self.rooms = given.where, method, _rooms(given)
-        self.asking = asking = Given(kind=given.kind, keys=keys, where=given.where).read(Asking)
-        if asking.score not in COLUMNS:
-            raise UsageError(f"unknown score `{asking.score}`", where=given.where, hint=f"known: {', '.join(COLUMNS)}")
+        self.where, self.method, self.listed = given.where, method, _rooms(given)
+        self.asking = asking = SpaceFile(kind=given.kind, keys=keys, where=given.where).read(Asking)
+        known_word("score", asking.score, COLUMNS, given.where)
         pieces = pieces_of(open_model(asking.model), asking.prompt, asking.bits, whole=not asking.cut)
         weights = {"request": (1.0, float(asking.output - 1)), "tokens": (0.0, 1.0), "ttft": (1.0, 0.0)}[asking.score]
         client = client_of(open_device(asking.device), open_device(asking.host))
         phases = dict(zip(PHASES, weights, strict=True))
         self.problem = Problem(tuple(pieces), client, _ways(given), asking.overlap, phases)
-        self.methods, self.size = dict.fromkeys(METHODS, every), len(self.rooms)
+        self.methods, self.size = dict.fromkeys(METHODS, every), len(self.listed)
         self.scores = {COLUMNS[asking.score]: 1}
-
-    def candidates(self) -> list[int]:
-        return self.rooms
 
     def bound(self, one: int) -> Answer:
         return {} if one >= self.asking.buffers_bytes else "buffers"
@@ -145,14 +141,14 @@ class MemorySpace(Space[int]):
         return trials.found(frontier=rows, rows=rows, more=more)
 
 
-def _rooms(given: Given) -> list[int]:
+def _rooms(given: SpaceFile) -> list[int]:
     texts = given.keys.get("vram")
     if texts is None:
         raise UsageError("key `vram` is missing", where=given.where, hint="vram: [2GB, 8GB, 24GB]")
     return sorted({parse_bytes(text) for text in (texts if isinstance(texts, list) else [texts])})
 
 
-def _ways(given: Given) -> tuple[str, ...]:
+def _ways(given: SpaceFile) -> tuple[str, ...]:
     found = given.keys.get("ways", list(WAYS))
     if not isinstance(found, list) or not found or any(way not in WAYS for way in found):
         raise UsageError(f"`ways` is {found}", where=given.where, hint="ways: [copy, cpu], or one of them")

@@ -1,22 +1,26 @@
-"""A search space as given in its file, and the caller's options."""
+"""What is asked of a search: a space as its file has it, and how to search."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from etude.base.errors import UsageError
 from etude.base.figures import read
+from etude.base.files import csv_rows
 
 T = TypeVar("T")
 Execute = Callable[[list[str]], tuple[int, str, str]]
 """Words of a command -> its exit code, stdout and stderr."""
+PARALLEL: Final = frozenset({"workers", "ray"})
+DRAWING: Final = ("greedy", "anneal")
+"""Methods over axes that draw at random."""
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class SpaceFile:
     """A space: its kind, and the keys that this kind reads. Every key must be read."""
 
     kind: str
@@ -30,8 +34,8 @@ class Given:
         """Refuses keys that this kind does not know."""
         for key in self.keys:
             if key not in known:
-                raise UsageError(f"unknown key `{key}` of a search over {self.kind}", where=self.where,
-                                 hint=f"known: {', '.join(known)}")  # fmt: skip
+                problem = f"unknown key `{key}` of a search over {self.kind}"
+                raise UsageError(problem, where=self.where, hint=f"known: {', '.join(known)}")
 
     def read(self, cls: type[T]) -> T:
         """All keys as a frozen dataclass of `etude.base.figures` figures."""
@@ -43,6 +47,35 @@ class Given:
         if not found.exists():
             raise UsageError(f"file `{name}` does not exist", where=self.where)
         return found
+
+    def named(self, name: str) -> str:
+        """A file in the folder of the space, or a name of the catalogue."""
+        return str(self.folder / name) if (self.folder / name).is_file() else name
+
+    def noun(self, key: str, hint: str) -> str:
+        """The file or the name under a key that is needed."""
+        name = self.keys.get(key)
+        if not isinstance(name, str) or not name:
+            raise UsageError(f"`{key}` is needed", where=self.where, hint=hint)
+        return self.named(name)
+
+    def one_of(self, key: str, known: Iterable[str], usual: str) -> str:
+        """A word under a key, of those that are known."""
+        return known_word(key, self.keys.get(key, usual), known, self.where)
+
+    def count(self, key: str, usual: int = 0, least: int = 0) -> int:
+        found = self.keys.get(key, usual)
+        if not isinstance(found, int) or isinstance(found, bool) or found < least:
+            raise UsageError(f"`{found}` is not a count", where=f"{self.where}: {key}", hint=f"{key}: {usual or 2}")
+        return found
+
+    def table(self, key: str, cls: type[T], name: str = "") -> list[T]:
+        """Rows of the CSV file given under `key`. Columns are the figures of `cls`; empty cells are left out. Rows that
+        have the same value in the column `name` are refused."""
+        file = self.keys.get(key)
+        if not isinstance(file, str):
+            raise UsageError(f"key `{key}` is missing", where=self.where, hint=f"{key}: {key}.csv")
+        return read_table(self.path(file), cls, file, name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,3 +121,25 @@ class SearchRequest:
         if method not in known:
             raise UsageError(f"method `{method}` does not fit this space", hint=f"--method {'|'.join(known)}")
         return method
+
+
+def known_word(key: str, word: Any, known: Iterable[str], where: str) -> str:
+    if word not in known:
+        raise UsageError(f"unknown {key} `{word}`", where=where, hint=f"known: {', '.join(known)}")
+    return str(word)
+
+
+def read_table(path: Path, cls: type[T], file: str, name: str = "") -> list[T]:
+    """Rows of a CSV file as frozen dataclasses of figures."""
+    found, seen = [], set()
+    for number, row in enumerate(csv_rows(path)[1], 2):
+        where = f"{file}: line {number}"
+        found.append(read(cls, {column: text.strip() for column, text in row.items() if text.strip()}, where))
+        if name:
+            one = row.get(name, "").strip()
+            if one in seen:
+                raise UsageError(f"`{one}` appears twice", where=where)
+            seen.add(one)
+    if not found:
+        raise UsageError("has no row", where=file)
+    return found

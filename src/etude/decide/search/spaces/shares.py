@@ -22,12 +22,12 @@ from typing import Any, Final
 import numpy as np
 
 from etude.base.errors import UsageError
+from etude.decide.search.class_shares import ClassShares, DeviceClasses, Whole, classes_of
 from etude.decide.search.crew import crew
 from etude.decide.search.found import Found, Row
-from etude.decide.search.given import Given, SearchRequest
-from etude.decide.search.shares_space import ClassShares, DeviceClasses, Whole, classes_of
-from etude.decide.search.short_models import count, model_file, shortened, system_file
-from etude.decide.search.solver import Answer, Space, Trials, every, greedy, search_space
+from etude.decide.search.request import PARALLEL, SearchRequest, SpaceFile
+from etude.decide.search.short_models import shortened
+from etude.decide.search.solver import Answer, Space, Trials, every, greedy
 from etude.machine import System, open_system
 from etude.make.generate import Generated, Plan, generate
 from etude.make.generate.model import Model, open_model
@@ -184,11 +184,15 @@ def simulated(
     return {"ns": simulate(made.job, system, network=network).makespan_ns}
 
 
-def solve(given: Given, asked: SearchRequest) -> Found:
+def space(given: SpaceFile, asked: SearchRequest) -> ShareSpace:
     given.only(*KNOWN)
     if asked.one_of("greedy", "all") == "greedy":
         asked.in_turn("`greedy`", "--method all")
-    return search_space(read_shares(given), asked)
+    return read_shares(given)
+
+
+def options(keys: Mapping[str, Any], method: str) -> frozenset[str]:
+    return PARALLEL
 
 
 def in_proportion(space: ShareSpace, start: ClassShares) -> ClassShares:
@@ -210,7 +214,7 @@ def in_proportion(space: ShareSpace, start: ClassShares) -> ClassShares:
     return now
 
 
-def read_shares(given: Given) -> ShareSpace:
+def read_shares(given: SpaceFile) -> ShareSpace:
     keys, where = given.keys, given.where
     plan_given, over = keys.get("plan", {}), keys.get("over", ["tokens"])
     if not isinstance(plan_given, Mapping):
@@ -219,14 +223,14 @@ def read_shares(given: Given) -> ShareSpace:
         raise UsageError(f"over: `{over}`", where=where, hint="over: [tokens], or [tokens, heads]")
     if keys.get("by", "kind") not in ("kind", "rank"):
         raise UsageError(f"by: `{keys['by']}`", where=where, hint="by: kind, or rank")
-    model = open_model(model_file(given))
+    model = open_model(given.noun("model", "model: llama3-8b"))
     plan = Plan.from_dict(plan_given, f"{where}: plan")
     plan = plan.replace(seq=plan.seq or sequence_of(model))
     if plan.cp < 2 or plan.cp_shares or plan.cp_heads:
         raise UsageError("shares need context-parallel ranks", where=f"{where}: plan", hint="cp: 16, and no cp_shares")
-    system = open_system(system_file(given)).for_ranks(plan.gpus)
+    system = open_system(given.noun("system", "system: dgx-h100, or a file")).for_ranks(plan.gpus)
     classes = classes_of(plan, _numbers(plan), system, each=keys.get("by") == "rank")
-    unit = count(given, "unit", max(plan.seq // (plan.cp * 16), 1), 1)
+    unit = given.count("unit", max(plan.seq // (plan.cp * 16), 1), 1)
     if plan.seq // plan.cp % unit:
         raise UsageError(
             f"an equal part, {plan.seq // plan.cp:,} tokens, is not a multiple of {unit:,}", where=f"{where}: unit"
@@ -236,9 +240,9 @@ def read_shares(given: Given) -> ShareSpace:
         share = model.heads // plan.tp
         heads = Whole(total=share, unit=max(model.heads // max(model.kv, 1), 1), counts=classes.counts)
     return ShareSpace(
-        shortened(model, count(given, "layers")), plan, system, classes,
+        shortened(model, given.count("layers")), plan, system, classes,
         Whole(total=plan.seq, unit=unit, counts=classes.counts), heads, _limits(plan_memory(model, plan), classes),
-        str(keys.get("network", "analytic")), count(given, "tries", TRIES, 1),
+        str(keys.get("network", "analytic")), given.count("tries", TRIES, 1),
     )  # fmt: skip
 
 

@@ -22,15 +22,13 @@ from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.base.figures import figure, read, usage_errors
-from etude.base.files import csv_rows
-from etude.base.units import parse_bytes
-from etude.decide.search.chain import device_of
 from etude.decide.search.constellation import Sky, read_sky
 from etude.decide.search.found import Found, Row
-from etude.decide.search.given import Given, SearchRequest
 from etude.decide.search.layers import model_layers
 from etude.decide.search.links import NEVER
-from etude.decide.search.solver import ALL, Space, Trials, search_space
+from etude.decide.search.request import SearchRequest, SpaceFile, known_word
+from etude.decide.search.solver import ALL, Space, Trials
+from etude.decide.search.spaces.chain import device_of
 from etude.decide.search.travel_kernels import (
     DELAY,
     HOME,
@@ -69,6 +67,19 @@ class RandomRequests:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRow:
+    """A request of a table."""
+
+    time_s: float = figure("number", "when it arrives", zero=True)
+    satellite: str = figure("text", "where")
+    size_bytes: int = figure("bytes", "its size", zero=True)
+
+    @property
+    def at_ns(self) -> int:
+        return round(self.time_s * 1e9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RouteSpace:
     topology: Any = figure("one", "a constellation, or a table of links")
     computing: Any = figure("one", "number of satellites with the large model, or their names")
@@ -79,12 +90,16 @@ class RouteSpace:
     score: str = figure("text", "mean, p95", "mean")
 
 
-def solve(given: Given, asked: SearchRequest) -> Found:
+def options(keys: Mapping[str, Any], method: str) -> frozenset[str]:
+    return frozenset({"seed"} if isinstance(keys.get("requests"), Mapping) else ())
+
+
+def space(given: SpaceFile, asked: SearchRequest) -> PolicySpace:
     with usage_errors():
         routes = read(RouteSpace, given.keys, given.where)
         drawn = isinstance(routes.requests, Mapping)
         requests = read(RandomRequests, routes.requests, f"{given.where}: requests") if drawn else None
-    return search_space(PolicySpace(given, routes, requests, asked.seed), asked)
+    return PolicySpace(given, routes, requests, asked.seed)
 
 
 class PolicySpace(Space[str]):
@@ -92,25 +107,20 @@ class PolicySpace(Space[str]):
 
     methods = ALL
 
-    def __init__(self, given: Given, routes: RouteSpace, drawn: RandomRequests | None, seed: int) -> None:
-        self.policies = routes.policy if isinstance(routes.policy, list) else [routes.policy]
-        for name, word, known in [*(("policy", p, POLICIES) for p in self.policies), ("score", routes.score, SCORES)]:
-            if word not in known:
-                raise UsageError(f"unknown {name} `{word}`", where=given.where, hint=f"known: {', '.join(known)}")
-        duration = drawn.duration_ns if drawn else _last_ns(given, routes.requests)
+    def __init__(self, given: SpaceFile, routes: RouteSpace, drawn: RandomRequests | None, seed: int) -> None:
+        policies = routes.policy if isinstance(routes.policy, list) else [routes.policy]
+        self.listed = [known_word("policy", policy, POLICIES, given.where) for policy in policies]
+        known_word("score", routes.score, SCORES, given.where)
+        rows = [] if drawn else given.table("requests", RequestRow)
+        duration = drawn.duration_ns if drawn else max(row.at_ns for row in rows) + 1
         self.sky, names = read_sky(routes.topology, given.folder, f"{given.where}: topology", duration)
         computing = _computing(routes.computing, names, f"{given.where}: computing")
-        self.load = (
-            _drawn(drawn, self.sky, computing, seed) if drawn else _listed(given, routes.requests, self.sky, names)
-        )
+        self.load = _drawn(drawn, self.sky, computing, seed) if drawn else _listed(rows, self.sky, names, given.where)
         if int(self.load.size_bytes.max()) > LARGEST:
             raise UsageError(f"a request is larger than {LARGEST:,} bytes", where=given.where, hint="size: 150kB")
         self.small = np.full(len(names), _service_ns(given, routes.small, "small"), np.int64)
         self.large = np.where(computing, _service_ns(given, routes.large, "large"), NEVER)
-        self.size, self.scores, self.decides = len(self.policies), {"mean_ms": 1, "p95_ms": 1}, f"{routes.score}_ms"
-
-    def candidates(self) -> list[str]:
-        return self.policies
+        self.size, self.scores, self.decides = len(self.listed), {"mean_ms": 1, "p95_ms": 1}, f"{routes.score}_ms"
 
     def rows(self, some: Sequence[str], limit: float) -> list[Row]:
         return [_row(policy, self.ran(policy)) for policy in some]
@@ -178,14 +188,13 @@ def _computing(value: Any, names: list[str], where: str) -> NDArray[np.bool_]:
     return found
 
 
-def _service_ns(given: Given, served: ServedModel, key: str) -> int:
+def _service_ns(given: SpaceFile, served: ServedModel, key: str) -> int:
     where = f"{given.where}: {key}"
     if bool(served.model) == bool(served.time_ns) or bool(served.model) != (served.device is not None):
         raise UsageError("either a `model` on a `device`, or a `time`", where=where, hint="{time: 20ms}")
     if served.time_ns:
         return served.time_ns
-    beside = given.folder / served.model
-    layers = model_layers(str(beside) if beside.is_file() else served.model, served.dtype)
+    layers = model_layers(given.named(served.model), served.dtype)
     return int(layers.time_ns(device_of(given, served.device, where)).sum())
 
 
@@ -206,35 +215,10 @@ def _drawn(drawn: RandomRequests, sky: Sky, computing: NDArray[np.bool_], seed: 
     )
 
 
-def _table(given: Given, name: Any) -> list[dict[str, str]]:
-    columns, rows = csv_rows(given.path(str(name)))
-    if columns != ["time_s", "satellite", "size"] or not rows:
-        raise UsageError("expected rows of time_s,satellite,size", where=str(name))
-    return rows
-
-
-def _times_ns(given: Given, name: Any) -> I64:
-    try:
-        found = np.array([round(float(row["time_s"]) * 1e9) for row in _table(given, name)], np.int64)
-    except (ValueError, OverflowError):
-        raise UsageError("`time_s` has what is not a time in seconds", where=str(name)) from None
-    if (found < 0).any():
-        raise UsageError("a request arrives before 0", where=str(name))
-    return found
-
-
-def _last_ns(given: Given, name: Any) -> int:
-    return int(_times_ns(given, name).max()) + 1
-
-
-def _listed(given: Given, name: Any, sky: Sky, names: list[str]) -> TravelRequests:
-    rows, at = _table(given, name), _times_ns(given, name)
-    order = np.argsort(at, kind="stable")
-    if unknown := [row["satellite"] for row in rows if row["satellite"] not in names]:
-        raise UsageError(f"no satellite `{unknown[0]}`", where=str(name), hint=f"known: {', '.join(names[:8])}, ...")
-    try:
-        size = np.array([parse_bytes(row["size"]) for row in rows], np.int64)
-    except UsageError as problem:
-        raise UsageError(problem.problem, where=str(name), hint=problem.hint) from None
-    home = np.array([names.index(row["satellite"]) for row in rows], np.int64)
-    return TravelRequests(at[order], home[order], size[order], _graphs(sky, at[order]))
+def _listed(rows: Sequence[RequestRow], sky: Sky, names: list[str], where: str) -> TravelRequests:
+    if unknown := [row.satellite for row in rows if row.satellite not in names]:
+        raise UsageError(f"no satellite `{unknown[0]}`", where=where, hint=f"known: {', '.join(names[:8])}, ...")
+    order = sorted(rows, key=lambda row: row.at_ns)
+    at = np.array([row.at_ns for row in order], np.int64)
+    home = np.array([names.index(row.satellite) for row in order], np.int64)
+    return TravelRequests(at, home, np.array([row.size_bytes for row in order], np.int64), _graphs(sky, at))

@@ -26,13 +26,15 @@ from numpy.typing import NDArray
 from etude.base.errors import UsageError
 from etude.base.figures import figure
 from etude.decide.search.found import Found, Row
-from etude.decide.search.given import Given, SearchRequest
-from etude.decide.search.kinds import DeviceOffer, Offer, WantedModel, offers_of, wanted_of
 from etude.decide.search.programs import IntegerProgram, every_sum
-from etude.decide.search.solver import Answer, Space, Trials, every, search_space
-from etude.decide.search.tables import table
+from etude.decide.search.replica_rates import DeviceOffer, Offer, WantedModel, offers_of, wanted_of
+from etude.decide.search.request import PARALLEL, SearchRequest, SpaceFile
+from etude.decide.search.solver import Answer, Space, Trials, every
 
+METHODS: Final = ("ilp", "joint", "all")
 SCORES: Final = ("cost", "goodput")
+INPUT: Final = ("models", "kinds", "plans", "demand", "available", "throughput")
+KEYS: Final = (*INPUT, "score", "budget", "seconds", "part", "mixed")
 MOST: Final = 2_000_000
 MOST_USES: Final = 200_000
 """Most counts that `all` tries, in total and of one kind."""
@@ -75,35 +77,29 @@ class DeviceMix:
     """Served requests per second, by weight."""
 
 
-def solve(given: Given, asked: SearchRequest) -> Found:
-    return search_space(MixSpace(given, asked), asked)
+def space(given: SpaceFile, asked: SearchRequest) -> MixSpace:
+    return MixSpace(given, asked)
+
+
+def options(keys: Mapping[str, Any], method: str) -> frozenset[str]:
+    return frozenset() if "throughput" in keys else PARALLEL | {"seed"}
 
 
 class MixSpace(Space[int]):
     """Hours, each with the best counts of devices."""
 
-    def __init__(self, given: Given, asked: SearchRequest) -> None:
-        given.only(
-            "models", "kinds", "plans", "demand", "available", "throughput", "score", "budget", "seconds", "part",
-            "mixed",
-        )  # fmt: skip
-        names = ("ilp", "joint", "all")
-        self.method, self.mixed, self.where = asked.one_of(*names), given.keys.get("mixed", True), given.where
+    def __init__(self, given: SpaceFile, asked: SearchRequest) -> None:
+        given.only(*KEYS)
+        self.method, self.mixed, self.where = asked.one_of(*METHODS), given.keys.get("mixed", True), given.where
         if not isinstance(self.mixed, bool):
             raise UsageError(f"`mixed` is {self.mixed}", where=given.where, hint="true, or false: the best kind alone")
-        models, kinds = wanted_of(given), table(given, "kinds", DeviceOffer, "kind")
+        models, kinds = wanted_of(given), given.table("kinds", DeviceOffer, "kind")
         self.hours = _hours(given, models, kinds)
         self.every_offer, self.no_offer = offers_of(given, asked, models, kinds)
         self.offers = self.every_offer if self.method != "ilp" else undominated(self.every_offer)
-        self.score, self.methods, self.scores = (
-            given.keys.get("score", "cost"),
-            dict.fromkeys(names, every),
-            {"cost": 1},
-        )
-        self.took_s, self.size = 0.0, len(self.hours)
-
-    def candidates(self) -> list[int]:
-        return list(self.hours)
+        self.methods, self.scores, self.took_s = dict.fromkeys(METHODS, every), {"cost": 1}, 0.0
+        self.listed, self.size = list(self.hours), len(self.hours)
+        self.score = given.keys.get("score", "cost")
 
     def rows(self, some: Sequence[int], limit: float) -> list[Answer]:
         return [self._row(number, self.hours[number]) for number in some]
@@ -162,16 +158,14 @@ def undominated(offers: Sequence[Offer]) -> list[Offer]:
     return [one for one in offers if any(one is o for o in kept)]
 
 
-def _hours(given: Given, models: Mapping[str, WantedModel], kinds: Sequence[DeviceOffer]) -> dict[int, Hour]:
-    score, budget = given.keys.get("score", "cost"), given.keys.get("budget", inf)
-    if score not in SCORES:
-        raise UsageError(f"unknown score `{score}`", where=given.where, hint=f"known: {', '.join(SCORES)}")
+def _hours(given: SpaceFile, models: Mapping[str, WantedModel], kinds: Sequence[DeviceOffer]) -> dict[int, Hour]:
+    score, budget = given.one_of("score", SCORES, "cost"), given.keys.get("budget", inf)
     if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not budget > 0:
         raise UsageError(f"`budget` is {budget}", where=given.where, hint="dollars per hour: budget: 100")
     if "budget" in given.keys and score == "cost":
         raise UsageError("`budget` applies only to the score goodput", where=given.where)
     asks: dict[int, dict[str, float]] = {}
-    for row in table(given, "demand", Demand):
+    for row in given.table("demand", Demand):
         if row.model not in models:
             raise UsageError(
                 f"no model `{row.model}`", where=str(given.keys["demand"]), hint=f"known: {', '.join(models)}"
@@ -179,7 +173,7 @@ def _hours(given: Given, models: Mapping[str, WantedModel], kinds: Sequence[Devi
         if row.model in asks.setdefault(row.hour, {}):
             raise UsageError(f"hour {row.hour}: `{row.model}` appears twice", where=str(given.keys["demand"]))
         asks[row.hour][row.model] = row.rate
-    supply = table(given, "available", HourlySupply) if "available" in given.keys else []
+    supply = given.table("available", HourlySupply) if "available" in given.keys else []
     known = {one.kind for one in kinds}
     if wrong := [row.kind for row in supply if row.kind not in known]:
         raise UsageError(f"no kind `{wrong[0]}`", where=str(given.keys["available"]))

@@ -10,18 +10,20 @@ score: [latency, cost]                   # or p99, label
 limits: {slow: latency <= 4}             # expressions over scores
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from etude.base.errors import UsageError
 from etude.base.figures import figure, read, usage_errors
 from etude.decide.search.found import Found
-from etude.decide.search.given import Given, SearchRequest
-from etude.decide.search.limits import LimitsOfRows
-from etude.decide.search.solver import ALL, Answer, Space, Trials, search_space
+from etude.decide.search.request import PARALLEL, SearchRequest, SpaceFile
+from etude.decide.search.solver import ALL, Answer, Space, Trials
+from etude.decide.search.study_space import LimitsOfRows
 from etude.decide.study import evaluate
 from etude.decide.study.space import Space as Points
 from etude.world.serve.workflow import Workflow, open_workflow
@@ -54,8 +56,12 @@ class _SessionsRun:
     stack: str = figure("text", "software of the engines", "vllm")
 
 
-def solve(given: Given, asked: SearchRequest) -> Found:
-    return search_space(PatternSpace(given, asked), asked)
+def space(given: SpaceFile, asked: SearchRequest) -> PatternSpace:
+    return PatternSpace(given, asked)
+
+
+def options(keys: Mapping[str, Any], method: str) -> frozenset[str]:
+    return PARALLEL | {"seed"}
 
 
 class PatternSpace(Space[tuple[str, str]]):
@@ -63,19 +69,17 @@ class PatternSpace(Space[tuple[str, str]]):
 
     methods = ALL
 
-    def __init__(self, given: Given, asked: SearchRequest) -> None:
+    def __init__(self, given: SpaceFile, asked: SearchRequest) -> None:
         given.only("patterns", "models", "score", "limits", "system", "sessions", "rate", "replicas", "stack")
         self.asked, self.scores, self.limits = asked, _scores(given), LimitsOfRows(given)
         self.flows, self.models, self.run = _flows(given), _models(given), _run(given)
         self.sizes = {pattern: len(self.models) ** len(flow.models) for pattern, flow in self.flows.items()}
-        self.size = sum(self.sizes.values())
-
-    def candidates(self) -> list[tuple[str, str]]:
-        return [
+        self.listed = [
             (pattern, ",".join(names))
             for pattern, flow in self.flows.items()
             for names in product(self.models, repeat=len(flow.models))
         ]
+        self.size = len(self.listed)
 
     def rows(self, some: Sequence[tuple[str, str]], limit: float) -> list[Answer]:
         points = Points(rows=[{"pattern": pattern, "models": models} for pattern, models in some])
@@ -124,7 +128,7 @@ def scored(
     }  # fmt: skip
 
 
-def _scores(given: Given) -> dict[str, int]:
+def _scores(given: SpaceFile) -> dict[str, int]:
     asked = given.keys.get("score", ["latency", "cost"])
     names = [asked] if isinstance(asked, str) else asked
     if not isinstance(names, list) or not names or any(name not in SCORES for name in names):
@@ -132,7 +136,7 @@ def _scores(given: Given) -> dict[str, int]:
     return {name: SCORES[name] for name in names}
 
 
-def _flows(given: Given) -> dict[str, Workflow]:
+def _flows(given: SpaceFile) -> dict[str, Workflow]:
     listed = given.keys.get("patterns", list(PATTERNS))
     names = [listed] if isinstance(listed, str) else listed
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
@@ -152,7 +156,7 @@ def _flows(given: Given) -> dict[str, Workflow]:
     return found
 
 
-def _models(given: Given) -> dict[str, PricedModel]:
+def _models(given: SpaceFile) -> dict[str, PricedModel]:
     said = given.keys.get("models")
     if not isinstance(said, Mapping) or not said:
         raise UsageError("no `models`", where=given.where, hint="models: {llama3-8b: {input: 0.05, output: 0.08}}")
@@ -160,7 +164,7 @@ def _models(given: Given) -> dict[str, PricedModel]:
         return {str(name): read(PricedModel, of or {}, f"{given.where}: models: {name}") for name, of in said.items()}
 
 
-def _run(given: Given) -> _SessionsRun:
+def _run(given: SpaceFile) -> _SessionsRun:
     own = ("system", "sessions", "rate", "replicas", "stack")
     with usage_errors():
         return read(_SessionsRun, {key: given.keys[key] for key in own if key in given.keys}, given.where)

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from etude.base.errors import EtudeError, UsageError
 from etude.base.figures import figure, read, read_mapping
-from etude.decide.search.given import Given, SearchRequest
-from etude.decide.search.tables import table
+from etude.decide.search.request import SearchRequest, SpaceFile
 
 WITHIN: Final = 1.02
 """Precision of a rate, as a factor."""
@@ -79,7 +78,7 @@ class Offer:
     rate: float = figure("number", "requests per second")
 
 
-def wanted_of(given: Given) -> dict[str, WantedModel]:
+def wanted_of(given: SpaceFile) -> dict[str, WantedModel]:
     """`models`: a mapping, or the file that holds it."""
     found = given.keys.get("models")
     if isinstance(found, str):
@@ -90,7 +89,7 @@ def wanted_of(given: Given) -> dict[str, WantedModel]:
     return {str(name): read(WantedModel, about, f"{given.where}: models: {name}") for name, about in found.items()}
 
 
-def strategies_of(given: Given) -> list[Strategy]:
+def strategies_of(given: SpaceFile) -> list[Strategy]:
     """`plans`: numbers of devices of a replica, or mappings with more keys."""
     found = given.keys.get("plans", [1])
     if not isinstance(found, list) or not found:
@@ -100,11 +99,11 @@ def strategies_of(given: Given) -> list[Strategy]:
 
 
 def offers_of(
-    given: Given, asked: SearchRequest, models: Mapping[str, WantedModel], kinds: Sequence[DeviceOffer]
+    given: SpaceFile, asked: SearchRequest, models: Mapping[str, WantedModel], kinds: Sequence[DeviceOffer]
 ) -> tuple[list[Offer], dict[str, int]]:
     """Every (model, kind, plan) that sustains some rate, and how many do not, by reason."""
     if "throughput" in given.keys:
-        offers = table(given, "throughput", Offer)
+        offers = given.table("throughput", Offer)
         known = {one.kind for one in kinds}
         for one in offers:
             if one.model not in models or one.kind not in known:

@@ -23,20 +23,21 @@ from numpy.typing import NDArray
 from etude.base.errors import UsageError
 from etude.base.units import format_time, parse_time
 from etude.decide.search.found import Found, Row
-from etude.decide.search.given import Given, SearchRequest
 from etude.decide.search.programs import IntegerProgram, every_sum
+from etude.decide.search.request import SearchRequest, SpaceFile
 from etude.decide.search.sites import SCORES, Places, read_places
-from etude.decide.search.solver import Answer, Space, Trials, every, search_space
+from etude.decide.search.solver import Answer, Space, Trials, every
 from etude.kernels.arrays import F64
 
+METHODS: Final = ("ilp", "lp", "all")
 MOST: Final = 4_000_000
 """Placements that `all` tries at most."""
 LAYERS: Final = ("local", "regional", "seeking")
 UNIT: Final = {"cost": "dollars", "carbon": "g"}
 
 
-def solve(given: Given, asked: SearchRequest) -> Found:
-    return search_space(RegionSpace(given, asked.one_of("ilp", "lp", "all")), asked)
+def space(given: SpaceFile, asked: SearchRequest) -> RegionSpace:
+    return RegionSpace(given, asked.one_of(*METHODS))
 
 
 class RegionSpace(Space[float]):
@@ -44,21 +45,16 @@ class RegionSpace(Space[float]):
 
     rest = "capacity"
 
-    def __init__(self, given: Given, method: str) -> None:
+    def __init__(self, given: SpaceFile, method: str) -> None:
         given.only("regions", "classes", "ways", "carbon", "budget", "score", "hours", "network_kwh_per_gb")
-        score, hours = given.keys.get("score", "cost"), given.keys.get("hours", 24)
-        if score not in SCORES:
-            raise UsageError(f"unknown score `{score}`", where=given.where, hint=f"known: {', '.join(SCORES)}")
+        score, hours = given.one_of("score", SCORES, "cost"), given.keys.get("hours", 24)
         if isinstance(hours, bool) or not isinstance(hours, (int, float)) or not 0 < hours < inf:
             raise UsageError(f"`hours` is {hours}", where=given.where, hint="hours: 24")
         self.where, self.method, self.score, self.hours = given.where, method, score, float(hours)
-        self.places, self.budgets = read_places(given), _budgets(given)
-        self.methods, self.size = dict.fromkeys(("ilp", "lp", "all"), every), len(self.budgets)
+        self.places, self.listed = read_places(given), _budgets(given)
+        self.methods, self.size = dict.fromkeys(METHODS, every), len(self.listed)
         self.column = f"{UNIT[score]}_per_h"
         self.scores = {"budget_ms": 1, self.column: 1}
-
-    def candidates(self) -> list[float]:
-        return self.budgets
 
     def rank(self, row: Row) -> tuple[float, ...]:
         return (row[self.column],)
@@ -91,7 +87,7 @@ class RegionSpace(Space[float]):
         return trials.found(rows=rows, more={"score": self.score, "method": self.method, "break_even": even})
 
 
-def _budgets(given: Given) -> list[float]:
+def _budgets(given: SpaceFile) -> list[float]:
     texts = given.keys.get("budget", "5s")
     found = []
     for text in texts if isinstance(texts, list) else [texts]:
