@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -30,7 +31,8 @@ STEPS: Final = 60
 
 
 class Space(Generic[C]):
-    """What is searched. `all` needs `candidates`; `greedy` and `anneal` need `starts` and `neighbours`."""
+    """What is searched. A space has `rows` and candidates; `greedy` and `anneal` need `neighbours` too, and the rest is
+    for those that know more of their candidates."""
 
     methods: Mapping[str, Method[C]]
     """Name -> how it goes through the candidates; the first is taken where none is asked for."""
@@ -74,7 +76,7 @@ class Space(Generic[C]):
 
     def look(self, by_level: Sequence[Sequence[C]], limit: float) -> Sequence[Sequence[Answer]]:
         """Closer bounds of the candidates of each level, and rows of those of the last."""
-        return [self.rows(by_level[-1], limit)]
+        return [self.rows(by_level[-1], limit) if by_level[-1] else []]
 
     def hopeless(self, bound: Row, trials: Trials[C]) -> str:
         """Why a candidate with this bound cannot be among the best; empty if it can."""
@@ -97,8 +99,10 @@ class Space(Generic[C]):
         """Asks for what is tried first, whatever the method."""
 
     def starts(self, trials: Trials[C], draw: np.random.Generator, count: int) -> Sequence[C]:
-        """Where descents and chains begin."""
-        return ()
+        """Where descents and chains begin: at the first candidate, where a space says nothing else."""
+        first = list(islice(self.candidates(), 1))
+        trials.ask(first)
+        return first
 
     def neighbours(self, one: C) -> Iterable[C]:
         return ()
@@ -174,11 +178,12 @@ class Trials(Generic[C]):
     def take(self, one: C, answer: Answer) -> None:
         if isinstance(answer, str):
             self.pruned[one] = answer
-            return
-        self.pruned.pop(one, None)
-        self.rows[one] = answer
-        self.best = min(self.best, self.first(answer))
-        self.advance(1)
+        else:
+            self.pruned.pop(one, None)
+            self.rows[one] = answer
+            self.best = min(self.best, self.first(answer))
+        if one in self.rows or (answer and math.isinf(self.space.tries)):  # where tries are few, these are counted
+            self.advance(1)
 
     def ranked(self) -> list[tuple[C, Row]]:
         """Candidates and their rows, the best first."""
@@ -205,6 +210,7 @@ def search_space(space: Space[C], asked: SearchRequest) -> Found:
     method = asked.one_of(*space.methods)
     with space.working(asked), asked.progress(space.noun, int(min(space.size, space.tries))) as advance:
         trials = Trials(space, method, advance)
+        advance(sum(space.left_out.values()))
         space.begin(trials)
         space.methods[method](trials, np.random.default_rng(asked.seed))
         return space.found(trials)
