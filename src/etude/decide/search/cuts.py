@@ -6,7 +6,7 @@ layer; what passes it travels over both of its links. Once all layers are done n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import comb
@@ -67,34 +67,27 @@ class Chain:
 
     def score(self, cut: Cut, rates: Sequence[int]) -> CutScore:
         """Score if the links kept these rates."""
-        parts = []
-        energy = 0.0
+        return self._walked(cut, 0, lambda link, size, now: self.links[link].constant_ns(size, rates[link]))
+
+    def walk(self, cut: Cut, start_ns: int) -> CutScore:
+        """Score of an inference that begins at this time, with the rates of the links while messages are sent."""
+        return self._walked(cut, start_ns, lambda link, size, now: self.links[link].arrival_ns(size, now) - now)
+
+    def _walked(self, cut: Cut, start_ns: int, message_ns: Callable[[int, int, int], int]) -> CutScore:
+        """`message_ns`: time of a message over a link, of its size, sent now."""
+        now, energy, longest = start_ns, 0.0, 0
         for d, (a, b) in enumerate(self.stages(cut)):
-            if d:
-                hop = self.hop_ns(d - 1, a, rates[d - 1])
-                energy += self.talking_w[d - 1] * hop / 1e9
-                parts.append(hop)
-            parts.append(int(self.ends_ns[d, b] - self.ends_ns[d, a]))
+            hop = message_ns(d - 1, int(self.message_bytes[a]), now) if d and a < len(self.layers) else 0
+            stage = int(self.ends_ns[d, b] - self.ends_ns[d, a])
+            energy += self.talking_w[d - 1] * hop / 1e9 if d else 0.0
             energy += float(self.ends_j[d, b] - self.ends_j[d, a])
-        return CutScore(sum(parts), energy + self.idle_w * sum(parts) / 1e9, max(parts))
+            longest, now = max(longest, hop, stage), now + hop + stage
+        return CutScore(now - start_ns, energy + self.idle_w * (now - start_ns) / 1e9, longest)
 
     def hop_ns(self, link: int, layer: int, rate: int) -> int:
         """Time of a message before this layer; 0 if all layers are done."""
         done = layer == len(self.layers)
         return 0 if done else self.links[link].constant_ns(int(self.message_bytes[layer]), rate)
-
-    def walk(self, cut: Cut, start_ns: int) -> CutScore:
-        """Score of an inference that begins at this time, with the rates of the links while messages are sent."""
-        now, energy, longest = start_ns, 0.0, 0
-        for d, (a, b) in enumerate(self.stages(cut)):
-            if d and a < len(self.layers):
-                then = self.links[d - 1].arrival_ns(int(self.message_bytes[a]), now)
-                energy += self.talking_w[d - 1] * (then - now) / 1e9
-                longest, now = max(longest, then - now), then
-            took = int(self.ends_ns[d, b] - self.ends_ns[d, a])
-            energy += float(self.ends_j[d, b] - self.ends_j[d, a])
-            longest, now = max(longest, took), now + took
-        return CutScore(now - start_ns, energy + self.idle_w * (now - start_ns) / 1e9, longest)
 
     def fitting(self) -> int:
         """Number of cuts that fit in the memories of all devices."""

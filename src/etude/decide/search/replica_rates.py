@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from math import ceil, inf
 from typing import Any, Final
 
@@ -115,21 +116,11 @@ def offers_of(
     from etude.decide.study import evaluate
     from etude.decide.study.space import Space
 
-    seconds, part = given.keys.get("seconds", 20), given.keys.get("part", 0.99)
-    if not isinstance(seconds, (int, float)) or not 0 < seconds < inf or not isinstance(part, (int, float)):
-        raise UsageError("`seconds` and `part` are numbers", where=given.where, hint="seconds: 20, part: 0.99")
-    if not 0 < part <= 1:
-        raise UsageError(f"`part` is {part}", where=given.where, hint="a fraction: part: 0.99")
-    plans = strategies_of(given)
-    rows = [
-        {"model": m, "kind": k, "plan": p}
-        for m in range(len(models))
-        for k in range(len(kinds))
-        for p in range(len(plans))
-    ]
+    plans, seconds, part = strategies_of(given), given.number("seconds", 20), given.number("part", 0.99, 1.0)
+    every = product(range(len(models)), range(len(kinds)), range(len(plans)))
+    rows = [dict(zip(("model", "kind", "plan"), at, strict=True)) for at in every]
     told = {"models": list(models.values()), "kinds": list(kinds), "plans": plans, "seconds": seconds, "part": part}
-    found = evaluate(Space(rows=rows), rate_at, shared={**told, "seed": asked.seed}, workers=asked.workers,
-                     ray=asked.ray, out=asked.out, progress=asked.progress).to_pylist()  # fmt: skip
+    found = evaluate(Space(rows=rows), rate_at, shared={**told, "seed": asked.seed}, **asked.carrying()).to_pylist()
     names, offers, pruned = list(models), [], dict.fromkeys((MEMORY, PLAN, SLO), 0)
     for row in found:
         if row["error"]:
@@ -144,19 +135,11 @@ def offers_of(
 
 
 def rate_at(
-    model: int,
-    kind: int,
-    plan: int,
-    *,
-    models: Sequence[WantedModel],
-    kinds: Sequence[DeviceOffer],
-    plans: Sequence[Strategy],
-    seconds: float,
-    part: float,
-    seed: int,
-) -> dict[str, Any]:
+    model: int, kind: int, plan: int, *, models: Sequence[WantedModel], kinds: Sequence[DeviceOffer],
+    plans: Sequence[Strategy], **how: Any,
+) -> dict[str, Any]:  # fmt: skip
     """The rate of one model on one kind by one plan, in requests per second, or why there is none."""
-    return kept_rate(models[model], kinds[kind], plans[plan], seconds, part, seed)
+    return kept_rate(models[model], kinds[kind], plans[plan], **how)
 
 
 _RATES: dict[str, dict[str, Any]] = {}

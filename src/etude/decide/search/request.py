@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -63,6 +64,13 @@ class SpaceFile:
         """A word under a key, of those that are known."""
         return known_word(key, self.keys.get(key, usual), known, self.where)
 
+    def number(self, key: str, usual: float, most: float = inf, hint: str = "") -> float:
+        """A positive number."""
+        found = self.keys.get(key, usual)
+        if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 < found <= most:
+            raise UsageError(f"`{key}` is {found}", where=self.where, hint=hint or f"{key}: {usual:g}")
+        return float(found)
+
     def count(self, key: str, usual: int = 0, least: int = 0) -> int:
         found = self.keys.get(key, usual)
         if not isinstance(found, int) or isinstance(found, bool) or found < least:
@@ -103,6 +111,10 @@ class SearchRequest:
         """Refuses to search again in a space that does not change with time."""
         if self.again_s:
             raise UsageError(f"{what} do not change with time", where="--again", hint="leave out --again")
+
+    def carrying(self) -> dict[str, Any]:
+        """How points of a study are carried out."""
+        return {name: getattr(self, name) for name in ("workers", "ray", "out", "progress")}
 
     @property
     def alone(self) -> bool:

@@ -88,8 +88,7 @@ class StudySpace(AxesSpace):
         """A row for each point, or why it has none: `when`, a point that failed, or a limit."""
         at = [self._at(one) for one in some]
         run = [one for one in at if self._allowed(one)]
-        how = {name: getattr(self.asked, name) for name in ("workers", "ray", "out", "progress")}
-        table = self.evaluate(Points(rows=run), how).to_pylist() if run else []
+        table = self.evaluate(Points(rows=run), self.asked.carrying()).to_pylist() if run else []
         answers = iter(map(self.limits.answer, table))
         return [next(answers) if self._allowed(one) else self.rest for one in at]
 

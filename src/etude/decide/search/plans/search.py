@@ -110,20 +110,18 @@ class PlanSearch(AxesSpace):
 
     def look(self, by_level: Sequence[Sequence[Point]], limit: float) -> list[list[Answer]]:
         alone, looks, closer, last = by_level
-        # Simulations take longest: they are the first to be sent.
-        found = self.ask(
-            WantedFigures(SCORE, last), WantedFigures(CLOSER, closer), WantedFigures(LOOK, looks, ONCE),
+        wanted = (
             WantedFigures(ALONE, alone, self.once),
-        )[::-1]  # fmt: skip
-        # Nothing is known about a changed plan that is invalid, and its memory is not that of the plan.
-        bounds = [
-            [self._bound(one, {**answer, REFUSED: ""}, None) for one, answer in zip(some, answers, strict=True)]
-            for some, answers in zip((alone, looks), found, strict=False)
-        ]
-        bounds.append(
-            [self._bound(one, answer, answer.get("bytes")) for one, answer in zip(closer, found[2], strict=True)]
+            WantedFigures(LOOK, looks, ONCE),
+            WantedFigures(CLOSER, closer),
+            WantedFigures(SCORE, last),
         )
-        return [*bounds, [self._row(one, answer) for one, answer in zip(last, found[3], strict=True)]]
+        readers = self._changed_bound, self._changed_bound, self._bound, self._row
+        found = self.ask(*wanted[::-1])[::-1]  # simulations take longest: they are the first to be sent
+        return [
+            [read(one, answer) for one, answer in zip(some, answers, strict=True)]
+            for read, some, answers in zip(readers, by_level, found, strict=True)
+        ]
 
     def _why_not(self, one: Point, answer: Mapping[str, Any]) -> str:
         if answer.get(REFUSED):
@@ -132,14 +130,20 @@ class PlanSearch(AxesSpace):
         limit = self.space.memory_limit(self.plans[one].system)
         return TOO_LARGE if limit and answer.get("bytes", 0) > limit else ""
 
-    def _bound(self, one: Point, answer: Mapping[str, Any], memory: int | None) -> Answer:
+    def _changed_bound(self, one: Point, answer: Mapping[str, Any]) -> Answer:
+        """Nothing is known about a changed plan that is invalid, and its memory is not that of the plan."""
+        return self._why_not(one, {**answer, REFUSED: ""}) or self._at_best(one, answer.get("ns", 0.0), None)
+
+    def _bound(self, one: Point, answer: Mapping[str, Any]) -> Answer:
+        return self._why_not(one, answer) or self._at_best(one, answer["ns"], answer["bytes"])
+
+    def _at_best(self, one: Point, least_ns: float, memory: int | None) -> Row:
         """The best possible scores."""
         plan, system = self.plans[one].plan, self.plans[one].system
         key = system, plan.gpus, plan.batch, plan.micro_batch if "mfu" in self.space.scores else 0
         if key not in self.at_best:
             self.at_best[key] = at_best(self.space, plan, system)
-        found = self.at_best[key].row(float(answer.get("ns", 0.0)), memory)
-        return self._why_not(one, answer) or found
+        return self.at_best[key].row(float(least_ns), memory)
 
     def _row(self, one: Point, answer: Mapping[str, Any]) -> Answer:
         if answer.get(REFUSED):

@@ -159,9 +159,7 @@ def undominated(offers: Sequence[Offer]) -> list[Offer]:
 
 
 def _hours(given: SpaceFile, models: Mapping[str, WantedModel], kinds: Sequence[DeviceOffer]) -> dict[int, Hour]:
-    score, budget = given.one_of("score", SCORES, "cost"), given.keys.get("budget", inf)
-    if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not budget > 0:
-        raise UsageError(f"`budget` is {budget}", where=given.where, hint="dollars per hour: budget: 100")
+    score, budget = given.one_of("score", SCORES, "cost"), given.number("budget", inf, hint="dollars per hour: 100")
     if "budget" in given.keys and score == "cost":
         raise UsageError("`budget` applies only to the score goodput", where=given.where)
     asks: dict[int, dict[str, float]] = {}
@@ -182,7 +180,7 @@ def _hours(given: SpaceFile, models: Mapping[str, WantedModel], kinds: Sequence[
             models=tuple(models), demand=tuple(asks[hour].get(name, 0.0) for name in models),
             weight=tuple(one.weight for one in models.values()), prices={one.kind: one.price for one in kinds},
             available={one.kind: _supplied(one, supply, hour) for one in kinds}, goodput=score == "goodput",
-            budget=float(budget),
+            budget=budget,
         )
         for hour in sorted(asks)
     }  # fmt: skip

@@ -47,10 +47,8 @@ class RegionSpace(Space[float]):
 
     def __init__(self, given: SpaceFile, method: str) -> None:
         given.only("regions", "classes", "ways", "carbon", "budget", "score", "hours", "network_kwh_per_gb")
-        score, hours = given.one_of("score", SCORES, "cost"), given.keys.get("hours", 24)
-        if isinstance(hours, bool) or not isinstance(hours, (int, float)) or not 0 < hours < inf:
-            raise UsageError(f"`hours` is {hours}", where=given.where, hint="hours: 24")
-        self.where, self.method, self.score, self.hours = given.where, method, score, float(hours)
+        score = given.one_of("score", SCORES, "cost")
+        self.where, self.method, self.score, self.hours = given.where, method, score, given.number("hours", 24.0)
         self.places, self.listed = read_places(given), _budgets(given)
         self.methods, self.size = dict.fromkeys(METHODS, every), len(self.listed)
         self.column = f"{UNIT[score]}_per_h"

@@ -84,8 +84,8 @@ class PatternSpace(Space[tuple[str, str]]):
     def rows(self, some: Sequence[tuple[str, str]], limit: float) -> list[Answer]:
         points = Points(rows=[{"pattern": pattern, "models": models} for pattern, models in some])
         shared = {"flows": self.flows, "priced": self.models, "run": self.run, "seed": self.asked.seed}
-        how = {name: getattr(self.asked, name) for name in ("workers", "ray", "out", "progress")}
-        return [self.limits.answer(row) for row in evaluate(points, scored, shared=shared, **how).to_pylist()]
+        table = evaluate(points, scored, shared=shared, **self.asked.carrying())
+        return [self.limits.answer(row) for row in table.to_pylist()]
 
     def found(self, trials: Trials[tuple[str, str]]) -> Found:
         if not trials.rows:
