@@ -10,7 +10,7 @@ import pytest
 
 from etude.decide.search.axes import AxesSpace, Point, neighbours
 from etude.decide.search.request import SearchRequest
-from etude.decide.search.solver import Answer, search_space
+from etude.decide.search.solver import ALL, Answer, Space, search_space
 from etude.surface.cli import main
 
 AXES = [[1, 2, 4], [1, 2, 4, 8], ["a", "b"]]
@@ -59,6 +59,47 @@ def test_a_slope_is_gone_down():
 
     for method in ("greedy", "anneal"):
         assert search_space(Worths(slope), SearchRequest(method=method)).best["at"] == (1, 3, 0)
+
+
+class Bounded(Space[int]):
+    """Worths with two bounds, each closer; some candidates turn out to be infeasible at a closer look."""
+
+    methods, levels = ALL, 2
+
+    def __init__(self, seed: int, *sizes: int) -> None:
+        draw = np.random.default_rng(seed)
+        self.listed, self.size, self.scores = range(40), 40, {"worth": 1}
+        self.worth = draw.integers(10, 60, 40).tolist()
+        low = [int(w * part) for w, part in zip(self.worth, draw.random(40), strict=True)]
+        self.bounds = [low, [int(draw.integers(b, w + 1)) for b, w in zip(low, self.worth, strict=True)]]
+        self.infeasible = set(draw.choice(40, 5, replace=False).tolist())
+        self.round_size, self.look_size = sizes
+        self.asked: list[int] = []
+
+    def look(self, by_level: Sequence[Sequence[int]], limit: float) -> list[list[Answer]]:
+        first, second, last = by_level
+        self.asked += last
+        assert len(last) <= self.round_size and len(second) <= self.look_size
+        bounds: list[list[Answer]] = [[{"worth": self.bounds[0][i]} for i in first]]
+        bounds.append(["infeasible" if i in self.infeasible else {"worth": self.bounds[1][i]} for i in second])
+        return [*bounds, [{"worth": self.worth[i], "number": i} for i in last]]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_bounds_leave_out_what_cannot_be_better(seed: int):
+    for sizes in ((1, 1), (3, 7), (100, 100)):
+        space = Bounded(seed, *sizes)
+        found = search_space(space, SearchRequest())
+        feasible = {i: w for i, w in enumerate(space.worth) if i not in space.infeasible}
+        best = min(feasible.values())
+        assert found.best["worth"] == best
+        assert found.tried + sum(found.pruned.values()) == found.space == 40
+        assert len(space.asked) == len(set(space.asked)) == found.tried
+        assert set(found.pruned) <= {"infeasible", space.beaten}
+        left = set(feasible) - set(space.asked)
+        assert all(space.bounds[1][i] >= best for i in left)
+        if sizes == (1, 1):  # one after another, the least bound first: none is tried that the best rules out
+            assert all(space.bounds[1][i] <= best for i in space.asked)
 
 
 @pytest.mark.parametrize("method", ["greedy", "anneal"])

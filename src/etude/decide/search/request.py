@@ -49,7 +49,7 @@ class SpaceFile:
             raise UsageError(f"file `{name}` does not exist", where=self.where)
         return found
 
-    def named(self, name: str) -> str:
+    def file_or_name(self, name: str) -> str:
         """A file in the folder of the space, or a name of the catalogue."""
         return str(self.folder / name) if (self.folder / name).is_file() else name
 
@@ -58,7 +58,7 @@ class SpaceFile:
         name = self.keys.get(key)
         if not isinstance(name, str) or not name:
             raise UsageError(f"`{key}` is needed", where=self.where, hint=hint)
-        return self.named(name)
+        return self.file_or_name(name)
 
     def one_of(self, key: str, known: Iterable[str], usual: str) -> str:
         """A word under a key, of those that are known."""

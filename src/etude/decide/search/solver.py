@@ -107,7 +107,7 @@ class Space(Generic[C]):
     def neighbours(self, one: C) -> Iterable[C]:
         return ()
 
-    def drawn(self, one: C, draw: np.random.Generator) -> C | None:
+    def random_neighbour(self, one: C, draw: np.random.Generator) -> C | None:
         """A neighbour at random."""
         some = list(self.neighbours(one))
         return some[int(draw.integers(len(some)))] if some else one
@@ -284,7 +284,7 @@ def anneal(trials: Trials[C], draw: np.random.Generator) -> None:
     for step in range(space.steps):
         if trials.full:
             return
-        chosen = [space.drawn(one, draw) for one in at]
+        chosen = [space.random_neighbour(one, draw) for one in at]
         chances = draw.random(len(at))
         done = step / max(space.steps - 1, 1)
         limits = []

@@ -61,13 +61,13 @@ class StudySpace(AxesSpace):
         self.given, self.asked = given, asked
         self.metrics = {str(name): str(text) for name, text in score.items()}
         self.scores = _signs(score, given.keys.get("better", {}), given.where)
-        self.points = Points(axes=self.named(axes), when=str(given.keys.get("when", "")))
+        self.points = Points(axes=self.axis_names(axes), when=str(given.keys.get("when", "")))
         self.axes = [list(values) for values in axes.values()]
         self.size = math.prod(map(len, self.axes))
         self.rest = "when" if asked.method in ("", "all") else "not tried, or `when`"
         self.limits = LimitsOfRows(given)
 
-    def named(self, axes: Mapping[str, Any]) -> Mapping[str, Any]:
+    def axis_names(self, axes: Mapping[str, Any]) -> Mapping[str, Any]:
         """Axes by the names that expressions have for them."""
         return axes
 

@@ -167,7 +167,7 @@ class PlacementSpace(Space[Placement]):
             found[rank] = sorted(set(range(self.devices)) - set(one))[other - len(found)]
         return tuple(found)
 
-    def drawn(self, one: Placement, draw: np.random.Generator) -> Placement | None:
+    def random_neighbour(self, one: Placement, draw: np.random.Generator) -> Placement | None:
         if self.devices == 1:
             return None
         rank, other = sorted(int(x) for x in draw.choice(self.devices, 2, replace=False))

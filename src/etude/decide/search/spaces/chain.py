@@ -156,7 +156,7 @@ def _layers(given: SpaceFile, space: ChainSpace) -> Layers:
     if bool(space.model) == (space.layers is not None):
         raise UsageError("either `model` or `layers` is needed", where=given.where, hint="model: vgg16")
     if space.model:
-        return model_layers(given.named(space.model), space.dtype, batch=space.batch, seq=space.seq)
+        return model_layers(given.file_or_name(space.model), space.dtype, batch=space.batch, seq=space.seq)
     return given_layers(space.layers, space.input_bytes, space.dtype, f"{given.where}: layers")
 
 
@@ -164,4 +164,4 @@ def device_of(given: SpaceFile, one: Any, where: str) -> Device:
     """A device of the catalogue, of one of its systems, of a file, or given by its own keys."""
     if isinstance(one, Mapping):
         return Device.from_dict(one, where)
-    return open_system(given.named(str(one))).device
+    return open_system(given.file_or_name(str(one))).device

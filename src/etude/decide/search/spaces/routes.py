@@ -194,7 +194,7 @@ def _service_ns(given: SpaceFile, served: ServedModel, key: str) -> int:
         raise UsageError("either a `model` on a `device`, or a `time`", where=where, hint="{time: 20ms}")
     if served.time_ns:
         return served.time_ns
-    layers = model_layers(given.named(served.model), served.dtype)
+    layers = model_layers(given.file_or_name(served.model), served.dtype)
     return int(layers.time_ns(device_of(given, served.device, where)).sum())
 
 

@@ -69,7 +69,7 @@ class OwnerSpace(Space[Way]):
     methods, rest = ALL, "too large for the RAM"
 
     def __init__(self, given: SpaceFile, split: SplitSpace) -> None:
-        self.layers = kernel_layers(given.named(split.model), split.dtype)
+        self.layers = kernel_layers(given.file_or_name(split.model), split.dtype)
         self.devices, counts = _devices(given, split)
         splits = _words(split.split, SPLITS, f"{given.where}: split")
         shares = _words(split.shares, SHARES, f"{given.where}: shares")

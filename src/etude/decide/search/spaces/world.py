@@ -29,7 +29,7 @@ class WorldSpace(StudySpace):
     what = "scenario"
     hint = "scenario: monday.yaml; axes: {machine.nodes: [2, 4]}; score: {cost: account.cost.total}"
 
-    def named(self, axes: Mapping[str, Any]) -> Mapping[str, Any]:
+    def axis_names(self, axes: Mapping[str, Any]) -> Mapping[str, Any]:
         self.ways = {str(way).rpartition(".")[2]: str(way) for way in axes}
         if len(self.ways) < len(axes):
             raise UsageError("two axes have the same last word", where=f"{self.given.where}: axes")
