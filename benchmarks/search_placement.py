@@ -18,7 +18,7 @@ from itertools import permutations
 
 import numpy as np
 
-from etude.decide.search.placement import best_placement
+from etude.decide.search.placements.best import best_placement
 from etude.decide.search.short_models import shortened
 from etude.machine.open import open_device
 from etude.machine.system import CollectiveSettings, Level, LevelKind, Protocol, System

@@ -17,11 +17,10 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 from etude.decide.search.crew import crew
-from etude.decide.search.given import SearchRequest
-from etude.decide.search.plans import solved, space_of
+from etude.decide.search.plans import search_plans, space_of
 from etude.decide.search.plans.candidates import candidates
-from etude.decide.search.plans.solve import shared_of
-from etude.decide.search.plans.tasks import REFUSED, task
+from etude.decide.search.plans.tasks import REFUSED, shared_of, task
+from etude.decide.search.request import SearchRequest
 
 CASES: dict[str, tuple[int, dict[str, list[Any]]]] = {
     "llama3-8b": (16, {
@@ -44,13 +43,13 @@ def brute_force(model: str, gpus: int, axes: dict[str, list[Any]], workers: int)
     """(ns of the best, plans simulated, combinations)."""
     space = space_of(model=model, system="dgx-h100", fixed={"gpus": gpus}, over=axes)
     every = candidates(space.opened, space.axes, space.fixed, space.system)
-    limit = space.memory_limit(space.system)
+    plans, limit = list(every.found.values()), space.memory_limit(space.system)
     with crew(task, shared_of(space), SearchRequest(workers=workers)) as workers_of:
 
         def points(what: str, some: list[Any]) -> list[dict[str, Any]]:
             return workers_of.ask([{"what": what, "system": c.system, "plan": c.text()} for c in some])
 
-        memory = zip(every.found, points("memory", every.found), strict=True)
+        memory = zip(plans, points("memory", plans), strict=True)
         fitting = [c for c, found in memory if REFUSED not in found and found["bytes"] <= limit]
         steps = [row["step_time_ns"] for row in points("score", fitting) if REFUSED not in row]
     return min(steps), len(steps), every.space
@@ -65,7 +64,7 @@ def searched(model: str, gpus: int, workers: int) -> tuple[Any, float, float]:
     """(what was found, CPU s, wall s)."""
     before, begin = cpu_s(), time.perf_counter()
     space = space_of(model=model, system="dgx-h100", fixed={"gpus": gpus}, over={})
-    found = solved(space, SearchRequest(workers=workers))
+    found = search_plans(space, SearchRequest(workers=workers))
     return found, cpu_s() - before, time.perf_counter() - begin
 
 

@@ -20,7 +20,7 @@ from statistics import median
 
 from etude.cost.tiers.placing import StoredPart
 from etude.decide.search import SearchRequest, solve
-from etude.decide.search.given import Given
+from etude.decide.search.request import SpaceFile
 from etude.machine import open_device
 from etude.make.generate.model import open_model
 from etude.steps.placing import parts_of, tokens_by_room
@@ -60,7 +60,7 @@ def searched(model: str, context: int, rows: list[dict[str, str]]) -> list[dict[
         "score": "tokens",
         "vram": [f"{r['VramMB']}MiB" for r in rows],
     }
-    return solve(Given(kind="memory", keys=keys, where=model), SearchRequest()).rows
+    return solve(SpaceFile(kind="memory", keys=keys, where=model), SearchRequest()).rows
 
 
 def ranks(values: list[float]) -> list[float]:

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition("## Walk-throughs")[2].partition("\n## ")[0]
 WANTED = [
     "A command", "A parameter of serve", "An edit", "A collective algorithm", "A network", "A reader", "An analysis",
-    "A pipeline schedule", "A system", "A policy", "A workload", "A study",
+    "A pipeline schedule", "A system", "A policy", "A workload", "A kind of search", "A study",
 ]  # fmt: skip
 
 RUN = """
@@ -127,6 +127,13 @@ def test_all_of_them_work(followed: tuple[Path, str]):
     assert json.loads(said(followed, "lanes job --json"))[0]["lanes"] >= 1
     times = [row["time_ns"] for row in json.loads(said(followed, "longest"))]
     assert times == sorted(times, reverse=True) and times[0] > 0
+
+
+def test_a_kind_of_search_is_solved(followed: tuple[Path, str]):
+    found = json.loads(said(followed, "search checkpoints.yaml --method greedy --json"))
+    lost = {ns: 10e9 / ns + ns / 2 / 18_000e9 for ns in (int(m * 60e9) for m in (1, 2, 5, 10, 20, 60))}
+    assert found["best"]["every_ns"] == min(lost, key=lost.__getitem__) == 600e9
+    assert found["tried"] + found["pruned"] == found["space"] == 6
 
 
 def test_what_was_added_takes_part(followed: tuple[Path, str]):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from etude.cost.collectives import p2p_time_ns as p2p_time_ns
     from etude.cost.collectives import schedule as collective_schedule
     from etude.decide.search.found import Found as Found
-    from etude.decide.search.placement_best import best_placement as best_placement
+    from etude.decide.search.placements.best import best_placement as best_placement
     from etude.decide.study import Study as Study
     from etude.decide.study.run import Outcome as Outcome
     from etude.decide.study.run import evaluate as evaluate

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from etude.decide.search import search
-from etude.decide.search.memory import PHASES, Problem, pass_ms, placed_by
 from etude.decide.search.pieces import Client, PieceWork, TensorPiece, client_of
+from etude.decide.search.spaces.memory import PHASES, Problem, pass_ms, placed_by
 from etude.machine import open_device
 from etude.surface.cli import main
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from etude.decide.search import search
-from etude.decide.search.kinds import DeviceOffer, Offer, Strategy, WantedModel, highest, kept_rate
-from etude.decide.search.mix import Hour, choose, undominated
+from etude.decide.search.replica_rates import DeviceOffer, Offer, Strategy, WantedModel, highest, kept_rate
+from etude.decide.search.spaces.mix import Hour, choose, undominated
 from etude.surface.cli import main
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "search" / "mix.yaml"
@@ -188,7 +188,7 @@ def test_rates_are_served_once_and_kept(tmp_path: Path, monkeypatch: pytest.Monk
     assert [(o["plan"], o["rate"]) for o in found.more["offers"]] == [("tp1", rate)]
     assert dict(found.pruned) == {"plan": 1} and found.space == 2
     assert found.best["devices"] == ceil(900 / rate)
-    monkeypatch.setattr("etude.decide.search.kinds.kept_rate", None)
+    monkeypatch.setattr("etude.decide.search.replica_rates.kept_rate", None)
     assert search(path, out=tmp_path / "rates").record() == found.record()
 
 

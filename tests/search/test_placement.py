@@ -2,20 +2,27 @@
 
 import json
 import math
+from collections.abc import Sequence
 from itertools import permutations
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from etude.decide.search.placement import best_placement
-from etude.decide.search.placement_best import BOUND, LEFT, SAME
-from etude.decide.search.placement_bound import TimeBound
-from etude.decide.search.placement_methods import Tried, anneal, classes_of, greedy
-from etude.decide.search.placement_orders import device_orders
-from etude.decide.search.placement_symmetry import Symmetry
+from etude.decide.search.placements.best import (
+    BOUND,
+    LEFT,
+    SAME,
+    PlacementSpace,
+    Simulation,
+    best_placement,
+    classes_of,
+)
+from etude.decide.search.placements.bound import TimeBound
+from etude.decide.search.placements.orders import device_orders
+from etude.decide.search.placements.symmetry import Placement, Symmetry
+from etude.decide.search.request import SearchRequest
+from etude.decide.search.solver import Answer, Trials, search_space
 from etude.machine.system import System
 from etude.make.generate import Generated, Plan, generate
 from etude.make.generate.model import open_model
@@ -232,12 +239,20 @@ def test_too_many_for_all_and_unknown_methods(tmp_path: Path, capsys: pytest.Cap
 def test_annealing_takes_worse_placements_and_greed_does_not() -> None:
     """Every swap of the first placement is worse by 1%, and what two swaps reach is half as long."""
     first, goal = (0, 1, 2, 3), (1, 0, 3, 2)
-    itself: Any = SimpleNamespace(same=tuple)
+
+    class Pit(PlacementSpace):
+        def rows(self, some: Sequence[Placement], limit: float) -> list[Answer]:
+            return [{"time_ns": {first: 100, goal: 50}.get(one, 101), "gain": 1.0} for one in some]
+
+        def same(self, one: Placement) -> Placement:
+            return one
+
+        def starts(self, trials: Trials[Placement], draw: np.random.Generator, count: int) -> list[Placement]:
+            self.warm, self.simulated = 2.0, 1
+            return [first]
 
     def best(method: str) -> int:
-        tried = Tried(lambda some: [{first: 100, goal: 50}.get(one, 101) for one in some], lambda one: 0, itself, 24,
-                      lambda count: None, {first: 100})  # fmt: skip
-        greedy(tried, 4, 4) if method == "greedy" else anneal(tried, 4, 4, 0)
-        return tried.best[0]
+        space = Pit(CHAIN.job, grid("ring", 4), {}, Simulation(tries=24, bound=False))
+        return int(search_space(space, SearchRequest(method=method)).best["time_ns"])
 
     assert (best("greedy"), best("anneal")) == (100, 50)

@@ -11,12 +11,12 @@ import pytest
 from etude.base.errors import EtudeError
 from etude.cost.stacks import open_stack
 from etude.decide.search.found import Found, frontier
-from etude.decide.search.given import SearchRequest
 from etude.decide.search.page import best_name
-from etude.decide.search.plans import parse_over, solved, space_of
+from etude.decide.search.plans import parse_over, search_plans, space_of
 from etude.decide.search.plans.axes import layers_of_stages
 from etude.decide.search.plans.candidates import _fills
 from etude.decide.search.plans.tasks import task
+from etude.decide.search.request import SearchRequest
 from etude.machine import open_system
 from etude.make.generate import Plan
 from etude.make.generate.model import open_model
@@ -51,7 +51,7 @@ def every() -> list[dict[str, Any]]:
 
 def searched(axes: Any = AXES, **more: Any) -> Any:
     asked = SearchRequest(**{k: more.pop(k) for k in ("workers", "out", "method", "seed") if k in more})
-    return solved(space_of(model="gpt2", system="dgx-h100", fixed=FIXED, over=axes, **more), asked)
+    return search_plans(space_of(model="gpt2", system="dgx-h100", fixed=FIXED, over=axes, **more), asked)
 
 
 def test_the_best_is_that_of_brute_force(every: list[dict[str, Any]]):
@@ -207,8 +207,7 @@ def test_the_same_answer_with_any_number_of_workers_and_from_where_it_was_cut_of
 
 def test_what_was_answered_is_not_asked_again(tmp_path: Path):
     from etude.decide.search.crew import crew
-    from etude.decide.search.plans.solve import shared_of
-    from etude.decide.search.plans.tasks import task
+    from etude.decide.search.plans.tasks import shared_of, task
 
     space = space_of(model="gpt2", system="dgx-h100", fixed=FIXED, over={"tp": [1]})
     point = {"what": "bound", "system": "dgx-h100", "plan": json.dumps(FIXED)}

@@ -11,7 +11,7 @@ import pytest
 from etude.decide.search import search
 from etude.decide.search.constellation import Constellation, Sky, generated, positions, read_sky, sky_of
 from etude.decide.search.links import NEVER
-from etude.decide.search.routes import delays
+from etude.decide.search.spaces.routes import delays
 from etude.decide.search.travel_kernels import DELAY, HOME, LEAST, LOCAL, NEAREST, SHARE, TravelRequests, travelled
 from etude.surface.cli import main
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from etude.decide.search.given import SearchRequest
+from etude.decide.search.class_shares import Whole
+from etude.decide.search.request import SearchRequest
 from etude.decide.search.run import read_space, solve
-from etude.decide.search.shares import BOUND, LEFT, MEMORY, read_shares
-from etude.decide.search.shares_space import Whole
+from etude.decide.search.spaces.shares import BOUND, LEFT, MEMORY, read_shares
 from etude.make.generate import generate
 from etude.run.simulate import simulate
 from etude.surface.cli import main

@@ -213,3 +213,9 @@ def test_other_networks_are_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_the_example():
     found = search(Path(__file__).parent.parent.parent / "examples" / "search" / "split.yaml")
     assert found.best["feasible"]
+
+
+def test_its_page_shows_lists_of_bytes(tmp_path: Path):
+    example = Path(__file__).parents[2] / "examples/search/split.yaml"
+    assert main(["search", str(example), "--set", "count=2", "--set", "ram=10MB", "-o", str(tmp_path / "out")]) == 0
+    assert "index.html" in {path.name for path in (tmp_path / "out").iterdir()}

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from etude.decide.search import search
-from etude.decide.search.workflows import PATTERNS
+from etude.decide.search.spaces.workflows import PATTERNS
 from etude.surface.cli import main
 from etude.world.serve.workflow import open_workflow
 

@@ -14,7 +14,7 @@ from etude.steps.asked.plans import PlanInput, plan_keys
 
 if TYPE_CHECKING:
     from etude.decide.search import Found, SearchRequest
-    from etude.decide.search.given import Execute
+    from etude.decide.search.request import Execute
 
 
 FIGURES = ("dp", "step_time_ns", "tokens_per_s_per_gpu", "mfu", "memory_peak_bytes", "cost_usd", "energy_j")
@@ -181,11 +181,11 @@ def plan_inputs(asked: SearchPlans) -> SearchInputs:
 def run(given: SearchInputs, execute: "Execute | None" = None) -> "tuple[Found, SearchInputs]":
     """What was found; `execute` runs commands of a space in this process."""
     from etude.decide.search import kept, solve
-    from etude.decide.search.plans import PlanSpace, solved
+    from etude.decide.search.plans import PlanSpace, search_plans
 
     space, asked = given.space, replace(given.asked, execute=execute)
     if isinstance(space, PlanSpace):
-        found = kept(solved(space, asked), asked, f"Plans of {space.model}")
+        found = kept(search_plans(space, asked), asked, f"Plans of {space.model}")
     else:
         found = solve(space, asked)
     for line in found.told:

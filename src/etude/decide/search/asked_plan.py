@@ -55,9 +55,9 @@ def plan_inputs(asked: PlanRequest) -> PlanSpace:
 
 def run_plan(given: PlanSpace) -> list[dict[str, Any]]:
     from etude.decide.search import SearchRequest
-    from etude.decide.search.plans import solved
+    from etude.decide.search.plans import search_plans
 
-    found = solved(given, SearchRequest(progress=progress))
+    found = search_plans(given, SearchRequest(progress=progress))
     rows = [{key: row[key] for key in COLUMNS} for row in found.rows]
     say(f"{len(rows)} plans simulated, the best first; a step has {rows[0]['global_batch']:,} samples")
     return [

@@ -15,9 +15,9 @@ import numpy as np
 
 from etude.base.errors import UsageError
 from etude.base.figures import figure, read, usage_errors
-from etude.base.files import csv_rows
-from etude.base.units import parse_bandwidth, parse_time
+from etude.base.units import parse_bandwidth
 from etude.decide.search.links import NEVER
+from etude.decide.search.request import read_table
 from etude.kernels.arrays import F64, I64
 
 EARTH_KM: Final = 6371.0
@@ -50,6 +50,17 @@ class Constellation:
     rate: Any = figure("one", "bandwidth of a link in each direction; inf: no limit", "100Mb/s")
     latency_ns: int | None = figure("time", "latency of a link; unset: at the speed of light", None, zero=True)
     every_ns: int = figure("time", "time between changes of the graph; 0: no changes", 60_000_000_000, zero=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkRow:
+    """A link of a table."""
+
+    time_s: float = figure("number", "when its graph begins", zero=True)
+    source: str = figure("text", "one satellite", key="from")
+    to: str = figure("text", "the other")
+    latency_ns: int = figure("time", "latency of the link", zero=True)
+    rate: str = figure("text", "bandwidth in each direction; inf: no limit; 0: no link")
 
 
 def read_sky(given: Any, folder: Path, where: str, duration_ns: int) -> tuple[Sky, list[str]]:
@@ -143,24 +154,14 @@ def sky_of(graphs: list[tuple[int, list[Edge]]], nodes: int) -> Sky:
 
 
 def _from_table(path: Path) -> tuple[Sky, list[str]]:
-    columns, rows = csv_rows(path)
-    if columns != ["time_s", "from", "to", "latency", "rate"] or not rows:
-        raise UsageError("expected rows of time_s,from,to,latency,rate", where=str(path))
     names: dict[str, int] = {}
     graphs: dict[int, list[Edge]] = {}
-    for number, row in enumerate(rows):
-        at = f"{path}: row {number}"
-        try:
-            time = round(float(row["time_s"]) * 1e9)
-            a, b = (names.setdefault(row[key], len(names)) for key in ("from", "to"))
-            latency = parse_time(row["latency"])
-        except (ValueError, OverflowError):
-            raise UsageError(f"`{row['time_s']}` is not a time in seconds", where=at) from None
-        except UsageError as problem:
-            raise UsageError(problem.problem, where=at, hint=problem.hint) from None
-        if a == b or latency < 0:
-            raise UsageError("a link must join two satellites, with a latency of 0 or more", where=at)
-        graphs.setdefault(time, []).append((a, b, latency, rate_of(row["rate"], at)))
+    for number, row in enumerate(read_table(path, LinkRow, path.name), 2):
+        a, b = (names.setdefault(name, len(names)) for name in (row.source, row.to))
+        if a == b:
+            raise UsageError("a link must join two satellites", where=f"{path.name}: line {number}")
+        edge = a, b, row.latency_ns, rate_of(row.rate, f"{path.name}: line {number}")
+        graphs.setdefault(round(row.time_s * 1e9), []).append(edge)
     times = list(graphs)
     if times[0] != 0 or times != sorted(times):
         raise UsageError("times must start at 0 and increase", where=str(path))

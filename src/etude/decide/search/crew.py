@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from etude.base.errors import UsageError
-from etude.decide.search.given import SearchRequest
+from etude.decide.search.request import SearchRequest
 from etude.decide.study import functions
 from etude.decide.study.functions import Function, FunctionCall, RunCalls
 from etude.decide.study.results import Results, kept_in, settle

@@ -6,15 +6,14 @@ layer; what passes it travels over both of its links. Once all layers are done n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import combinations_with_replacement, pairwise
+from itertools import pairwise
 from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.base.errors import UsageError
 from etude.cost.energy import costs_of, idle_w
 from etude.decide.search.found import Row
 from etude.decide.search.layers import Layers
@@ -68,34 +67,27 @@ class Chain:
 
     def score(self, cut: Cut, rates: Sequence[int]) -> CutScore:
         """Score if the links kept these rates."""
-        parts = []
-        energy = 0.0
+        return self._walked(cut, 0, lambda link, size, now: self.links[link].constant_ns(size, rates[link]))
+
+    def walk(self, cut: Cut, start_ns: int) -> CutScore:
+        """Score of an inference that begins at this time, with the rates of the links while messages are sent."""
+        return self._walked(cut, start_ns, lambda link, size, now: self.links[link].arrival_ns(size, now) - now)
+
+    def _walked(self, cut: Cut, start_ns: int, message_ns: Callable[[int, int, int], int]) -> CutScore:
+        """`message_ns`: time of a message over a link, of its size, sent now."""
+        now, energy, longest = start_ns, 0.0, 0
         for d, (a, b) in enumerate(self.stages(cut)):
-            if d:
-                hop = self.hop_ns(d - 1, a, rates[d - 1])
-                energy += self.talking_w[d - 1] * hop / 1e9
-                parts.append(hop)
-            parts.append(int(self.ends_ns[d, b] - self.ends_ns[d, a]))
+            hop = message_ns(d - 1, int(self.message_bytes[a]), now) if d and a < len(self.layers) else 0
+            stage = int(self.ends_ns[d, b] - self.ends_ns[d, a])
+            energy += self.talking_w[d - 1] * hop / 1e9 if d else 0.0
             energy += float(self.ends_j[d, b] - self.ends_j[d, a])
-        return CutScore(sum(parts), energy + self.idle_w * sum(parts) / 1e9, max(parts))
+            longest, now = max(longest, hop, stage), now + hop + stage
+        return CutScore(now - start_ns, energy + self.idle_w * (now - start_ns) / 1e9, longest)
 
     def hop_ns(self, link: int, layer: int, rate: int) -> int:
         """Time of a message before this layer; 0 if all layers are done."""
         done = layer == len(self.layers)
         return 0 if done else self.links[link].constant_ns(int(self.message_bytes[layer]), rate)
-
-    def walk(self, cut: Cut, start_ns: int) -> CutScore:
-        """Score of an inference that begins at this time, with the rates of the links while messages are sent."""
-        now, energy, longest = start_ns, 0.0, 0
-        for d, (a, b) in enumerate(self.stages(cut)):
-            if d and a < len(self.layers):
-                then = self.links[d - 1].arrival_ns(int(self.message_bytes[a]), now)
-                energy += self.talking_w[d - 1] * (then - now) / 1e9
-                longest, now = max(longest, then - now), then
-            took = int(self.ends_ns[d, b] - self.ends_ns[d, a])
-            energy += float(self.ends_j[d, b] - self.ends_j[d, a])
-            longest, now = max(longest, took), now + took
-        return CutScore(now - start_ns, energy + self.idle_w * (now - start_ns) / 1e9, longest)
 
     def fitting(self) -> int:
         """Number of cuts that fit in the memories of all devices."""
@@ -132,13 +124,6 @@ def _needed(layers: Layers, first: int, after: int) -> int:
     part = slice(first, after)
     most = (layers.in_bytes[part] + layers.out_bytes[part]).max(initial=0)
     return int(layers.weight_bytes[part].sum() + most)
-
-
-def all_cuts(chain: Chain) -> Iterator[Cut]:
-    """Every cut that fits in the memories."""
-    for cut in combinations_with_replacement(range(len(chain.layers) + 1), len(chain.links)):
-        if all(chain.fits[d, a, b] for d, (a, b) in enumerate(chain.stages(cut))):
-            yield cut
 
 
 def best_cut(chain: Chain, rates: Sequence[int], score: str, deadline_ns: int = 0) -> Cut | None:
@@ -226,7 +211,3 @@ def row_of(chain: Chain, cut: Cut, score: CutScore) -> Row:
         key = device.name if device.name not in found else f"{device.name} ({d})"
         found[key] = "-" if a == b else names[a] if b == a + 1 else f"{names[a]} ... {names[b - 1]}"
     return found
-
-
-def no_cut(where: str) -> UsageError:
-    return UsageError("no cut is within the limits", where=where, hint="limits: {memory: false}, or a later deadline")

@@ -1,6 +1,6 @@
 """The result of a search."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +37,7 @@ class Found:
         return f"Found({best}; {self.tried:,} of {self.space:,} candidates tried)"
 
     def _repr_html_(self) -> str:
-        from etude.decide.search.shown import found_html
+        from etude.decide.search.page import found_html
 
         return found_html(self)
 
@@ -59,3 +59,9 @@ def frontier(rows: Sequence[Row], scores: Mapping[str, int]) -> list[Row]:
         if not any(all(a <= b for a, b in zip(keys[k], keys[i], strict=True)) for k in kept):
             kept.append(i)
     return [rows[i] for i in kept]
+
+
+def dominated(bound: Row, rows: Iterable[Row], scores: Mapping[str, int]) -> bool:
+    """Whether some row is at least as good as these scores in every one."""
+    mine = {name: sign * bound[name] for name, sign in scores.items()}
+    return any(all(sign * row[name] <= mine[name] for name, sign in scores.items()) for row in rows)

@@ -20,9 +20,7 @@ import numpy as np
 
 from etude.base.errors import UsageError
 from etude.base.figures import figure, read, usage_errors
-from etude.base.files import csv_rows
-from etude.base.units import parse_bandwidth
-from etude.decide.search.given import Given
+from etude.decide.search.request import SpaceFile, read_table
 
 NEVER = 1 << 62
 """A time in ns that is not reached."""
@@ -42,6 +40,14 @@ class GivenLink:
     rate_bytes_per_s: int = figure("bandwidth", "payload, one direction", 0, zero=True)
     rates: Any = figure("one", "file of time_s,rate; or {low, high, every}", None)
     latency_ns: int = figure("time", "latency of one message", 0, zero=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateChange:
+    """A row of a file of rates."""
+
+    time_s: float = figure("number", "from this time on", zero=True)
+    rate_bytes_per_s: int = figure("bandwidth", "payload, one direction", zero=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +84,16 @@ class VaryingLink:
             now_ns = self.start_ns[piece]
 
 
-def read_links(given: Given, rows: Any, count: int, duration_ns: int, seed: int) -> list[VaryingLink]:
+def read_links(given: SpaceFile, rows: Any, count: int, duration_ns: int, seed: int) -> list[VaryingLink]:
     """The links of a space, this many of them."""
     where = f"{given.where}: links"
     if not isinstance(rows, list) or len(rows) != count:
-        raise UsageError(f"expected a list of {count} links, one between neighbouring devices", where=where,
-                         hint="links: [{rate: 50Mb/s, latency: 2ms}]")  # fmt: skip
+        problem, hint = f"expected a list of {count} links, one between neighbouring devices", "links: [{rate: 50Mb/s}]"
+        raise UsageError(problem, where=where, hint=hint)
     return [_link(given, row, f"{where}[{i}]", duration_ns, (seed, i)) for i, row in enumerate(rows)]
 
 
-def _link(given: Given, row: Any, where: str, duration_ns: int, seed: tuple[int, int]) -> VaryingLink:
+def _link(given: SpaceFile, row: Any, where: str, duration_ns: int, seed: tuple[int, int]) -> VaryingLink:
     with usage_errors():
         one = read(GivenLink, row, where)
         drawn = read(RandomRates, one.rates, f"{where}: rates") if isinstance(one.rates, Mapping) else None
@@ -106,18 +112,8 @@ def _link(given: Given, row: Any, where: str, duration_ns: int, seed: tuple[int,
 
 
 def _from_file(path: Path, latency_ns: int) -> VaryingLink:
-    columns, rows = csv_rows(path)
-    if columns != ["time_s", "rate"] or not rows:
-        raise UsageError("expected rows of time_s,rate", where=str(path), hint="time_s,rate\n0,50Mb/s\n30,5Mb/s")
-    starts, rates = [], []
-    for number, row in enumerate(rows):
-        try:
-            starts.append(round(float(row["time_s"]) * 1e9))
-            rates.append(parse_bandwidth(row["rate"]))
-        except (ValueError, OverflowError):
-            raise UsageError(f"`{row['time_s']}` is not a time in seconds", where=f"{path}: row {number}") from None
-        except UsageError as problem:
-            raise UsageError(problem.problem, where=f"{path}: row {number}", hint=problem.hint) from None
+    rows = read_table(path, RateChange, path.name)
+    starts = [round(row.time_s * 1e9) for row in rows]
     if starts[0] != 0 or any(a >= b for a, b in pairwise(starts)):
         raise UsageError("times must start at 0 and increase", where=str(path))
-    return VaryingLink(tuple(starts), tuple(rates), latency_ns)
+    return VaryingLink(tuple(starts), tuple(row.rate_bytes_per_s for row in rows), latency_ns)

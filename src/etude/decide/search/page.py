@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from etude.base.files import writing
+from etude.base.notebook import card, note, records
 from etude.base.units import format_bytes, format_time
 from etude.tell.view.charts import Bar, BarPiece, Heading, bars, legend, table
+from etude.tell.view.lengths import in_notebook
 from etude.tell.view.page import Figure, Page, PageSection, render
 from etude.tell.view.plots import PlotPoint, fitted, plot
 
@@ -100,14 +102,15 @@ def _head(name: str) -> str:
 def shown_value(name: str, value: Any) -> str:
     if value is None:
         return ""
+    if isinstance(value, list | tuple):
+        more = ", ..." if len(value) > SEATS else ""
+        return ", ".join(str(one) for one in value[:SEATS]) + more
     if name.endswith("_ns"):
         return format_time(round(value))
     if name.endswith("_bytes"):
         return format_bytes(round(value))
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(str, value[:SEATS])) + (", ..." if len(value) > SEATS else "")
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
@@ -163,3 +166,17 @@ def _pruned(found: Found) -> PageSection | None:
         return None
     shown = [Bar(why, (BarPiece("idle", why, count),), f"{count:,}") for why, count in found.pruned.items()]
     return PageSection("pruned", "Left out", "Why candidates were not tried.", bars(shown, lambda v: f"{v:,.0f}"))
+
+
+def found_html(found: Found) -> str:
+    """The best, how many were tried, the frontier as a plot where there are two scores, and the best rows."""
+    scores = scores_of(found)
+    facts = [(name.replace("_", " "), shown_value(name, found.best[name])) for name in scores]
+    facts += [("candidates", f"{found.space:,}"), ("tried", f"{found.tried:,}")]
+    facts += [("pruned", f"{sum(found.pruned.values()):,}")]
+    plot = frontier_plot(found, scores)
+    picture = in_notebook(plot.body) if plot else ""
+    rows = records((found.rows or found.frontier)[:10])
+    return card(
+        "search", f"Best: {best_name(found, found.best)}", facts, picture, rows, *(note(told) for told in found.notes)
+    )

@@ -9,8 +9,9 @@ program.solve().values          # [4.]: nothing was rounded on the way
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from time import perf_counter
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64
 
 INFEASIBLE = 2
 """What `scipy.optimize.milp` says of a program without a solution."""
@@ -81,6 +83,23 @@ class IntegerProgram:
             raise UsageError(f"the program was not solved: {found.message}")
         values = np.where(self.whole, np.round(found.x), np.maximum(found.x, 0.0))
         return Solution(values, perf_counter() - began)
+
+
+def every_sum(parts: Sequence[tuple[F64, F64]], most: F64, limit: int, noun: str) -> tuple[F64, F64, NDArray[np.int32]]:
+    """Every choice of one row of each part: sums of costs, sums of loads, and the rows that were chosen. `parts`: cost
+    and loads of each row. What exceeds the `most` of a load is left out, part by part."""
+    count = math.prod(len(costs) for costs, _ in parts)
+    if count > limit:
+        raise UsageError(f"{count:,} {noun} are more than {limit:,}", hint="--method ilp")
+    totals, loads, chosen = np.zeros(1), np.zeros((1, len(most))), np.zeros((1, 0), np.int32)
+    for costs, own in parts:
+        totals = (totals[:, None] + costs).ravel()
+        loads = (loads[:, None, :] + own).reshape(-1, len(most))
+        here = np.tile(np.arange(len(costs), dtype=np.int32), len(chosen))
+        chosen = np.column_stack([np.repeat(chosen, len(costs), axis=0), here])
+        fits = (loads <= most * (1 + 1e-9)).all(axis=1)
+        totals, loads, chosen = totals[fits], loads[fits], chosen[fits]
+    return totals, loads, chosen
 
 
 @contextlib.contextmanager

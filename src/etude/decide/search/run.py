@@ -4,81 +4,54 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import fields
 from importlib import import_module
+from importlib.resources import files
+from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 from etude.base.errors import UsageError
 from etude.base.parameters import PYTHON, unknown
 from etude.base.trust import limited
 from etude.decide.search.found import Found
-from etude.decide.search.given import Given, SearchRequest
-from etude.decide.search.methods import METHODS
+from etude.decide.search.request import SearchRequest, SpaceFile
+from etude.decide.search.solver import search_space
 
-KINDS: Final[dict[str, tuple[str, str]]] = {
-    "plans": ("etude.decide.search.plans.solve", "plans of a model on a cluster: any of their axes, simulated"),
-    "commands": ("etude.decide.search.commands", "any axes of a command of Etude, scored by what it prints"),
-    "memory": ("etude.decide.search.memory", "what a small device stores and what its host, and which computes it"),
-    "mix": ("etude.decide.search.mix", "how many devices of each kind serve each model"),
-    "placement": ("etude.decide.search.placement", "the device of each rank of a job, scored by simulation on links"),
-    "shares": ("etude.decide.search.shares", "tokens and heads of context-parallel ranks, on devices of several kinds"),
-    "workflows": ("etude.decide.search.workflows", "a pattern of several models, and the model of each of its roles"),
-    "regions": ("etude.decide.search.regions", "where requests are computed, within a latency budget"),
-    "chain": ("etude.decide.search.chain", "where a chain of layers is cut over devices in order"),
-    "split": ("etude.decide.search.split", "which kernels and neurons of a network each small device computes"),
-    "routes": ("etude.decide.search.routes", "whether requests of satellites are computed there or by a large model"),
-}
-"""Kind -> (module with `solve(given, asked)`, what is chosen)."""
-
-
-PLACEMENT: Final = "placement"
-PARALLEL: Final = frozenset({"workers", "ray"})
-DRAWN_BY: Final = {"plans": METHODS, "commands": METHODS, "placement": ("anneal",)}
-"""Kind -> methods of it that draw at random."""
+SPACES: Final = "etude.decide.search.spaces"
 OPTIONS: Final = ("workers", "ray", "seed", "again")
 """What some kinds of search read and others do not."""
 
 
-def options_read(given: Given, method: str = "", said: Mapping[str, str] | None = None) -> frozenset[str]:
+def known_kinds() -> list[str]:
+    """Kinds of search: the files of `spaces`."""
+    names = sorted(path.name.removesuffix(".py") for path in files(SPACES).iterdir() if path.name.endswith(".py"))
+    return [name for name in names if not name.startswith("_")]
+
+
+def module_of(given: SpaceFile) -> ModuleType:
+    """The file of a kind."""
+    kind = given.kind
+    if not kind.isidentifier() or kind.startswith("_") or find_spec(f"{SPACES}.{kind}") is None:
+        hint = f"known: {', '.join(known_kinds())}"
+        raise UsageError(f"unknown kind `{kind}`", where=f"{given.where}: search", hint=hint)
+    return import_module(f"{SPACES}.{kind}")
+
+
+def options_read(given: SpaceFile, method: str = "", said: Mapping[str, str] | None = None) -> frozenset[str]:
     """Which of OPTIONS a search of this space by this method reads. Raises UsageError if others are `said`: name ->
     how it is spelled."""
-    read = _read(given, method)
+    kind = module_of(given)
+    read: frozenset[str] = kind.options(given.keys, method) if hasattr(kind, "options") else frozenset()
     for name, spelled in (said or {}).items():
         if name in OPTIONS and name not in read:
             raise unused(given, method, spelled)
     return read
 
 
-def _read(given: Given, method: str) -> frozenset[str]:
-    keys, kind = given.keys, given.kind
-    found = set(PARALLEL if kind in ("plans", "commands", "placement", "shares", "workflows") else ())
-    if kind == "mix" and "throughput" not in keys:
-        found |= {*PARALLEL, "seed"}
-    links = keys.get("links")
-    is_drawn = {
-        "chain": isinstance(links, list) and any(isinstance(_of(link, "rates"), Mapping) for link in links),
-        "routes": isinstance(keys.get("requests"), Mapping),
-        "workflows": True,
-        "plans": PLACEMENT in over_names(keys.get("over")),
-    }
-    if method in DRAWN_BY.get(kind, ()) or is_drawn.get(kind):
-        found.add("seed")
-    return frozenset(found | ({"again"} if kind == "chain" else set()))
-
-
-def _of(value: Any, key: str) -> Any:
-    return value.get(key) if isinstance(value, Mapping) else None
-
-
-def over_names(given: Any) -> list[str]:
-    """Names of axes, as a file has them."""
-    names = given.split(",") if isinstance(given, str) else given if isinstance(given, (list, Mapping)) else ()
-    return [str(name).partition("=")[0].strip() for name in names]
-
-
-def unused(given: Given, method: str, said: str) -> UsageError:
+def unused(given: SpaceFile, method: str, said: str) -> UsageError:
     """The error for an option that a search of this space does not read."""
-    by = f" by method `{method}`" if method in DRAWN_BY.get(given.kind, ()) or method == "all" else ""
+    by = f" by method `{method}`" if method else ""
     return UsageError(f"{said} is not read by a search over {given.kind}{by}", where=given.where, hint="leave it out")
 
 
@@ -96,7 +69,7 @@ def is_space(path: str | PathLike[str]) -> bool:
     return isinstance(given, Mapping) and "search" in given
 
 
-def read_space(path: str | PathLike[str], changed: Mapping[str, Any] | None = None) -> Given:
+def read_space(path: str | PathLike[str], changed: Mapping[str, Any] | None = None) -> SpaceFile:
     """The space in a file; `changed` replaces keys of it."""
     import yaml
 
@@ -108,20 +81,16 @@ def read_space(path: str | PathLike[str], changed: Mapping[str, Any] | None = No
     except (yaml.YAMLError, UnicodeDecodeError) as problem:
         raise UsageError(f"not YAML: {' '.join(str(problem).split())}", where=str(file)) from None
     if not isinstance(found, Mapping) or "search" not in found:
-        raise UsageError("no key `search`", where=str(file), hint=f"search: {'|'.join(KINDS)}")
+        raise UsageError("no key `search`", where=str(file), hint=f"search: {'|'.join(known_kinds())}")
     keys = {str(k): v for k, v in found.items() if k != "search"} | dict(changed or {})
-    return Given(kind=str(found["search"]), keys=keys, where=file.name, folder=file.parent)
+    return SpaceFile(kind=str(found["search"]), keys=keys, where=file.name, folder=file.parent)
 
 
-def solve(given: Given, asked: SearchRequest) -> Found:
-    if given.kind not in KINDS:
-        raise UsageError(
-            f"unknown kind `{given.kind}`", where=f"{given.where}: search", hint=f"known: {', '.join(KINDS)}"
-        )
+def solve(given: SpaceFile, asked: SearchRequest) -> Found:
+    kind = module_of(given)
     begin(asked)
     with nullcontext() if asked.trust else limited():
-        found = import_module(KINDS[given.kind][0]).solve(given, asked)
-    assert isinstance(found, Found)
+        found = search_space(kind.space(given, asked), asked)
     return kept(found, asked, given.where)
 
 

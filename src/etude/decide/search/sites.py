@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from etude.base.errors import ClusterError, UsageError
 from etude.base.figures import figure
-from etude.decide.search.given import Given
-from etude.decide.search.tables import table
+from etude.decide.search.request import SpaceFile
 from etude.kernels.arrays import F64
 from etude.machine.regions import open_region
 
@@ -89,9 +88,9 @@ class Places:
         return np.array([1e3 * site.capacity for site in self.sites])
 
 
-def read_places(given: Given) -> Places:
-    sites = _with_carbon(given, table(given, "regions", Site, "region"))
-    classes = table(given, "classes", RequestClass, "name")
+def read_places(given: SpaceFile) -> Places:
+    sites = _with_carbon(given, given.table("regions", Site, "region"))
+    classes = given.table("classes", RequestClass, "name")
     at = {site.region: number for number, site in enumerate(sites)}
     for one in classes:
         if one.home not in at:
@@ -119,7 +118,7 @@ def read_places(given: Given) -> Places:
     )  # fmt: skip
 
 
-def _with_carbon(given: Given, sites: list[Site]) -> list[Site]:
+def _with_carbon(given: SpaceFile, sites: list[Site]) -> list[Site]:
     """Carbon that the regions' file does not say is that of the table under `carbon`, by name."""
     other = given.keys.get("carbon")
     found = []
@@ -134,7 +133,7 @@ def _with_carbon(given: Given, sites: list[Site]) -> list[Site]:
     return found
 
 
-def _energy_j(given: Given, one: RequestClass) -> float:
+def _energy_j(given: SpaceFile, one: RequestClass) -> float:
     file = one.energy.removeprefix("from:")
     if file == one.energy:
         try:
@@ -156,13 +155,13 @@ def _energy_j(given: Given, one: RequestClass) -> float:
         ) from None
 
 
-def _ways(given: Given, sites: Sequence[Site]) -> F64:
+def _ways(given: SpaceFile, sites: Sequence[Site]) -> F64:
     """Round trips in ns between regions: half of each one's own, or as the table under `ways` has them."""
     own = np.array([site.round_trip_ns for site in sites])
     found = (own[:, None] + own) / 2
     at = {site.region: number for number, site in enumerate(sites)}
     if "ways" in given.keys:
-        for way in table(given, "ways", RegionPair):
+        for way in given.table("ways", RegionPair):
             if way.a not in at or way.b not in at:
                 raise UsageError(f"a link from `{way.a}` to `{way.b}`, which are not both regions", where=given.where)
             found[at[way.a], at[way.b]] = found[at[way.b], at[way.a]] = way.round_trip_ns
@@ -170,7 +169,7 @@ def _ways(given: Given, sites: Sequence[Site]) -> F64:
     return found
 
 
-def _number(given: Given, key: str, usual: float) -> float:
+def _number(given: SpaceFile, key: str, usual: float) -> float:
     value = given.keys.get(key, usual)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < inf:
         raise UsageError(f"`{key}` is not a number of 0 or more", where=given.where)

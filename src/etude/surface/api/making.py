@@ -117,14 +117,14 @@ def plan(
     import pyarrow as pa
 
     from etude.decide.search import SearchRequest
-    from etude.decide.search.plans import NARROW, solved, space_of
+    from etude.decide.search.plans import NARROW, search_plans, space_of
 
     Plan.refuse_experts(fixed, model_named(model))
     over = {name: values for name, values in NARROW.items() if name not in fixed}
     space = space_of(
         model=str(model), system=str(system), fixed=fixed, over=over, stack=stack, tries=tries, recipe=False
     )
-    return pa.Table.from_pylist([dict(row) for row in solved(space, SearchRequest()).rows])
+    return pa.Table.from_pylist([dict(row) for row in search_plans(space, SearchRequest()).rows])
 
 
 def federate(

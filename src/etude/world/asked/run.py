@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from etude.base.figures import argument, part
+from etude.base.figures import argument, part, usage_errors
 from etude.base.outputs import OutputPlace, Printed, Written
 from etude.base.talk import say
 from etude.world.build import run_scenario
 from etude.world.headlines import headline
 from etude.world.makers import is_kind, kinds
 from etude.world.outcome import WorldOutcome, outcome_of
-from etude.world.scenario import Scenario, WorkloadKinds, read_scenario
+from etude.world.scenario import Scenario, WorkloadKinds, read_scenario, scenario_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,3 +94,9 @@ def readable(found: WorldOutcome) -> dict[str, Any]:
 def _said(its: dict[str, Any]) -> str:
     used = its["useful_share"]
     return "; ".join(filter(None, [headline(its).line.strip(), "" if used is None else f"devices used {used:.0%}"]))
+
+
+def run_mapping(given: Mapping[str, Any], where: str) -> WorldOutcome:
+    """The outcome of a scenario as the file `where` would have it."""
+    with usage_errors():
+        return outcome_of(run_scenario(scenario_of(given, where, WorkloadKinds(is_kind, kinds))))

@@ -5,10 +5,8 @@ space       what is searched, from a file or from the command line
 candidates  every combination as a plan; what is not a plan, or the same as another
 scores      what a plan is judged by, limits, and what it can be at best
 tasks       one plan in a worker: its bound, its memory, its simulation
-bounded     branch and bound over all candidates
-local       greedy and anneal over the axes
-placing     ranks of the best plans on the best places
-why         the breakdown of the best, side by side
+search      the space that is solved: its bounds, its rows, the placement of the best
+rows        what is said of a plan, and the breakdown of the best, side by side
 """
 
 from typing import TYPE_CHECKING
@@ -18,7 +16,7 @@ from etude.base.faces import face
 if TYPE_CHECKING:
     from etude.decide.search.plans.axes import NARROW as NARROW
     from etude.decide.search.plans.axes import parse_over as parse_over
-    from etude.decide.search.plans.solve import solved as solved
+    from etude.decide.search.plans.search import search_plans as search_plans
     from etude.decide.search.plans.space import PlanSpace as PlanSpace
     from etude.decide.search.plans.space import space_of as space_of
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from itertools import product
 from typing import Any, Final, NamedTuple
 
 from etude.base.errors import EtudeError, UsageError
 from etude.base.figures import key_of, value_of
+from etude.decide.search.axes import Point
 from etude.decide.search.plans.axes import FIELDS, STAGES, SYSTEM, layers_of_stages
 from etude.make.generate import Plan
 from etude.make.generate.model import Model
@@ -26,8 +27,8 @@ USUAL: Final = {key_of(f): f.default for f in fields(Plan)}
 class Candidate(NamedTuple):
     """One combination that is a distinct plan."""
 
-    number: int
-    """In the order of the space."""
+    at: Point
+    """Where it is on the axes."""
     system: str
     given: dict[str, Any]
     """Fields of the plan."""
@@ -41,11 +42,11 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    found: list[Candidate]
+    found: dict[Point, Candidate]
     pruned: Counter[str]
     space: int
-    same: dict[int, int]
-    """Number of a combination that is the same as another -> that one's."""
+    same: dict[Point, Point]
+    """A combination that is the same as another -> that one."""
     first_refusal: str = ""
     """Why the first invalid combination is refused."""
 
@@ -54,13 +55,14 @@ def candidates(model: Model, axes: Mapping[str, list[Any]], fixed: Mapping[str, 
     space = math.prod(len(values) for values in axes.values())
     if space > MOST:
         raise UsageError(f"{space:,} combinations of plans", where="over", hint=f"at most {MOST:,}; leave values out")
-    found: list[Candidate] = []
-    seen: dict[tuple[str, str], int] = {}
-    same: dict[int, int] = {}
+    found: dict[Point, Candidate] = {}
+    seen: dict[tuple[str, str], Point] = {}
+    same: dict[Point, Point] = {}
     pruned: Counter[str] = Counter()
     refusal = ""
     values = Values(fixed, axes)
-    for number, at in enumerate(_points(axes)):
+    for point in product(*(range(len(some)) for some in axes.values())):
+        at = {name: some[i] for (name, some), i in zip(axes.items(), point, strict=True)}
         where = str(at.pop(SYSTEM, system))
         given = {**fixed, **at}
         if not _fills(given):
@@ -71,15 +73,15 @@ def candidates(model: Model, axes: Mapping[str, list[Any]], fixed: Mapping[str, 
             key = where, repr(said)
             if key in seen:
                 pruned[SAME] += 1
-                same[number] = seen[key]
+                same[point] = seen[key]
                 continue
             plan = values.plan(said)
         except EtudeError as problem:
             pruned[NOT_A_PLAN] += 1
             refusal = refusal or str(problem).splitlines()[0]
             continue
-        seen[key] = number
-        found.append(Candidate(number, where, said, plan))
+        seen[key] = point
+        found[point] = Candidate(point, where, said, plan)
     return Candidates(found, pruned, space, same, refusal)
 
 
@@ -109,11 +111,6 @@ class Values:
             except EtudeError as problem:
                 raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
         return self._known[key]
-
-
-def _points(axes: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
-    for values in product(*axes.values()):
-        yield dict(zip(axes, values, strict=True))
 
 
 def _fills(given: Mapping[str, Any]) -> bool:

@@ -93,10 +93,3 @@ class AtBest:
             "cost_usd": self.dollars_per_h * seconds / 3600 if self.dollars_per_h is not None else 0.0,
             "energy_j": 0.0,
         }
-
-
-def dominated(best: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> bool:
-    """Whether some row is at least as good in every score."""
-    scores = [SCORES[name] for name in names]
-    mine = [s.sign * best[s.column] for s in scores]
-    return any(all(s.sign * row[s.column] <= m for s, m in zip(scores, mine, strict=True)) for row in rows)

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.base.errors import UsageError
-from etude.decide.search.given import Given
 from etude.decide.search.plans.axes import PLACEMENT, SYSTEM, Setting, parse_over, read_axes
 from etude.decide.search.plans.scores import read_limits, read_scores
+from etude.decide.search.request import SpaceFile
 from etude.machine import open_system
 from etude.machine.regions import hourly_price
 from etude.machine.system import System
@@ -75,7 +75,7 @@ class PlanSpace:
         return self.limits.get("memory", float(self.systems[system].memory_bytes))
 
 
-def read_plans(given: Given) -> PlanSpace:
+def read_plans(given: SpaceFile) -> PlanSpace:
     """The space that a file describes."""
     given.only(*KEYS)
     keys = dict(given.keys)
@@ -177,7 +177,7 @@ def over_of(given: Any) -> dict[str, list[Any] | None]:
     return {str(name): value if isinstance(value, list) else None for name, value in given.items()}
 
 
-def _named(given: Given, text: Any) -> str:
+def _named(given: SpaceFile, text: Any) -> str:
     """A file in the folder of the space, or a name."""
     name = str(text or "")
     beside = given.folder / name

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from etude.base.errors import EtudeError
 from etude.cost.stacks import Stack, open_stack
-from etude.decide.search.placement_best import best_placement, seated
+from etude.decide.search.placements.best import best_placement, seated
+from etude.decide.search.plans.space import PlanSpace
 from etude.machine import open_system
 from etude.machine.system import System
 from etude.make.generate import Plan
@@ -136,3 +137,11 @@ def _scored(found: Prediction, *, energy: bool) -> dict[str, Any]:
         curve = power(found.simulated, device=found.system.device, end_ns=found.time_ns).curve
         record["energy_j"] = curve.energy_j / found.generated.plan.steps
     return record
+
+
+def shared_of(space: PlanSpace) -> dict[str, object]:
+    """What all calls of workers share."""
+    return {
+        "model": space.model, "stack": space.stack, "recipe": space.recipe, "network": space.network,
+        "energy": "energy" in [*space.scores, *space.limits], "seal": space.seal,
+    }  # fmt: skip

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from math import prod
 from typing import Any, Final
@@ -28,12 +29,13 @@ from etude.base.errors import UsageError
 from etude.base.figures import figure
 from etude.base.units import format_bytes, parse_bytes
 from etude.decide.search.found import Found, Row
-from etude.decide.search.given import Given, SearchRequest
 from etude.decide.search.pieces import Client, PieceWork, TensorPiece, client_of, pieces_of
 from etude.decide.search.programs import IntegerProgram
+from etude.decide.search.request import SearchRequest, SpaceFile, known_word
+from etude.decide.search.solver import Answer, Space, Trials, every
 
 PHASES: Final = ("prompt", "token")
-SCORES: Final = ("request", "tokens", "ttft")
+COLUMNS: Final = {"request": "request_ms", "tokens": "token_ms", "ttft": "ttft_ms"}
 WAYS: Final = ("copy", "cpu")
 MOST: Final = 3_000_000
 """Most placements that `all` tries."""
@@ -94,45 +96,59 @@ class Problem:
         return {"vram": (near, 0.0, 0.0), "copy": (near + waits, link, read), "cpu": (far, 0.0, read)}
 
 
-def solve(given: Given, asked: SearchRequest) -> Found:
-    from etude.machine import open_device
-    from etude.make.generate.model import open_model
-
-    method = asked.one_of("ilp", "greedy", "all")
-    keys = {key: value for key, value in given.keys.items() if key not in ("vram", "ways")}
-    asking = Given(kind=given.kind, keys=keys, where=given.where).read(Asking)
-    if asking.score not in SCORES:
-        raise UsageError(f"unknown score `{asking.score}`", where=given.where, hint=f"known: {', '.join(SCORES)}")
-    pieces = pieces_of(open_model(asking.model), asking.prompt, asking.bits, whole=not asking.cut)
-    weights = {"request": (1.0, float(asking.output - 1)), "tokens": (0.0, 1.0), "ttft": (1.0, 0.0)}[asking.score]
-    problem = Problem(
-        tuple(pieces), client_of(open_device(asking.device), open_device(asking.host)), _ways(given), asking.overlap,
-        dict(zip(PHASES, weights, strict=True)),
-    )  # fmt: skip
-    rows, full = [], 0
-    for vram in _rooms(given):
-        placed = placed_by(problem, vram - asking.buffers_bytes, method) if vram >= asking.buffers_bytes else None
-        full += placed is None
-        if placed is not None:
-            rows.append(_row(problem, placed, vram, asking))
-    if not rows:
-        raise UsageError("the device has less memory than the buffers need", where=given.where, hint="use more `vram`")
-    name = {"request": "request_ms", "tokens": "token_ms", "ttft": "ttft_ms"}[asking.score]
-    return Found(
-        best=min(rows, key=lambda row: (row[name], row["vram_bytes"])), frontier=rows, tried=len(rows),
-        space=len(rows) + full, pruned={"buffers": full} if full else {}, rows=rows,
-        more={"score": asking.score, "method": method, "sizes": {p.name: p.size_bytes * p.count for p in pieces}},
-    )  # fmt: skip
+def space(given: SpaceFile, asked: SearchRequest) -> MemorySpace:
+    return MemorySpace(given, asked.one_of(*METHODS))
 
 
-def _rooms(given: Given) -> list[int]:
+class MemorySpace(Space[int]):
+    """Memories of the device, each with what is best kept in it."""
+
+    def __init__(self, given: SpaceFile, method: str) -> None:
+        from etude.machine import open_device
+        from etude.make.generate.model import open_model
+
+        keys = {key: value for key, value in given.keys.items() if key not in ("vram", "ways")}
+        self.where, self.method, self.listed = given.where, method, _rooms(given)
+        self.asking = asking = SpaceFile(kind=given.kind, keys=keys, where=given.where).read(Asking)
+        known_word("score", asking.score, COLUMNS, given.where)
+        pieces = pieces_of(open_model(asking.model), asking.prompt, asking.bits, whole=not asking.cut)
+        weights = {"request": (1.0, float(asking.output - 1)), "tokens": (0.0, 1.0), "ttft": (1.0, 0.0)}[asking.score]
+        client = client_of(open_device(asking.device), open_device(asking.host))
+        phases = dict(zip(PHASES, weights, strict=True))
+        self.problem = Problem(tuple(pieces), client, _ways(given), asking.overlap, phases)
+        self.methods, self.size = dict.fromkeys(METHODS, every), len(self.listed)
+        self.scores = {COLUMNS[asking.score]: 1}
+
+    def bound(self, one: int) -> Answer:
+        return {} if one >= self.asking.buffers_bytes else "buffers"
+
+    def rows(self, some: Sequence[int], limit: float) -> list[Row]:
+        rooms = ((vram, vram - self.asking.buffers_bytes) for vram in some)
+        return [
+            _row(self.problem, placed_by(self.problem, room, self.method), vram, self.asking) for vram, room in rooms
+        ]
+
+    def order(self, one: int, row: Row) -> int:
+        return one
+
+    def found(self, trials: Trials[int]) -> Found:
+        rows = list(trials.rows.values())
+        if not rows:
+            hint = "use more `vram`"
+            raise UsageError("the device has less memory than the buffers need", where=self.where, hint=hint)
+        sizes = {piece.name: piece.size_bytes * piece.count for piece in self.problem.pieces}
+        more = {"score": self.asking.score, "method": self.method, "sizes": sizes}
+        return trials.found(frontier=rows, rows=rows, more=more)
+
+
+def _rooms(given: SpaceFile) -> list[int]:
     texts = given.keys.get("vram")
     if texts is None:
         raise UsageError("key `vram` is missing", where=given.where, hint="vram: [2GB, 8GB, 24GB]")
-    return sorted(parse_bytes(text) for text in (texts if isinstance(texts, list) else [texts]))
+    return sorted({parse_bytes(text) for text in (texts if isinstance(texts, list) else [texts])})
 
 
-def _ways(given: Given) -> tuple[str, ...]:
+def _ways(given: SpaceFile) -> tuple[str, ...]:
     found = given.keys.get("ways", list(WAYS))
     if not isinstance(found, list) or not found or any(way not in WAYS for way in found):
         raise UsageError(f"`ways` is {found}", where=given.where, hint="ways: [copy, cpu], or one of them")
@@ -140,7 +156,7 @@ def _ways(given: Given) -> tuple[str, ...]:
 
 
 def placed_by(problem: Problem, room_bytes: float, method: str = "ilp") -> PieceCounts:
-    return {"ilp": _exact, "all": _every, "greedy": _greedy}[method](problem, room_bytes)
+    return METHODS[method](problem, room_bytes)
 
 
 def pass_ms(problem: Problem, placed: PieceCounts, phase: str) -> float:
@@ -205,17 +221,14 @@ def _every(problem: Problem, room_bytes: float) -> PieceCounts:
     counts = [piece.count for piece in problem.pieces]
     if prod((n + 1) * (n + 2) // 2 for n in counts) > MOST:
         raise UsageError(f"more than {MOST:,} placements", hint="--method ilp, or a model of fewer layers")
-    best: tuple[tuple[float, float], PieceCounts] | None = None
-    for here in product(*(range(n + 1) for n in counts)):
-        if sum(n * p.size_bytes for n, p in zip(here, problem.pieces, strict=True)) > room_bytes:
-            continue
-        copied = {phase: _copies(problem, here, phase) for phase in PHASES}
-        placed = PieceCounts(here, copied)
-        score = _score(problem, placed)
-        if best is None or score < best[0]:
-            best = score, placed
-    assert best is not None
-    return best[1]
+    held = [piece.size_bytes for piece in problem.pieces]
+    fitting = (
+        here
+        for here in product(*(range(n + 1) for n in counts))
+        if sum(n * size for n, size in zip(here, held, strict=True)) <= room_bytes
+    )
+    placed = (PieceCounts(here, {phase: _copies(problem, here, phase) for phase in PHASES}) for here in fitting)
+    return min(placed, key=partial(_score, problem))
 
 
 def _copies(problem: Problem, here: Sequence[int], phase: str) -> tuple[int, ...]:
@@ -241,6 +254,10 @@ def _greedy(problem: Problem, room_bytes: float) -> PieceCounts:
             chosen = tries[took.index(min(took))]
         copied[phase] = tuple(chosen)
     return PieceCounts(tuple(here), copied)
+
+
+METHODS: Final = {"ilp": _exact, "greedy": _greedy, "all": _every}
+"""How a memory is filled."""
 
 
 def _density(piece: TensorPiece) -> float:

@@ -14,19 +14,20 @@ tries: 100                             # simulations at most
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from etude.base.errors import UsageError
+from etude.decide.search.class_shares import ClassShares, DeviceClasses, Whole, classes_of
 from etude.decide.search.crew import crew
 from etude.decide.search.found import Found, Row
-from etude.decide.search.given import Given, SearchRequest
-from etude.decide.search.shares_space import ClassShares, DeviceClasses, Whole, classes_of
-from etude.decide.search.short_models import count, model_file, shortened, system_file
+from etude.decide.search.request import PARALLEL, SearchRequest, SpaceFile
+from etude.decide.search.short_models import shortened
+from etude.decide.search.solver import Answer, Space, Trials, every, greedy
 from etude.machine import System, open_system
 from etude.make.generate import Generated, Plan, generate
 from etude.make.generate.model import Model, open_model
@@ -38,20 +39,15 @@ MOST: Final = 5000
 """Candidates that `all` goes through at most."""
 STEPS: Final = (16, 8, 4, 2, 1)
 """Units that are moved from one class to another, the most first."""
-ROUND: Final = 16
-"""Candidates that `all` simulates at once, whatever the number of workers: what is tried does not depend on it."""
 MEMORY: Final = "does not fit the memory"
 BOUND: Final = "its compute alone takes longer"
 LEFT: Final = "not examined"
 KNOWN: Final = ("model", "layers", "plan", "system", "unit", "over", "by", "network", "tries")
 
 
-Ask = Callable[[Sequence[Mapping[str, Any]]], list[dict[str, Any]]]
-
-
-@dataclass(slots=True)
-class ShareSpace:
-    """A space of parts, and what is known of it."""
+@dataclass
+class ShareSpace(Space[ClassShares]):
+    """Parts of each class. A neighbour moves some of one class to another, in ever smaller steps."""
 
     model: Model
     plan: Plan
@@ -63,13 +59,20 @@ class ShareSpace:
     """For each class: the largest share of activations, relative to an equal one, that its memory holds."""
     network: str
     tries: int
-    ask: Ask | None = None
-    """What makes and simulates parts."""
-    times: dict[ClassShares, int] = field(default_factory=dict)
-    over: set[ClassShares] = field(default_factory=set)
-    """Too large for a memory."""
-    slow: set[ClassShares] = field(default_factory=set)
-    """Ruled out by operations over peak rates."""
+    noun, beaten, rest, round_size, side_by_side = "parts", BOUND, LEFT, 16, False
+
+    def __post_init__(self) -> None:
+        self.methods, self.scores = {"greedy": greedy, "all": every}, {"time_ns": 1}
+        self.size = len(self.tokens) * (len(self.heads) if self.heads else 1)
+        self.equal_ns: int | None = None
+        self.step = 0
+        """Which of STEPS descents try."""
+
+    @contextmanager
+    def working(self, asked: SearchRequest) -> Iterator[None]:
+        shared = {name: getattr(self, name) for name in ("model", "plan", "system", "classes", "network")}
+        with crew(simulated, shared, asked) as self.workers:
+            yield
 
     @property
     def equal(self) -> ClassShares:
@@ -87,27 +90,32 @@ class ShareSpace:
     def fits(self, parts: ClassShares) -> bool:
         return all(max(own) <= limit for own, limit in zip(self.of_equal(parts), self.limits, strict=True))
 
-    def score(self, parts: ClassShares, limit_ns: float) -> int | None:
-        """ns; nothing where it does not fit, cannot be below the limit, or where tries are used up."""
-        if parts not in self.times and self.wanted(parts) and len(self.times) < self.tries:
-            self.simulate([parts], limit_ns)
-        return self.times.get(parts)
+    def bound(self, one: ClassShares) -> Answer:
+        return {} if self.fits(one) else MEMORY
 
-    def wanted(self, parts: ClassShares) -> bool:
-        """Is it not known yet, and does it fit?"""
-        if parts not in self.times and not self.fits(parts):
-            self.over.add(parts)
-        return parts not in self.times and parts not in self.over
+    def rows(self, some: Sequence[ClassShares], limit: float) -> list[Answer]:
+        most = None if np.isinf(limit) else int(limit)
+        points = [{"tokens": list(p.tokens), "heads": list(p.heads), "limit_ns": most} for p in some]
+        return [self._row(p, answer.get("ns")) for p, answer in zip(some, self.workers.ask(points), strict=True)]
 
-    def simulate(self, some: Sequence[ClassShares], limit_ns: float) -> None:
-        assert self.ask is not None
-        limit = None if np.isinf(limit_ns) else int(limit_ns)
-        points = [{"tokens": list(p.tokens), "heads": list(p.heads), "limit_ns": limit} for p in some]
-        for parts, found in zip(some, self.ask(points), strict=True):
-            if "ns" in found:
-                self.times[parts] = found["ns"]
-            else:
-                self.slow.add(parts)
+    def _row(self, parts: ClassShares, time_ns: int | None) -> Answer:
+        if time_ns is None:
+            return BOUND
+        if parts == self.equal:
+            self.equal_ns = time_ns
+        row: Row = {"time_ns": time_ns, "tokens": self.classes.named(parts.tokens)}
+        row |= {"heads": self.classes.named(parts.heads)} if parts.heads else {}
+        return row | {"gain": self.equal_ns / time_ns if self.equal_ns else None}
+
+    def order(self, one: ClassShares, row: Row) -> ClassShares:
+        return one
+
+    def candidates(self) -> list[ClassShares]:
+        if self.size > MOST:
+            raise UsageError(
+                f"{self.size:,} candidates are more than {MOST:,}", hint="--method greedy, or a larger `unit`"
+            )
+        return list(self.all())
 
     def all(self) -> Iterator[ClassShares]:
         for tokens in self.tokens.all():
@@ -116,14 +124,40 @@ class ShareSpace:
             else:
                 yield from (ClassShares(tokens, heads) for heads in self.heads.all())
 
+    def begin(self, trials: Trials[ClassShares]) -> None:
+        """Equal parts, or the first that fit."""
+        trials.ask([self.equal])
+        if not trials.rows:
+            fitting = next((parts for parts in self.all() if self.fits(parts)), None)
+            if fitting is None:
+                hint = "more --cp, --zero 3, --recompute full"
+                raise UsageError("no shares fit the memory of every device", hint=hint)
+            trials.ask([fitting])
+
+    def starts(self, trials: Trials[ClassShares], draw: np.random.Generator, count: int) -> list[ClassShares]:
+        """The better of the first and of parts in proportion to the rates of devices."""
+        trials.ask([in_proportion(self, next(iter(trials.rows)))])
+        return [trials.ranked()[0][0]]
+
+    def neighbours(self, one: ClassShares) -> Iterator[ClassShares]:
+        """By the largest step that may still be better, then by smaller ones."""
+        while self.step < len(STEPS):
+            yield from self.near(one, STEPS[self.step])
+            self.step += 1
+
     def near(self, parts: ClassShares, times: int) -> Iterator[ClassShares]:
         for tokens in self.tokens.moved(parts.tokens, times):
             yield ClassShares(tokens, parts.heads)
         if self.heads is not None:
             yield from (ClassShares(parts.tokens, heads) for heads in self.heads.moved(parts.heads, times))
 
-    def __len__(self) -> int:
-        return len(self.tokens) * (len(self.heads) if self.heads else 1)
+    def found(self, trials: Trials[ClassShares]) -> Found:
+        best, row = trials.ranked()[0]
+        rates = [device.peak(self.plan.dtype) for device in self.classes.devices]
+        shards, heads = self.classes.by_rank(best.tokens), self.classes.by_rank(best.heads) if best.heads else ()
+        most = sum(r * n for r, n in zip(rates, self.classes.counts, strict=True)) / (min(rates) * len(shards))
+        more = {"equal_ns": self.equal_ns, "gain": row["gain"], "most_gain": most, "shards": list(shards)}
+        return trials.found(more=more | {"heads": list(heads), "room": self.classes.named(self.limits)})
 
 
 def least_ns(made: Generated, system: System) -> int:
@@ -150,72 +184,18 @@ def simulated(
     return {"ns": simulate(made.job, system, network=network).makespan_ns}
 
 
-def solve(given: Given, asked: SearchRequest) -> Found:
+def space(given: SpaceFile, asked: SearchRequest) -> ShareSpace:
     given.only(*KNOWN)
-    method = asked.one_of("greedy", "all")
-    if method == "greedy":
+    if asked.one_of("greedy", "all") == "greedy":
         asked.in_turn("`greedy`", "--method all")
-    space = read_shares(given)
-    shared = {
-        "model": space.model, "plan": space.plan, "system": space.system, "classes": space.classes,
-        "network": space.network,
-    }  # fmt: skip
-    with crew(simulated, shared, asked) as workers:
-        space.ask = workers.ask
-        start = space.equal
-        if not space.fits(start):
-            space.over.add(start)
-            start = _fitting(space)
-        space.score(start, np.inf)
-        if method == "all":
-            _every(space, asked)
-        else:
-            _greedy(space, asked)
-    return _found(space)
+    return read_shares(given)
 
 
-def _fitting(space: ShareSpace) -> ClassShares:
-    """The first that fits where equal parts do not."""
-    found = next((parts for parts in space.all() if space.fits(parts)), None)
-    if found is None:
-        raise UsageError("no shares fit the memory of every device", hint="more --cp, --zero 3, --recompute full")
-    return found
+def options(keys: Mapping[str, Any], method: str) -> frozenset[str]:
+    return PARALLEL
 
 
-def _every(space: ShareSpace, asked: SearchRequest) -> None:
-    if len(space) > MOST:
-        raise UsageError(
-            f"{len(space):,} candidates are more than {MOST:,}", hint="--method greedy, or a larger `unit`"
-        )
-    space.tries = max(space.tries, len(space))
-    left = filter(space.wanted, space.all())
-    with asked.progress("parts", len(space)) as advance:
-        while some := list(islice(left, ROUND)):
-            space.simulate(some, min(space.times.values()))
-            advance(len(some))
-
-
-def _greedy(space: ShareSpace, asked: SearchRequest) -> None:
-    """From equal parts and from parts in proportion to the rates of devices: what is better when moved, in ever
-    smaller steps."""
-    with asked.progress("parts", space.tries) as advance:
-        first = in_proportion(space)
-        space.score(first, np.inf)
-        now = min(space.times, key=lambda parts: (space.times[parts], parts))
-        for step in STEPS:
-            better = True
-            while better:
-                better = False
-                for parts in space.near(now, step):
-                    before = len(space.times)
-                    time = space.score(parts, space.times[now])
-                    advance(len(space.times) - before)
-                    if time is not None and time < space.times[now]:
-                        now, better = parts, True
-                        break
-
-
-def in_proportion(space: ShareSpace) -> ClassShares:
+def in_proportion(space: ShareSpace, start: ClassShares) -> ClassShares:
     """Parts for which the slowest class takes least, by rates alone, among those that fit; by moves of one unit."""
     rates = [device.peak(space.plan.dtype) for device in space.classes.devices]
 
@@ -224,7 +204,7 @@ def in_proportion(space: ShareSpace) -> ClassShares:
         columns = zip(*space.of_equal(parts), strict=True)
         return [sorted((x / r for x, r in zip(own, rates, strict=True)), reverse=True) for own in columns]
 
-    now = space.equal if space.fits(space.equal) else next(iter(space.times))
+    now = start
     for step in STEPS:
         while True:
             best = min((p for p in space.near(now, step) if space.fits(p)), key=longest, default=now)
@@ -234,28 +214,7 @@ def in_proportion(space: ShareSpace) -> ClassShares:
     return now
 
 
-def _found(space: ShareSpace) -> Found:
-    equal_ns = space.times.get(space.equal)
-    rows: list[Row] = []
-    for parts, time in sorted(space.times.items(), key=lambda item: (item[1], item[0])):
-        row: Row = {"time_ns": time, "tokens": space.classes.named(parts.tokens)}
-        row |= {"heads": space.classes.named(parts.heads)} if parts.heads else {}
-        rows.append(row | {"gain": equal_ns / time if equal_ns else None})
-    best = min(space.times, key=lambda parts: (space.times[parts], parts))
-    pruned = {MEMORY: len(space.over), BOUND: len(space.slow - set(space.times))}
-    pruned[LEFT] = len(space) - len(rows) - sum(pruned.values())
-    rates = [device.peak(space.plan.dtype) for device in space.classes.devices]
-    shards, heads = space.classes.by_rank(best.tokens), space.classes.by_rank(best.heads) if best.heads else ()
-    most = sum(r * n for r, n in zip(rates, space.classes.counts, strict=True)) / (min(rates) * len(shards))
-    return Found(
-        best=rows[0], frontier=rows[:1], tried=len(rows), space=len(space), rows=rows,
-        pruned={name: number for name, number in pruned.items() if number},
-        more={"equal_ns": equal_ns, "gain": rows[0]["gain"], "most_gain": most, "shards": list(shards),
-              "heads": list(heads), "room": space.classes.named(space.limits)},
-    )  # fmt: skip
-
-
-def read_shares(given: Given) -> ShareSpace:
+def read_shares(given: SpaceFile) -> ShareSpace:
     keys, where = given.keys, given.where
     plan_given, over = keys.get("plan", {}), keys.get("over", ["tokens"])
     if not isinstance(plan_given, Mapping):
@@ -264,14 +223,14 @@ def read_shares(given: Given) -> ShareSpace:
         raise UsageError(f"over: `{over}`", where=where, hint="over: [tokens], or [tokens, heads]")
     if keys.get("by", "kind") not in ("kind", "rank"):
         raise UsageError(f"by: `{keys['by']}`", where=where, hint="by: kind, or rank")
-    model = open_model(model_file(given))
+    model = open_model(given.noun("model", "model: llama3-8b"))
     plan = Plan.from_dict(plan_given, f"{where}: plan")
     plan = plan.replace(seq=plan.seq or sequence_of(model))
     if plan.cp < 2 or plan.cp_shares or plan.cp_heads:
         raise UsageError("shares need context-parallel ranks", where=f"{where}: plan", hint="cp: 16, and no cp_shares")
-    system = open_system(system_file(given)).for_ranks(plan.gpus)
+    system = open_system(given.noun("system", "system: dgx-h100, or a file")).for_ranks(plan.gpus)
     classes = classes_of(plan, _numbers(plan), system, each=keys.get("by") == "rank")
-    unit = count(given, "unit", max(plan.seq // (plan.cp * 16), 1), 1)
+    unit = given.count("unit", max(plan.seq // (plan.cp * 16), 1), 1)
     if plan.seq // plan.cp % unit:
         raise UsageError(
             f"an equal part, {plan.seq // plan.cp:,} tokens, is not a multiple of {unit:,}", where=f"{where}: unit"
@@ -281,9 +240,9 @@ def read_shares(given: Given) -> ShareSpace:
         share = model.heads // plan.tp
         heads = Whole(total=share, unit=max(model.heads // max(model.kv, 1), 1), counts=classes.counts)
     return ShareSpace(
-        shortened(model, count(given, "layers")), plan, system, classes,
+        shortened(model, given.count("layers")), plan, system, classes,
         Whole(total=plan.seq, unit=unit, counts=classes.counts), heads, _limits(plan_memory(model, plan), classes),
-        str(keys.get("network", "analytic")), count(given, "tries", TRIES, 1),
+        str(keys.get("network", "analytic")), given.count("tries", TRIES, 1),
     )  # fmt: skip
 
 

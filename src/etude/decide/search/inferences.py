@@ -1,30 +1,34 @@
-"""Searches the cut of a chain again as its links change, and compares it with the cut that was best at the start."""
+"""Inferences of a chain one after another, with a cut that is searched again as links change, and with the cut that was
+best at the start."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
 from etude.base.errors import UsageError
-from etude.decide.search.cuts import Chain, Cut, CutScore, all_cuts, best_cut, no_cut, row_of
+from etude.decide.search.cuts import Chain, Cut, CutScore, row_of
 from etude.decide.search.found import Found, Row
 from etude.decide.search.links import NEVER
 
 
 def searched_again(
-    chain: Chain, score: str, deadline_ns: int, method: str, again_s: float, times_ns: tuple[int, int], where: str
+    chain: Chain, best_at: Callable[[Sequence[int]], Cut | None], times_ns: tuple[int, int, int], where: str
 ) -> Found:
-    """`times_ns`: total time, and interval of inferences. A search knows only the rates at its instant."""
-    period = round(again_s * 1e9)
-    cuts = _cuts(chain, score, deadline_ns, method, range(0, times_ns[0], period))
-    if cuts[0] is None:
-        raise no_cut(where)
+    """`best_at`: rates -> the best cut, which the start has. `times_ns`: from search to search, in total, and from
+    inference to inference. A search knows only the rates at its instant."""
+    period, duration, every = times_ns
+    known: dict[tuple[int, ...], Cut | None] = {}
     kept: list[Cut] = []
-    for cut in cuts:  # if no cut fits the limits, the previous one stays
-        kept.append(cut if cut is not None else kept[-1])
-    ours = _inferences(chain, kept, period, times_ns, where)
-    theirs = _inferences(chain, kept[:1], times_ns[0], times_ns, where)
+    for now in range(0, duration, period):
+        rates = tuple(link.at(now) for link in chain.links)
+        if rates not in known:
+            known[rates] = best_at(rates)
+        cut = known[rates]
+        kept.append(kept[-1] if cut is None else cut)  # if no cut fits the limits, the previous one stays
+    ours = _inferences(chain, kept, period, (duration, every), where)
+    theirs = _inferences(chain, kept[:1], duration, (duration, every), where)
     first = [link.at(0) for link in chain.links]
     best = row_of(chain, kept[0], chain.score(kept[0], first))
     changes = sum(a != b for a, b in pairwise(kept))
@@ -39,27 +43,16 @@ def searched_again(
         if "inferences" in one
     )
     tried = len(set(kept))
-    return Found(best=best, frontier=[best], tried=tried, pruned={"never the best": chain.space - tried},
-                 space=chain.space, rows=_rows(chain, kept, period, ours, theirs), notes=notes, more=more)  # fmt: skip
-
-
-def _cuts(chain: Chain, score: str, deadline_ns: int, method: str, at_ns: Sequence[int]) -> list[Cut | None]:
-    """The best cut of each time; repeated rates are not searched again."""
-    known: dict[tuple[int, ...], Cut | None] = {}
-    found = []
-    for now in at_ns:
-        rates = tuple(link.at(now) for link in chain.links)
-        if rates not in known:
-            search = best_cut if method == "dp" else _best_of_all
-            known[rates] = search(chain, rates, score, deadline_ns)
-        found.append(known[rates])
-    return found
-
-
-def _best_of_all(chain: Chain, rates: Sequence[int], score: str, deadline_ns: int) -> Cut | None:
-    rows = [(chain.score(cut, rates), cut) for cut in all_cuts(chain)]
-    good = [(s.of(score), cut) for s, cut in rows if s.latency_ns <= (deadline_ns or NEVER - 1)]
-    return min(good)[1] if good else None
+    return Found(
+        best=best,
+        frontier=[best],
+        tried=tried,
+        pruned={"never the best": chain.space - tried},
+        space=chain.space,
+        rows=_rows(chain, kept, period, ours, theirs),
+        notes=notes,
+        more=more,
+    )
 
 
 Inference = tuple[int, CutScore]

@@ -12,8 +12,9 @@ score: mean                        # or p95
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -21,14 +22,13 @@ from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.base.figures import figure, read, usage_errors
-from etude.base.files import csv_rows
-from etude.base.units import parse_bytes
-from etude.decide.search.chain import device_of
 from etude.decide.search.constellation import Sky, read_sky
-from etude.decide.search.found import Found, Row, frontier
-from etude.decide.search.given import Given, SearchRequest
+from etude.decide.search.found import Found, Row
 from etude.decide.search.layers import model_layers
 from etude.decide.search.links import NEVER
+from etude.decide.search.request import SearchRequest, SpaceFile, known_word
+from etude.decide.search.solver import ALL, Space, Trials
+from etude.decide.search.spaces.chain import device_of
 from etude.decide.search.travel_kernels import (
     DELAY,
     HOME,
@@ -67,6 +67,19 @@ class RandomRequests:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRow:
+    """A request of a table."""
+
+    time_s: float = figure("number", "when it arrives", zero=True)
+    satellite: str = figure("text", "where")
+    size_bytes: int = figure("bytes", "its size", zero=True)
+
+    @property
+    def at_ns(self) -> int:
+        return round(self.time_s * 1e9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RouteSpace:
     topology: Any = figure("one", "a constellation, or a table of links")
     computing: Any = figure("one", "number of satellites with the large model, or their names")
@@ -77,44 +90,59 @@ class RouteSpace:
     score: str = figure("text", "mean, p95", "mean")
 
 
-def solve(given: Given, asked: SearchRequest) -> Found:
-    asked.one_of("all")
+def options(keys: Mapping[str, Any], method: str) -> frozenset[str]:
+    return frozenset({"seed"} if isinstance(keys.get("requests"), Mapping) else ())
+
+
+def space(given: SpaceFile, asked: SearchRequest) -> PolicySpace:
     with usage_errors():
-        space = read(RouteSpace, given.keys, given.where)
-        drawn = (
-            read(RandomRequests, space.requests, f"{given.where}: requests")
-            if isinstance(space.requests, Mapping)
-            else None
-        )
-    policies = space.policy if isinstance(space.policy, list) else [space.policy]
-    if unknown := [p for p in policies if p not in POLICIES]:
-        raise UsageError(f"unknown policy `{unknown[0]}`", where=given.where, hint=f"known: {', '.join(POLICIES)}")
-    if space.score not in SCORES:
-        raise UsageError(f"unknown score `{space.score}`", where=given.where, hint=f"known: {', '.join(SCORES)}")
-    duration = drawn.duration_ns if drawn else _last_ns(given, space.requests)
-    sky, names = read_sky(space.topology, given.folder, f"{given.where}: topology", duration)
-    computing = _computing(space.computing, names, f"{given.where}: computing")
-    load = _drawn(drawn, sky, computing, asked.seed) if drawn else _listed(given, space.requests, sky, names)
-    if int(load.size_bytes.max()) > LARGEST:
-        raise UsageError(f"a request is larger than {LARGEST:,} bytes", where=given.where, hint="size: 150kB")
-    small = np.full(len(names), _service_ns(given, space.small, "small"), np.int64)
-    large = np.where(computing, _service_ns(given, space.large, "large"), NEVER)
-    rows = [_row(policy, _ran(policy, sky, load, small, large)) for policy in policies]
-    key = f"{space.score}_ms"
-    rows.sort(key=lambda row: row[key])
-    return Found(
-        best=rows[0], frontier=frontier(rows, {"mean_ms": 1, "p95_ms": 1}), tried=len(rows), space=len(rows), rows=rows,
-        more={"requests": len(load.at_ns), "graphs": len(sky.start_ns), "links": (np.diff(sky.first[:, [0, -1]]) // 2)
-              .ravel().tolist(), "small_ms": int(small[0]) / 1e6, "large_ms": int(large.min()) / 1e6},
-    )  # fmt: skip
+        routes = read(RouteSpace, given.keys, given.where)
+        drawn = isinstance(routes.requests, Mapping)
+        requests = read(RandomRequests, routes.requests, f"{given.where}: requests") if drawn else None
+    return PolicySpace(given, routes, requests, asked.seed)
 
 
-def _ran(policy: str, sky: Sky, load: TravelRequests, small: I64, large: I64) -> RequestDelays:
-    """What became of the requests."""
-    shares = np.zeros(len(small))
-    if policy == "share":
-        shares = best_shares(lambda parts: travelled(sky, load, small, large, SHARE, parts), load.home, len(small))
-    return travelled(sky, load, small, large, POLICIES[policy], shares)
+class PolicySpace(Space[str]):
+    """Policies, each with all requests."""
+
+    methods = ALL
+
+    def __init__(self, given: SpaceFile, routes: RouteSpace, drawn: RandomRequests | None, seed: int) -> None:
+        policies = routes.policy if isinstance(routes.policy, list) else [routes.policy]
+        self.listed = [known_word("policy", policy, POLICIES, given.where) for policy in policies]
+        known_word("score", routes.score, SCORES, given.where)
+        rows = [] if drawn else given.table("requests", RequestRow)
+        duration = drawn.duration_ns if drawn else max(row.at_ns for row in rows) + 1
+        self.sky, names = read_sky(routes.topology, given.folder, f"{given.where}: topology", duration)
+        computing = _computing(routes.computing, names, f"{given.where}: computing")
+        self.load = _drawn(drawn, self.sky, computing, seed) if drawn else _listed(rows, self.sky, names, given.where)
+        if int(self.load.size_bytes.max()) > LARGEST:
+            raise UsageError(f"a request is larger than {LARGEST:,} bytes", where=given.where, hint="size: 150kB")
+        self.small = np.full(len(names), _service_ns(given, routes.small, "small"), np.int64)
+        self.large = np.where(computing, _service_ns(given, routes.large, "large"), NEVER)
+        self.size, self.scores, self.decides = len(self.listed), {"mean_ms": 1, "p95_ms": 1}, f"{routes.score}_ms"
+
+    def rows(self, some: Sequence[str], limit: float) -> list[Row]:
+        return [_row(policy, self.ran(policy)) for policy in some]
+
+    def rank(self, row: Row) -> tuple[float, ...]:
+        return (row[self.decides],)
+
+    def ran(self, policy: str) -> RequestDelays:
+        """What became of the requests."""
+
+        def run(kind: int, shares: F64) -> RequestDelays:
+            return travelled(self.sky, self.load, self.small, self.large, kind, shares)
+
+        shares = np.zeros(len(self.small))
+        if policy == "share":
+            shares = best_shares(partial(run, SHARE), self.load.home, len(self.small))
+        return run(POLICIES[policy], shares)
+
+    def found(self, trials: Trials[str]) -> Found:
+        links = (np.diff(self.sky.first[:, [0, -1]]) // 2).ravel().tolist()
+        more = {"requests": len(self.load.at_ns), "graphs": len(self.sky.start_ns), "links": links}
+        return trials.found(more=more | {"small_ms": int(self.small[0]) / 1e6, "large_ms": int(self.large.min()) / 1e6})
 
 
 def best_shares(run: Callable[[F64], RequestDelays], home: I64, satellites: int) -> F64:
@@ -160,14 +188,13 @@ def _computing(value: Any, names: list[str], where: str) -> NDArray[np.bool_]:
     return found
 
 
-def _service_ns(given: Given, served: ServedModel, key: str) -> int:
+def _service_ns(given: SpaceFile, served: ServedModel, key: str) -> int:
     where = f"{given.where}: {key}"
     if bool(served.model) == bool(served.time_ns) or bool(served.model) != (served.device is not None):
         raise UsageError("either a `model` on a `device`, or a `time`", where=where, hint="{time: 20ms}")
     if served.time_ns:
         return served.time_ns
-    beside = given.folder / served.model
-    layers = model_layers(str(beside) if beside.is_file() else served.model, served.dtype)
+    layers = model_layers(given.file_or_name(served.model), served.dtype)
     return int(layers.time_ns(device_of(given, served.device, where)).sum())
 
 
@@ -188,35 +215,10 @@ def _drawn(drawn: RandomRequests, sky: Sky, computing: NDArray[np.bool_], seed: 
     )
 
 
-def _table(given: Given, name: Any) -> list[dict[str, str]]:
-    columns, rows = csv_rows(given.path(str(name)))
-    if columns != ["time_s", "satellite", "size"] or not rows:
-        raise UsageError("expected rows of time_s,satellite,size", where=str(name))
-    return rows
-
-
-def _times_ns(given: Given, name: Any) -> I64:
-    try:
-        found = np.array([round(float(row["time_s"]) * 1e9) for row in _table(given, name)], np.int64)
-    except (ValueError, OverflowError):
-        raise UsageError("`time_s` has what is not a time in seconds", where=str(name)) from None
-    if (found < 0).any():
-        raise UsageError("a request arrives before 0", where=str(name))
-    return found
-
-
-def _last_ns(given: Given, name: Any) -> int:
-    return int(_times_ns(given, name).max()) + 1
-
-
-def _listed(given: Given, name: Any, sky: Sky, names: list[str]) -> TravelRequests:
-    rows, at = _table(given, name), _times_ns(given, name)
-    order = np.argsort(at, kind="stable")
-    if unknown := [row["satellite"] for row in rows if row["satellite"] not in names]:
-        raise UsageError(f"no satellite `{unknown[0]}`", where=str(name), hint=f"known: {', '.join(names[:8])}, ...")
-    try:
-        size = np.array([parse_bytes(row["size"]) for row in rows], np.int64)
-    except UsageError as problem:
-        raise UsageError(problem.problem, where=str(name), hint=problem.hint) from None
-    home = np.array([names.index(row["satellite"]) for row in rows], np.int64)
-    return TravelRequests(at[order], home[order], size[order], _graphs(sky, at[order]))
+def _listed(rows: Sequence[RequestRow], sky: Sky, names: list[str], where: str) -> TravelRequests:
+    if unknown := [row.satellite for row in rows if row.satellite not in names]:
+        raise UsageError(f"no satellite `{unknown[0]}`", where=where, hint=f"known: {', '.join(names[:8])}, ...")
+    order = sorted(rows, key=lambda row: row.at_ns)
+    at = np.array([row.at_ns for row in order], np.int64)
+    home = np.array([names.index(row.satellite) for row in order], np.int64)
+    return TravelRequests(at, home, np.array([row.size_bytes for row in order], np.int64), _graphs(sky, at))

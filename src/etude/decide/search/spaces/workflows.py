@@ -10,19 +10,22 @@ score: [latency, cost]                   # or p99, label
 limits: {slow: latency <= 4}             # expressions over scores
 """
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from etude.base.errors import UsageError
 from etude.base.figures import figure, read, usage_errors
-from etude.decide.search.found import Found, Row, frontier
-from etude.decide.search.given import Given, SearchRequest
+from etude.decide.search.found import Found
+from etude.decide.search.request import PARALLEL, SearchRequest, SpaceFile
+from etude.decide.search.solver import ALL, Answer, Space, Trials
+from etude.decide.search.study_space import LimitsOfRows
 from etude.decide.study import evaluate
-from etude.decide.study.expressions import evaluated
-from etude.decide.study.space import Space
+from etude.decide.study.space import Space as Points
 from etude.world.serve.workflow import Workflow, open_workflow
 
 SCORES: Final = {"latency": 1, "cost": 1, "p99": 1, "label": -1}
@@ -53,29 +56,41 @@ class _SessionsRun:
     stack: str = figure("text", "software of the engines", "vllm")
 
 
-def solve(given: Given, asked: SearchRequest) -> Found:
-    given.only("patterns", "models", "score", "limits", "system", "sessions", "rate", "replicas", "stack")
-    asked.one_of("all")
-    scores = _scores(given)
-    flows, models, run = _flows(given), _models(given), _run(given)
-    points = [
-        {"pattern": pattern, "models": ",".join(names)}
-        for pattern, flow in flows.items()
-        for names in product(models, repeat=len(flow.models))
-    ]
-    shared = {"flows": flows, "priced": models, "run": run, "seed": asked.seed}
-    table = evaluate(
-        Space(rows=points), scored, shared=shared, workers=asked.workers, ray=asked.ray, out=asked.out,
-        progress=asked.progress,
-    )  # fmt: skip
-    good, pruned = _kept(table.to_pylist(), given)
-    first = next(iter(scores))
-    good.sort(key=lambda row: scores[first] * row[first])
-    sizes = {pattern: len(models) ** len(flow.models) for pattern, flow in flows.items()}
-    return Found(
-        best=good[0], frontier=frontier(good, scores), tried=len(good), pruned=pruned, space=len(points), rows=good,
-        more={"patterns": sizes},
-    )  # fmt: skip
+def space(given: SpaceFile, asked: SearchRequest) -> PatternSpace:
+    return PatternSpace(given, asked)
+
+
+def options(keys: Mapping[str, Any], method: str) -> frozenset[str]:
+    return PARALLEL | {"seed"}
+
+
+class PatternSpace(Space[tuple[str, str]]):
+    """Patterns, each with the models of its roles."""
+
+    methods = ALL
+
+    def __init__(self, given: SpaceFile, asked: SearchRequest) -> None:
+        given.only("patterns", "models", "score", "limits", "system", "sessions", "rate", "replicas", "stack")
+        self.asked, self.scores, self.limits = asked, _scores(given), LimitsOfRows(given)
+        self.flows, self.models, self.run = _flows(given), _models(given), _run(given)
+        self.sizes = {pattern: len(self.models) ** len(flow.models) for pattern, flow in self.flows.items()}
+        self.listed = [
+            (pattern, ",".join(names))
+            for pattern, flow in self.flows.items()
+            for names in product(self.models, repeat=len(flow.models))
+        ]
+        self.size = len(self.listed)
+
+    def rows(self, some: Sequence[tuple[str, str]], limit: float) -> list[Answer]:
+        points = Points(rows=[{"pattern": pattern, "models": models} for pattern, models in some])
+        shared = {"flows": self.flows, "priced": self.models, "run": self.run, "seed": self.asked.seed}
+        table = evaluate(points, scored, shared=shared, **self.asked.carrying())
+        return [self.limits.answer(row) for row in table.to_pylist()]
+
+    def found(self, trials: Trials[tuple[str, str]]) -> Found:
+        if not trials.rows:
+            raise self.limits.nothing()
+        return trials.found(more={"patterns": self.sizes})
 
 
 def scored(
@@ -113,7 +128,7 @@ def scored(
     }  # fmt: skip
 
 
-def _scores(given: Given) -> dict[str, int]:
+def _scores(given: SpaceFile) -> dict[str, int]:
     asked = given.keys.get("score", ["latency", "cost"])
     names = [asked] if isinstance(asked, str) else asked
     if not isinstance(names, list) or not names or any(name not in SCORES for name in names):
@@ -121,7 +136,7 @@ def _scores(given: Given) -> dict[str, int]:
     return {name: SCORES[name] for name in names}
 
 
-def _flows(given: Given) -> dict[str, Workflow]:
+def _flows(given: SpaceFile) -> dict[str, Workflow]:
     listed = given.keys.get("patterns", list(PATTERNS))
     names = [listed] if isinstance(listed, str) else listed
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
@@ -141,7 +156,7 @@ def _flows(given: Given) -> dict[str, Workflow]:
     return found
 
 
-def _models(given: Given) -> dict[str, PricedModel]:
+def _models(given: SpaceFile) -> dict[str, PricedModel]:
     said = given.keys.get("models")
     if not isinstance(said, Mapping) or not said:
         raise UsageError("no `models`", where=given.where, hint="models: {llama3-8b: {input: 0.05, output: 0.08}}")
@@ -149,28 +164,7 @@ def _models(given: Given) -> dict[str, PricedModel]:
         return {str(name): read(PricedModel, of or {}, f"{given.where}: models: {name}") for name, of in said.items()}
 
 
-def _run(given: Given) -> _SessionsRun:
+def _run(given: SpaceFile) -> _SessionsRun:
     own = ("system", "sessions", "rate", "replicas", "stack")
     with usage_errors():
         return read(_SessionsRun, {key: given.keys[key] for key in own if key in given.keys}, given.where)
-
-
-def _kept(rows: list[Row], given: Given) -> tuple[list[Row], dict[str, int]]:
-    """Candidates that ran and keep the limits, and why others are left out."""
-    limits = given.keys.get("limits") or {}
-    if not isinstance(limits, Mapping):
-        raise UsageError(f"limits: {limits!r}", where=given.where, hint="limits: {slow: latency <= 4}")
-    good: list[Row] = []
-    pruned: dict[str, int] = {}
-    for row in rows:
-        why = "failed" if row["error"] else ""
-        for name, text in limits.items() if not why else ():
-            why = why or ("" if evaluated(str(text), row, f"{given.where}: limits: {name}") else str(name))
-        if why:
-            pruned[why] = pruned.get(why, 0) + 1
-        else:
-            good.append({key: value for key, value in row.items() if key != "error"})
-    if not good:
-        first = next((row["error"] for row in rows if row["error"]), "the limits exclude all candidates")
-        raise UsageError(f"no candidate is left; the first: {first}", where=given.where)
-    return good, pruned

@@ -26,12 +26,15 @@ from numpy.typing import NDArray
 from etude.base.errors import UsageError
 from etude.base.figures import figure
 from etude.decide.search.found import Found, Row
-from etude.decide.search.given import Given, SearchRequest
-from etude.decide.search.kinds import DeviceOffer, Offer, WantedModel, offers_of, wanted_of
-from etude.decide.search.programs import IntegerProgram
-from etude.decide.search.tables import table
+from etude.decide.search.programs import IntegerProgram, every_sum
+from etude.decide.search.replica_rates import DeviceOffer, Offer, WantedModel, offers_of, wanted_of
+from etude.decide.search.request import PARALLEL, SearchRequest, SpaceFile
+from etude.decide.search.solver import Answer, Space, Trials, every
 
+METHODS: Final = ("ilp", "joint", "all")
 SCORES: Final = ("cost", "goodput")
+INPUT: Final = ("models", "kinds", "plans", "demand", "available", "throughput")
+KEYS: Final = (*INPUT, "score", "budget", "seconds", "part", "mixed")
 MOST: Final = 2_000_000
 MOST_USES: Final = 200_000
 """Most counts that `all` tries, in total and of one kind."""
@@ -74,40 +77,63 @@ class DeviceMix:
     """Served requests per second, by weight."""
 
 
-def solve(given: Given, asked: SearchRequest) -> Found:
-    given.only(
-        "models", "kinds", "plans", "demand", "available", "throughput", "score", "budget", "seconds", "part", "mixed"
-    )
-    method, mixed = asked.one_of("ilp", "joint", "all"), given.keys.get("mixed", True)
-    if not isinstance(mixed, bool):
-        raise UsageError(f"`mixed` is {mixed}", where=given.where, hint="true, or false: the best kind alone")
-    models, kinds = wanted_of(given), table(given, "kinds", DeviceOffer, "kind")
-    hours = _hours(given, models, kinds)
-    offers, pruned = offers_of(given, asked, models, kinds)
-    possible = len(offers) + sum(pruned.values())
-    tried = offers if method != "ilp" else undominated(offers)
-    pruned |= {"dominated": len(offers) - len(tried)}
-    found, took = {}, 0.0
-    for number, hour in hours.items():
-        single = alone(tried, hour)
-        pool = tried if mixed else [one for one in tried if single and one.kind == single[0]]
-        choice, seconds = choose(pool, hour, method) if mixed else (single[1] if single else None, 0.0)
-        found[number] = _row(number, hour, pool, choice, single) if choice else None
-        took += seconds
-    rows = [row for row in found.values() if row]
-    if not rows:
-        raise UsageError("the available devices never serve all requests", where=given.where,
-                         hint="more `available`, other `plans`, or score: goodput")  # fmt: skip
-    static = choose(tried, _peak(list(hours.values())))[0] if mixed else None
-    told: dict[str, Any] = {name: _sum(rows, name) for name in ("cost", "goodput", "single_cost", "single_goodput")}
-    told |= {"hours": len(rows), "unserved_hours": [number for number, row in found.items() if row is None]}
-    told |= {"static_cost": static.cost * len(rows) if static else None}
-    more = told | {"method": method, "score": given.keys.get("score", "cost"), "offers": [asdict(o) for o in tried]}
-    return Found(
-        best=max(rows, key=lambda row: (row["demand"], -row["hour"])), frontier=rows, tried=len(tried),
-        pruned={k: v for k, v in pruned.items() if v}, space=possible, rows=rows, more=more,
-        notes=_notes(told), told=(f"{len(hours)} hours solved in {took:.2f} s",),
-    )  # fmt: skip
+def space(given: SpaceFile, asked: SearchRequest) -> MixSpace:
+    return MixSpace(given, asked)
+
+
+def options(keys: Mapping[str, Any], method: str) -> frozenset[str]:
+    return frozenset() if "throughput" in keys else PARALLEL | {"seed"}
+
+
+class MixSpace(Space[int]):
+    """Hours, each with the best counts of devices."""
+
+    def __init__(self, given: SpaceFile, asked: SearchRequest) -> None:
+        given.only(*KEYS)
+        self.method, self.mixed, self.where = asked.one_of(*METHODS), given.keys.get("mixed", True), given.where
+        if not isinstance(self.mixed, bool):
+            raise UsageError(f"`mixed` is {self.mixed}", where=given.where, hint="true, or false: the best kind alone")
+        models, kinds = wanted_of(given), given.table("kinds", DeviceOffer, "kind")
+        self.hours = _hours(given, models, kinds)
+        self.every_offer, self.no_offer = offers_of(given, asked, models, kinds)
+        self.offers = self.every_offer if self.method != "ilp" else undominated(self.every_offer)
+        self.methods, self.scores, self.took_s = dict.fromkeys(METHODS, every), {"cost": 1}, 0.0
+        self.listed, self.size = list(self.hours), len(self.hours)
+        self.score = given.keys.get("score", "cost")
+
+    def rows(self, some: Sequence[int], limit: float) -> list[Answer]:
+        return [self._row(number, self.hours[number]) for number in some]
+
+    def _row(self, number: int, hour: Hour) -> Answer:
+        single = alone(self.offers, hour)
+        pool = self.offers if self.mixed else [one for one in self.offers if single and one.kind == single[0]]
+        choice, took_s = choose(pool, hour, self.method) if self.mixed else (single[1] if single else None, 0.0)
+        self.took_s += took_s
+        return _row(number, hour, pool, choice, single) if choice else "unserved"
+
+    def found(self, trials: Trials[int]) -> Found:
+        """`space` counts offers: replicas of a model on a kind by a plan."""
+        rows = list(trials.rows.values())
+        if not rows:
+            hint = "more `available`, other `plans`, or score: goodput"
+            raise UsageError("the available devices never serve all requests", where=self.where, hint=hint)
+        static = choose(self.offers, _peak(list(self.hours.values())))[0] if self.mixed else None
+        told: dict[str, Any] = {name: _sum(rows, name) for name in ("cost", "goodput", "single_cost", "single_goodput")}
+        told |= {"hours": len(rows), "unserved_hours": [hour for hour in self.hours if hour not in trials.rows]}
+        told |= {"static_cost": static.cost * len(rows) if static else None}
+        pruned = self.no_offer | {"dominated": len(self.every_offer) - len(self.offers)}
+        about = {"method": self.method, "score": self.score, "offers": [asdict(one) for one in self.offers]}
+        return Found(
+            best=max(rows, key=lambda row: (row["demand"], -row["hour"])),
+            frontier=rows,
+            tried=len(self.offers),
+            pruned={why: count for why, count in pruned.items() if count},
+            space=len(self.every_offer) + sum(self.no_offer.values()),
+            rows=rows,
+            more=told | about,
+            notes=_notes(told),
+            told=(f"{len(self.hours)} hours solved in {self.took_s:.2f} s",),
+        )
 
 
 def _notes(told: Mapping[str, Any]) -> tuple[str, ...]:
@@ -132,16 +158,12 @@ def undominated(offers: Sequence[Offer]) -> list[Offer]:
     return [one for one in offers if any(one is o for o in kept)]
 
 
-def _hours(given: Given, models: Mapping[str, WantedModel], kinds: Sequence[DeviceOffer]) -> dict[int, Hour]:
-    score, budget = given.keys.get("score", "cost"), given.keys.get("budget", inf)
-    if score not in SCORES:
-        raise UsageError(f"unknown score `{score}`", where=given.where, hint=f"known: {', '.join(SCORES)}")
-    if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not budget > 0:
-        raise UsageError(f"`budget` is {budget}", where=given.where, hint="dollars per hour: budget: 100")
+def _hours(given: SpaceFile, models: Mapping[str, WantedModel], kinds: Sequence[DeviceOffer]) -> dict[int, Hour]:
+    score, budget = given.one_of("score", SCORES, "cost"), given.number("budget", inf, hint="dollars per hour: 100")
     if "budget" in given.keys and score == "cost":
         raise UsageError("`budget` applies only to the score goodput", where=given.where)
     asks: dict[int, dict[str, float]] = {}
-    for row in table(given, "demand", Demand):
+    for row in given.table("demand", Demand):
         if row.model not in models:
             raise UsageError(
                 f"no model `{row.model}`", where=str(given.keys["demand"]), hint=f"known: {', '.join(models)}"
@@ -149,7 +171,7 @@ def _hours(given: Given, models: Mapping[str, WantedModel], kinds: Sequence[Devi
         if row.model in asks.setdefault(row.hour, {}):
             raise UsageError(f"hour {row.hour}: `{row.model}` appears twice", where=str(given.keys["demand"]))
         asks[row.hour][row.model] = row.rate
-    supply = table(given, "available", HourlySupply) if "available" in given.keys else []
+    supply = given.table("available", HourlySupply) if "available" in given.keys else []
     known = {one.kind for one in kinds}
     if wrong := [row.kind for row in supply if row.kind not in known]:
         raise UsageError(f"no kind `{wrong[0]}`", where=str(given.keys["available"]))
@@ -158,7 +180,7 @@ def _hours(given: Given, models: Mapping[str, WantedModel], kinds: Sequence[Devi
             models=tuple(models), demand=tuple(asks[hour].get(name, 0.0) for name in models),
             weight=tuple(one.weight for one in models.values()), prices={one.kind: one.price for one in kinds},
             available={one.kind: _supplied(one, supply, hour) for one in kinds}, goodput=score == "goodput",
-            budget=float(budget),
+            budget=budget,
         )
         for hour in sorted(asks)
     }  # fmt: skip
@@ -233,20 +255,17 @@ def chosen(offers: Sequence[Offer], hour: Hour, counts: Sequence[int]) -> Device
 def _every(offers: Sequence[Offer], hour: Hour) -> DeviceMix | None:
     """All counts, kind by kind: first every use of a kind's devices, then all of these together."""
     at = {name: i for i, name in enumerate(hour.models)}
-    rates, costs, counts = np.zeros((1, len(at))), np.zeros(1), np.zeros((1, 0), np.int32)
     order: list[int] = []
+    kinds: list[NDArray[np.int32]] = []
+    parts = []
     for kind in hour.prices:
         mine = [i for i, one in enumerate(offers) if one.kind == kind]
         uses = _uses([offers[i] for i in mine], hour, at)
-        if len(rates) * len(uses) > MOST:
-            raise UsageError(f"more than {MOST:,} counts of devices", hint="--method ilp")
-        order += mine
         speed = np.zeros((len(mine), len(at)))
         speed[np.arange(len(mine)), [at[offers[i].model] for i in mine]] = [offers[i].rate for i in mine]
-        price = np.array([offers[i].devices * hour.prices[kind] for i in mine])
-        rates = (rates[:, None, :] + uses @ speed).reshape(-1, len(at))
-        costs = (costs[:, None] + uses @ price).ravel()
-        counts = np.column_stack([np.repeat(counts, len(uses), axis=0), np.tile(uses, (len(counts), 1))])
+        parts.append((uses @ np.array([offers[i].devices * hour.prices[kind] for i in mine]), uses @ speed))
+        order, kinds = order + mine, [*kinds, uses]
+    costs, rates, chosen_rows = every_sum(parts, np.full(len(at), inf), MOST, "counts of devices")
     demand = np.array(hour.demand)
     if hour.goodput:
         score = -(np.minimum(rates, demand) * np.array(hour.weight)).sum(axis=1)
@@ -256,8 +275,9 @@ def _every(offers: Sequence[Offer], hour: Hour) -> DeviceMix | None:
     best = np.flatnonzero(score <= score.min() + 1e-9 * abs(score.min()))
     if not np.isfinite(score[best[0]]):
         return None
-    row = counts[best[costs[best].argmin()]]
-    return chosen(offers, hour, [int(row[order.index(i)]) for i in range(len(offers))])
+    row = chosen_rows[best[costs[best].argmin()]].tolist()
+    counts = [int(n) for uses, use in zip(kinds, row, strict=True) for n in uses[use]]
+    return chosen(offers, hour, [counts[order.index(i)] for i in range(len(offers))])
 
 
 def _uses(offers: Sequence[Offer], hour: Hour, at: Mapping[str, int]) -> NDArray[np.int32]:

@@ -23,11 +23,12 @@ import numpy as np
 from etude.base.errors import UsageError
 from etude.base.figures import figure, read, usage_errors
 from etude.base.grammar import line
-from etude.decide.search.chain import device_of
-from etude.decide.search.found import Found, Row, frontier
-from etude.decide.search.given import Given, SearchRequest
+from etude.decide.search.found import Found, Row
 from etude.decide.search.kernel_layers import KernelLayer, kernel_layers
 from etude.decide.search.owners import OwnerSplit, apportioned, split
+from etude.decide.search.request import SearchRequest, SpaceFile
+from etude.decide.search.solver import ALL, Answer, Space, Trials
+from etude.decide.search.spaces.chain import device_of
 from etude.kernels.arrays import F64, I64
 from etude.machine import Device
 
@@ -53,33 +54,48 @@ class SplitSpace:
     shares: Any = figure("one", "equal, speed, fit, or several", "equal")
 
 
-def solve(given: Given, asked: SearchRequest) -> Found:
-    asked.one_of("all")
+def space(given: SpaceFile, asked: SearchRequest) -> OwnerSpace:
     with usage_errors():
-        space = read(SplitSpace, given.keys, given.where)
-    beside = given.folder / space.model
-    layers = kernel_layers(str(beside) if beside.is_file() else space.model, space.dtype)
-    devices, counts = _devices(given, space)
-    splits = _words(space.split, SPLITS, f"{given.where}: split")
-    shares = _words(space.shares, SHARES, f"{given.where}: shares")
-    rows = []
-    for kind, share, count in product(splits, shares, counts):
-        part = devices[:count]
-        ram = np.array([space.ram_bytes or device.memory_bytes for device in part], np.int64)
-        done = _split(layers, part, kind, share, ram, space)
-        rows.append((_row(done, ram, kind, share), done))
-    good = sorted((row for row in rows if row[0]["feasible"]), key=lambda row: row[0]["latency_ms"])
-    best, done = good[0] if good else min(rows, key=lambda row: row[0]["peak_ram_bytes"])
-    over = len(rows) - len(good)
-    return Found(
-        best=best, frontier=frontier([row for row, _ in good], {"latency_ms": 1, "peak_ram_bytes": 1}), tried=len(good),
-        pruned={"too large for the RAM": over} if over else {}, space=len(rows), rows=[row for row, _ in rows],
-        notes=() if good else ("no candidate fits the RAM; the best is the one that needs the least",),
-        more={"parameters_bytes": sum(layer.weight_bytes for layer in layers), "layers": _layers(layers, done)},
-    )  # fmt: skip
+        return OwnerSpace(given, read(SplitSpace, given.keys, given.where))
 
 
-def _devices(given: Given, space: SplitSpace) -> tuple[list[Device], list[int]]:
+Way = tuple[str, str, int]
+"""What is split, by which shares, over how many devices."""
+
+
+class OwnerSpace(Space[Way]):
+    """Ways to split a network. One that does not fit has figures too, but no row."""
+
+    methods, rest = ALL, "too large for the RAM"
+
+    def __init__(self, given: SpaceFile, split: SplitSpace) -> None:
+        self.layers = kernel_layers(given.file_or_name(split.model), split.dtype)
+        self.devices, counts = _devices(given, split)
+        splits = _words(split.split, SPLITS, f"{given.where}: split")
+        shares = _words(split.shares, SHARES, f"{given.where}: shares")
+        self.split, self.listed = split, list(product(splits, shares, counts))
+        self.size, self.scores = len(self.listed), {"latency_ms": 1, "peak_ram_bytes": 1}
+        self.every: dict[Way, tuple[Row, OwnerSplit]] = {}
+
+    def rows(self, some: Sequence[Way], limit: float) -> list[Answer]:
+        for kind, share, count in some:
+            devices = self.devices[:count]
+            ram = np.array([self.split.ram_bytes or device.memory_bytes for device in devices], np.int64)
+            done = _split(self.layers, devices, kind, share, ram, self.split)
+            self.every[kind, share, count] = _row(done, ram, kind, share), done
+        return [row if row["feasible"] else self.rest for row, _ in (self.every[way] for way in some)]
+
+    def found(self, trials: Trials[Way]) -> Found:
+        rows = [row for row, _ in self.every.values()]
+        least = min(self.every, key=lambda way: self.every[way][0]["peak_ram_bytes"])
+        best, done = self.every[trials.ranked()[0][0] if trials.rows else least]
+        note = "no candidate fits the RAM; the best is the one that needs the least"
+        parameters = sum(layer.weight_bytes for layer in self.layers)
+        more = {"parameters_bytes": parameters, "layers": _layers(self.layers, done)}
+        return trials.found(best=best, rows=rows, notes=() if trials.rows else (note,), more=more)
+
+
+def _devices(given: SpaceFile, space: SplitSpace) -> tuple[list[Device], list[int]]:
     """All devices, and how many of them are tried."""
     where = f"{given.where}: devices"
     listed = space.devices if isinstance(space.devices, list) else None

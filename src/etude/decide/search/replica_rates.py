@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from math import ceil, inf
 from typing import Any, Final
 
 from etude.base.errors import EtudeError, UsageError
 from etude.base.figures import figure, read, read_mapping
-from etude.decide.search.given import Given, SearchRequest
-from etude.decide.search.tables import table
+from etude.decide.search.request import SearchRequest, SpaceFile
 
 WITHIN: Final = 1.02
 """Precision of a rate, as a factor."""
@@ -79,7 +79,7 @@ class Offer:
     rate: float = figure("number", "requests per second")
 
 
-def wanted_of(given: Given) -> dict[str, WantedModel]:
+def wanted_of(given: SpaceFile) -> dict[str, WantedModel]:
     """`models`: a mapping, or the file that holds it."""
     found = given.keys.get("models")
     if isinstance(found, str):
@@ -90,7 +90,7 @@ def wanted_of(given: Given) -> dict[str, WantedModel]:
     return {str(name): read(WantedModel, about, f"{given.where}: models: {name}") for name, about in found.items()}
 
 
-def strategies_of(given: Given) -> list[Strategy]:
+def strategies_of(given: SpaceFile) -> list[Strategy]:
     """`plans`: numbers of devices of a replica, or mappings with more keys."""
     found = given.keys.get("plans", [1])
     if not isinstance(found, list) or not found:
@@ -100,11 +100,11 @@ def strategies_of(given: Given) -> list[Strategy]:
 
 
 def offers_of(
-    given: Given, asked: SearchRequest, models: Mapping[str, WantedModel], kinds: Sequence[DeviceOffer]
+    given: SpaceFile, asked: SearchRequest, models: Mapping[str, WantedModel], kinds: Sequence[DeviceOffer]
 ) -> tuple[list[Offer], dict[str, int]]:
     """Every (model, kind, plan) that sustains some rate, and how many do not, by reason."""
     if "throughput" in given.keys:
-        offers = table(given, "throughput", Offer)
+        offers = given.table("throughput", Offer)
         known = {one.kind for one in kinds}
         for one in offers:
             if one.model not in models or one.kind not in known:
@@ -116,21 +116,11 @@ def offers_of(
     from etude.decide.study import evaluate
     from etude.decide.study.space import Space
 
-    seconds, part = given.keys.get("seconds", 20), given.keys.get("part", 0.99)
-    if not isinstance(seconds, (int, float)) or not 0 < seconds < inf or not isinstance(part, (int, float)):
-        raise UsageError("`seconds` and `part` are numbers", where=given.where, hint="seconds: 20, part: 0.99")
-    if not 0 < part <= 1:
-        raise UsageError(f"`part` is {part}", where=given.where, hint="a fraction: part: 0.99")
-    plans = strategies_of(given)
-    rows = [
-        {"model": m, "kind": k, "plan": p}
-        for m in range(len(models))
-        for k in range(len(kinds))
-        for p in range(len(plans))
-    ]
+    plans, seconds, part = strategies_of(given), given.number("seconds", 20), given.number("part", 0.99, 1.0)
+    every = product(range(len(models)), range(len(kinds)), range(len(plans)))
+    rows = [dict(zip(("model", "kind", "plan"), at, strict=True)) for at in every]
     told = {"models": list(models.values()), "kinds": list(kinds), "plans": plans, "seconds": seconds, "part": part}
-    found = evaluate(Space(rows=rows), rate_at, shared={**told, "seed": asked.seed}, workers=asked.workers,
-                     ray=asked.ray, out=asked.out, progress=asked.progress).to_pylist()  # fmt: skip
+    found = evaluate(Space(rows=rows), rate_at, shared={**told, "seed": asked.seed}, **asked.carrying()).to_pylist()
     names, offers, pruned = list(models), [], dict.fromkeys((MEMORY, PLAN, SLO), 0)
     for row in found:
         if row["error"]:
@@ -145,19 +135,11 @@ def offers_of(
 
 
 def rate_at(
-    model: int,
-    kind: int,
-    plan: int,
-    *,
-    models: Sequence[WantedModel],
-    kinds: Sequence[DeviceOffer],
-    plans: Sequence[Strategy],
-    seconds: float,
-    part: float,
-    seed: int,
-) -> dict[str, Any]:
+    model: int, kind: int, plan: int, *, models: Sequence[WantedModel], kinds: Sequence[DeviceOffer],
+    plans: Sequence[Strategy], **how: Any,
+) -> dict[str, Any]:  # fmt: skip
     """The rate of one model on one kind by one plan, in requests per second, or why there is none."""
-    return kept_rate(models[model], kinds[kind], plans[plan], seconds, part, seed)
+    return kept_rate(models[model], kinds[kind], plans[plan], **how)
 
 
 _RATES: dict[str, dict[str, Any]] = {}

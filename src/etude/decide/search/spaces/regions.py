@@ -13,6 +13,7 @@ that it is a lower bound; `all` tries every placement of whole classes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 from typing import Any, Final
 
@@ -21,54 +22,77 @@ from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.base.units import format_time, parse_time
-from etude.decide.search.found import Found, Row, frontier
-from etude.decide.search.given import Given, SearchRequest
-from etude.decide.search.programs import IntegerProgram
+from etude.decide.search.found import Found, Row
+from etude.decide.search.programs import IntegerProgram, every_sum
+from etude.decide.search.request import SearchRequest, SpaceFile
 from etude.decide.search.sites import SCORES, Places, read_places
+from etude.decide.search.solver import Answer, Space, Trials, every
 from etude.kernels.arrays import F64
 
+METHODS: Final = ("ilp", "lp", "all")
 MOST: Final = 4_000_000
 """Placements that `all` tries at most."""
 LAYERS: Final = ("local", "regional", "seeking")
 UNIT: Final = {"cost": "dollars", "carbon": "g"}
 
 
-def solve(given: Given, asked: SearchRequest) -> Found:
-    given.only("regions", "classes", "ways", "carbon", "budget", "score", "hours", "network_kwh_per_gb")
-    method = asked.one_of("ilp", "lp", "all")
-    score, hours = given.keys.get("score", "cost"), given.keys.get("hours", 24)
-    if score not in SCORES:
-        raise UsageError(f"unknown score `{score}`", where=given.where, hint=f"known: {', '.join(SCORES)}")
-    if isinstance(hours, bool) or not isinstance(hours, (int, float)) or not 0 < hours < inf:
-        raise UsageError(f"`hours` is {hours}", where=given.where, hint="hours: 24")
-    places, full = read_places(given), 0
-    rows: list[Row] = []
-    for budget_ns in _budgets(given):
-        shares = shares_of(places, allowed(places, budget_ns), score, float(hours), method)
-        if shares is None:
-            full += 1
-        else:
-            rows.append(_row(places, shares, budget_ns, score, (float(hours), method, rows[-1] if rows else None)))
-    if not rows:
-        raise UsageError("regions that may compute all requests within the budget have too little capacity",
-                         where=given.where, hint="more `capacity`, or a longer `budget`")  # fmt: skip
-    name = f"{UNIT[score]}_per_h"
-    best = min(rows, key=lambda row: (row[name], row["budget_ms"]))
-    return Found(
-        best=best, frontier=frontier(rows, {"budget_ms": 1, name: 1}), tried=len(rows), space=len(rows) + full,
-        pruned={"capacity": full} if full else {}, rows=rows,
-        more={"score": score, "method": method, "break_even": break_even(places, score, float(hours))},
-    )  # fmt: skip
+def space(given: SpaceFile, asked: SearchRequest) -> RegionSpace:
+    return RegionSpace(given, asked.one_of(*METHODS))
 
 
-def _budgets(given: Given) -> list[float]:
+class RegionSpace(Space[float]):
+    """Latency budgets in ns, each with the best regions of all classes."""
+
+    rest = "capacity"
+
+    def __init__(self, given: SpaceFile, method: str) -> None:
+        given.only("regions", "classes", "ways", "carbon", "budget", "score", "hours", "network_kwh_per_gb")
+        score = given.one_of("score", SCORES, "cost")
+        self.where, self.method, self.score, self.hours = given.where, method, score, given.number("hours", 24.0)
+        self.places, self.listed = read_places(given), _budgets(given)
+        self.methods, self.size = dict.fromkeys(METHODS, every), len(self.listed)
+        self.column = f"{UNIT[score]}_per_h"
+        self.scores = {"budget_ms": 1, self.column: 1}
+
+    def rank(self, row: Row) -> tuple[float, ...]:
+        return (row[self.column],)
+
+    def order(self, one: float, row: Row) -> float:
+        return one
+
+    def rows(self, some: Sequence[float], limit: float) -> list[Answer]:
+        found: list[Answer] = []
+        before: Row | None = None
+        for budget_ns in some:
+            may = allowed(self.places, budget_ns)
+            shares = shares_of(self.places, may, self.score, self.hours, self.method)
+            if shares is None:
+                found.append(self.rest)
+                continue
+            before = _row(self.places, shares, budget_ns, self.score, (self.hours, self.method, before))
+            found.append(before)
+        return found
+
+    def found(self, trials: Trials[float]) -> Found:
+        rows = list(trials.rows.values())
+        if not rows:
+            raise UsageError(
+                "regions that may compute all requests within the budget have too little capacity",
+                where=self.where,
+                hint="more `capacity`, or a longer `budget`",
+            )
+        even = break_even(self.places, self.score, self.hours)
+        return trials.found(rows=rows, more={"score": self.score, "method": self.method, "break_even": even})
+
+
+def _budgets(given: SpaceFile) -> list[float]:
     texts = given.keys.get("budget", "5s")
     found = []
     for text in texts if isinstance(texts, list) else [texts]:
         if not isinstance(text, (str, int)) or isinstance(text, bool):
             raise UsageError(f"`{text}` is not a time", where=f"{given.where}: budget", hint="budget: [50ms, 1s]")
         found.append(float(parse_time(text)))
-    return sorted(found)
+    return sorted(set(found))
 
 
 def allowed(places: Places, budget_ns: float) -> NDArray[np.bool_]:
@@ -110,27 +134,18 @@ def shares_of(places: Places, may: NDArray[np.bool_], score: str, hours: float, 
 
 def _whole(places: Places, may: NDArray[np.bool_], score: str, hours: float) -> F64 | None:
     """Every placement of whole classes, one class after another; those over a capacity are left out."""
-    count = int(np.prod(may.sum(axis=1), dtype=object))
-    if count > MOST:
-        raise UsageError(f"{count:,} placements are too many to try all", hint="--method ilp")
-    totals, loads = np.zeros(1), np.zeros((1, len(places.sites)))
-    chosen = np.zeros((1, 0), np.int16)
-    for c in range(len(places.classes)):
-        regions = np.flatnonzero(may[c])
-        costs = 3600.0 * places.rate_per_s[c] * places.cost[score][c, regions]
-        costs = costs + np.where(regions != places.home[c], places.once[score][c] / hours, 0.0)
-        load = np.zeros((len(regions), len(places.sites)))
-        load[np.arange(len(regions)), regions] = places.rate_per_s[c] * places.energy_j[c]
-        totals = (totals[:, None] + costs).ravel()
-        loads = (loads[:, None, :] + load).reshape(-1, len(places.sites))
-        before = np.repeat(chosen, len(regions), axis=0)
-        chosen = np.column_stack([before, np.tile(regions.astype(np.int16), len(chosen))])
-        fits = (loads <= places.capacity_w * (1 + 1e-9)).all(axis=1)
-        totals, loads, chosen = totals[fits], loads[fits], chosen[fits]
+    parts, regions = [], [np.flatnonzero(row) for row in may]
+    for c, mine in enumerate(regions):
+        costs = 3600.0 * places.rate_per_s[c] * places.cost[score][c, mine]
+        loads = np.zeros((len(mine), len(places.sites)))
+        loads[np.arange(len(mine)), mine] = places.rate_per_s[c] * places.energy_j[c]
+        parts.append((costs + np.where(mine != places.home[c], places.once[score][c] / hours, 0.0), loads))
+    totals, _, chosen = every_sum(parts, places.capacity_w, MOST, "placements")
     if not len(totals):
         return None
     shares = np.zeros(may.shape)
-    shares[np.arange(len(shares)), chosen[int(totals.argmin())]] = 1.0
+    for c, row in enumerate(chosen[int(totals.argmin())].tolist()):
+        shares[c, regions[c][row]] = 1.0
     return shares
 
 
