@@ -10,7 +10,7 @@ import pytest
 
 from etude.decide.search.axes import AxesSpace, Point, neighbours
 from etude.decide.search.request import SearchRequest
-from etude.decide.search.solver import ALL, Answer, Space, search_space
+from etude.decide.search.solver import ALL, Answer, CandidateSpace, search_space
 from etude.surface.cli import main
 
 AXES = [[1, 2, 4], [1, 2, 4, 8], ["a", "b"]]
@@ -61,7 +61,7 @@ def test_a_slope_is_gone_down():
         assert search_space(Worths(slope), SearchRequest(method=method)).best["at"] == (1, 3, 0)
 
 
-class Bounded(Space[int]):
+class Bounded(CandidateSpace[int]):
     """Worths with two bounds, each closer; some candidates turn out to be infeasible at a closer look."""
 
     methods, levels = ALL, 2

@@ -13,8 +13,8 @@ from etude.decide.search.placements.best import (
     BOUND,
     LEFT,
     SAME,
+    PlacementSimulation,
     PlacementSpace,
-    Simulation,
     best_placement,
     classes_of,
 )
@@ -252,7 +252,7 @@ def test_annealing_takes_worse_placements_and_greed_does_not() -> None:
             return [first]
 
     def best(method: str) -> int:
-        space = Pit(CHAIN.job, grid("ring", 4), {}, Simulation(tries=24, bound=False))
+        space = Pit(CHAIN.job, grid("ring", 4), {}, PlacementSimulation(tries=24, bound=False))
         return int(search_space(space, SearchRequest(method=method)).best["time_ns"])
 
     assert (best("greedy"), best("anneal")) == (100, 50)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from etude.decide.search.solver import METHODS, Space, Trials
+from etude.decide.search.solver import METHODS, CandidateSpace, Trials
 
 Point = tuple[int, ...]
 """Index of the value on each axis."""
@@ -17,7 +17,7 @@ DRAWS = 32
 """Random points that are tried as a start, until one is feasible."""
 
 
-class AxesSpace(Space[Point]):
+class AxesSpace(CandidateSpace[Point]):
     methods = METHODS
     axes: Sequence[Sequence[Any]]
 

@@ -30,7 +30,7 @@ STEPS: Final = 60
 """Chains of `anneal`, and steps of each."""
 
 
-class Space(Generic[C]):
+class CandidateSpace(Generic[C]):
     """What is searched. A space has `rows` and candidates; `greedy` and `anneal` need `neighbours` too, and the rest is
     for those that know more of their candidates."""
 
@@ -129,7 +129,7 @@ class Space(Generic[C]):
 class Trials(Generic[C]):
     """What is known of the candidates of a space."""
 
-    space: Space[C]
+    space: CandidateSpace[C]
     method: str = ""
     advance: Callable[[int], None] = lambda count: None
     rows: dict[C, Row] = field(default_factory=dict)
@@ -205,7 +205,7 @@ class Trials(Generic[C]):
 Method = Callable[[Trials[C], np.random.Generator], None]
 
 
-def search_space(space: Space[C], asked: SearchRequest) -> Found:
+def search_space(space: CandidateSpace[C], asked: SearchRequest) -> Found:
     """What is found in a space by the method that is asked for."""
     method = asked.one_of(*space.methods)
     with space.working(asked), asked.progress(space.noun, int(min(space.size, space.tries))) as advance:

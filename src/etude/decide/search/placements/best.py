@@ -21,7 +21,7 @@ from etude.decide.search.placements.bound import TimeBound
 from etude.decide.search.placements.orders import first_tries
 from etude.decide.search.placements.symmetry import Placement, Symmetry
 from etude.decide.search.request import SearchRequest
-from etude.decide.search.solver import METHODS, Answer, Space, Trials, greedy, search_space
+from etude.decide.search.solver import METHODS, Answer, CandidateSpace, Trials, greedy, search_space
 from etude.machine import System
 from etude.make.generate import Generated
 from etude.model.job import Job
@@ -54,7 +54,7 @@ def seated(system: System, placement: tuple[int, ...]) -> System:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Simulation:
+class PlacementSimulation:
     """How placements are simulated."""
 
     network: str = "flow"
@@ -72,12 +72,12 @@ class Simulation:
             raise UsageError(f"tries: {self.tries} simulations", hint="1 or more")
 
 
-class PlacementSpace(Space[Placement]):
+class PlacementSpace(CandidateSpace[Placement]):
     """The device of each rank. A neighbour swaps two ranks, or moves one to a free device."""
 
     noun, beaten, round_size, side_by_side, chains = "placements", BOUND, 16, False, 1
 
-    def __init__(self, job: Job, system: System, axes: Mapping[str, int], about: Simulation) -> None:
+    def __init__(self, job: Job, system: System, axes: Mapping[str, int], about: PlacementSimulation) -> None:
         self.ranks, self.devices = job.world_size, system.num_ranks
         if self.ranks > self.devices:
             raise UsageError(f"{self.ranks} ranks on a system of {self.devices} devices", hint="use a larger --system")
@@ -213,12 +213,12 @@ def placement_space(
     made: Job | Generated, system: System, *, axes: Mapping[str, int] | None = None, **how: Any
 ) -> PlacementSpace:
     """`axes`: name -> size as ranks are numbered, innermost first; of a generated job those of its plan. `how`: what
-    `Simulation` has."""
+    `PlacementSimulation` has."""
     job = made.job if isinstance(made, Generated) else made
     if axes is None:
         axes = plan_axes(made) if isinstance(made, Generated) else {}
     system = system if system.topology is not None else system.replace(placement=())
-    return PlacementSpace(job, system, axes, Simulation(**how))
+    return PlacementSpace(job, system, axes, PlacementSimulation(**how))
 
 
 def plan_axes(made: Generated) -> dict[str, int]:

@@ -29,7 +29,7 @@ from etude.decide.search.inferences import searched_again
 from etude.decide.search.layers import Layers, given_layers, model_layers
 from etude.decide.search.links import NEVER, read_links
 from etude.decide.search.request import SearchRequest, SpaceFile, known_word
-from etude.decide.search.solver import Answer, Space, Trials, every
+from etude.decide.search.solver import Answer, CandidateSpace, Trials, every
 from etude.machine import Device, open_system
 
 ROWS: Final = 1000
@@ -80,7 +80,7 @@ def options(keys: Mapping[str, Any], method: str) -> frozenset[str]:
     return frozenset({"again", "seed"} if drawn else {"again"})
 
 
-class CutSpace(Space[Cut]):
+class CutSpace(CandidateSpace[Cut]):
     rest = LARGE
 
     def __init__(self, chain: Chain, rates: Sequence[int], asked: ChainSpace, where: str, again_s: float = 0.0) -> None:

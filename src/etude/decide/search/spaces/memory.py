@@ -32,7 +32,7 @@ from etude.decide.search.found import Found, Row
 from etude.decide.search.pieces import Client, PieceWork, TensorPiece, client_of, pieces_of
 from etude.decide.search.programs import IntegerProgram
 from etude.decide.search.request import SearchRequest, SpaceFile, known_word
-from etude.decide.search.solver import Answer, Space, Trials, every
+from etude.decide.search.solver import Answer, CandidateSpace, Trials, every
 
 PHASES: Final = ("prompt", "token")
 COLUMNS: Final = {"request": "request_ms", "tokens": "token_ms", "ttft": "ttft_ms"}
@@ -100,7 +100,7 @@ def space(given: SpaceFile, asked: SearchRequest) -> MemorySpace:
     return MemorySpace(given, asked.one_of(*METHODS))
 
 
-class MemorySpace(Space[int]):
+class MemorySpace(CandidateSpace[int]):
     """Memories of the device, each with what is best kept in it."""
 
     def __init__(self, given: SpaceFile, method: str) -> None:

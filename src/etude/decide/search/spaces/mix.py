@@ -29,7 +29,7 @@ from etude.decide.search.found import Found, Row
 from etude.decide.search.programs import IntegerProgram, every_sum
 from etude.decide.search.replica_rates import DeviceOffer, Offer, WantedModel, offers_of, wanted_of
 from etude.decide.search.request import PARALLEL, SearchRequest, SpaceFile
-from etude.decide.search.solver import Answer, Space, Trials, every
+from etude.decide.search.solver import Answer, CandidateSpace, Trials, every
 
 METHODS: Final = ("ilp", "joint", "all")
 SCORES: Final = ("cost", "goodput")
@@ -85,7 +85,7 @@ def options(keys: Mapping[str, Any], method: str) -> frozenset[str]:
     return frozenset() if "throughput" in keys else PARALLEL | {"seed"}
 
 
-class MixSpace(Space[int]):
+class MixSpace(CandidateSpace[int]):
     """Hours, each with the best counts of devices."""
 
     def __init__(self, given: SpaceFile, asked: SearchRequest) -> None:

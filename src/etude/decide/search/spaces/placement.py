@@ -29,7 +29,7 @@ from etude.decide.search.placements.best import TRIES, PlacementSpace, best_plac
 from etude.decide.search.placements.bound import ExchangedBytes, needs_of
 from etude.decide.search.request import PARALLEL, SearchRequest, SpaceFile
 from etude.decide.search.short_models import shortened
-from etude.decide.search.solver import Space, Trials, every
+from etude.decide.search.solver import CandidateSpace, Trials, every
 from etude.machine import System, open_system
 from etude.make.generate import Generated, Plan, generate
 from etude.make.generate.model import Model, open_model
@@ -61,7 +61,7 @@ def options(keys: Mapping[str, Any], method: str) -> frozenset[str]:
     return PARALLEL | {"seed"} if method == "anneal" else PARALLEL
 
 
-class ShardingSpace(Space[int]):
+class ShardingSpace(CandidateSpace[int]):
     """Plans of one model, each with its best placement: those whose ranks send least. What does not fit the memory is
     left out."""
 

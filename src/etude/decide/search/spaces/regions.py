@@ -26,7 +26,7 @@ from etude.decide.search.found import Found, Row
 from etude.decide.search.programs import IntegerProgram, every_sum
 from etude.decide.search.request import SearchRequest, SpaceFile
 from etude.decide.search.sites import SCORES, Places, read_places
-from etude.decide.search.solver import Answer, Space, Trials, every
+from etude.decide.search.solver import Answer, CandidateSpace, Trials, every
 from etude.kernels.arrays import F64
 
 METHODS: Final = ("ilp", "lp", "all")
@@ -40,7 +40,7 @@ def space(given: SpaceFile, asked: SearchRequest) -> RegionSpace:
     return RegionSpace(given, asked.one_of(*METHODS))
 
 
-class RegionSpace(Space[float]):
+class RegionSpace(CandidateSpace[float]):
     """Latency budgets in ns, each with the best regions of all classes."""
 
     rest = "capacity"

@@ -27,7 +27,7 @@ from etude.decide.search.found import Found, Row
 from etude.decide.search.layers import model_layers
 from etude.decide.search.links import NEVER
 from etude.decide.search.request import SearchRequest, SpaceFile, known_word
-from etude.decide.search.solver import ALL, Space, Trials
+from etude.decide.search.solver import ALL, CandidateSpace, Trials
 from etude.decide.search.spaces.chain import device_of
 from etude.decide.search.travel_kernels import (
     DELAY,
@@ -102,7 +102,7 @@ def space(given: SpaceFile, asked: SearchRequest) -> PolicySpace:
     return PolicySpace(given, routes, requests, asked.seed)
 
 
-class PolicySpace(Space[str]):
+class PolicySpace(CandidateSpace[str]):
     """Policies, each with all requests."""
 
     methods = ALL

@@ -27,7 +27,7 @@ from etude.decide.search.crew import crew
 from etude.decide.search.found import Found, Row
 from etude.decide.search.request import PARALLEL, SearchRequest, SpaceFile
 from etude.decide.search.short_models import shortened
-from etude.decide.search.solver import Answer, Space, Trials, every, greedy
+from etude.decide.search.solver import Answer, CandidateSpace, Trials, every, greedy
 from etude.machine import System, open_system
 from etude.make.generate import Generated, Plan, generate
 from etude.make.generate.model import Model, open_model
@@ -46,7 +46,7 @@ KNOWN: Final = ("model", "layers", "plan", "system", "unit", "over", "by", "netw
 
 
 @dataclass
-class ShareSpace(Space[ClassShares]):
+class ShareSpace(CandidateSpace[ClassShares]):
     """Parts of each class. A neighbour moves some of one class to another, in ever smaller steps."""
 
     model: Model

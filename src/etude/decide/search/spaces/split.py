@@ -27,7 +27,7 @@ from etude.decide.search.found import Found, Row
 from etude.decide.search.kernel_layers import KernelLayer, kernel_layers
 from etude.decide.search.owners import OwnerSplit, apportioned, split
 from etude.decide.search.request import SearchRequest, SpaceFile
-from etude.decide.search.solver import ALL, Answer, Space, Trials
+from etude.decide.search.solver import ALL, Answer, CandidateSpace, Trials
 from etude.decide.search.spaces.chain import device_of
 from etude.kernels.arrays import F64, I64
 from etude.machine import Device
@@ -63,7 +63,7 @@ Way = tuple[str, str, int]
 """What is split, by which shares, over how many devices."""
 
 
-class OwnerSpace(Space[Way]):
+class OwnerSpace(CandidateSpace[Way]):
     """Ways to split a network. One that does not fit has figures too, but no row."""
 
     methods, rest = ALL, "too large for the RAM"

@@ -22,7 +22,7 @@ from etude.base.errors import UsageError
 from etude.base.figures import figure, read, usage_errors
 from etude.decide.search.found import Found
 from etude.decide.search.request import PARALLEL, SearchRequest, SpaceFile
-from etude.decide.search.solver import ALL, Answer, Space, Trials
+from etude.decide.search.solver import ALL, Answer, CandidateSpace, Trials
 from etude.decide.search.study_space import LimitsOfRows
 from etude.decide.study import evaluate
 from etude.decide.study.space import Space as Points
@@ -64,7 +64,7 @@ def options(keys: Mapping[str, Any], method: str) -> frozenset[str]:
     return PARALLEL | {"seed"}
 
 
-class PatternSpace(Space[tuple[str, str]]):
+class PatternSpace(CandidateSpace[tuple[str, str]]):
     """Patterns, each with the models of its roles."""
 
     methods = ALL
