@@ -44,3 +44,14 @@ def test_the_profiler_stays_where_it_cannot_be_taken_out(cuda: str | None, start
 def test_how_many_steps_of_a_warm_up_are_light():
     assert [light.light_steps(warmup, 3) for warmup in (0, 2, 3, 6, 20)] == [0, 0, 1, 3, 4]
     assert light.light_steps(6, None) == 0
+
+
+def test_what_a_profiler_adds_to_a_launch_is_the_mean_of_both_kinds_of_pass():
+    """19 launches forward take 19 us more, 38 forward and back 76 us more: 1 and 2 us a launch."""
+    capture = light.LightCapture.__new__(light.LightCapture)
+    capture.plain_ns, capture._light_ns = (100_000, 300_000), (119_000, 376_000)
+    capture._marks_ns = [[0, 5_000_000]]
+    step = [{"cat": "kernel", "ts": 100.0 + k} for k in range(50)]
+    passes = [{"cat": "kernel", "ts": 6000.0 + k} for k in range(31 * (19 + 38))]
+    calls = [{"cat": "cuda_runtime", "ts": 6000.0 + k} for k in range(31 * 60)]
+    assert capture._added_to_launch([*step, *passes, *calls], 0) == pytest.approx(1500.0)
