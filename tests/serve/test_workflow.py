@@ -11,11 +11,15 @@ import yaml
 
 from etude.base.errors import UsageError
 from etude.surface.cli import main
-from etude.world.serve import Engine
+from etude.world.serve import Engine, serve
+from etude.world.serve import state as of
 from etude.world.serve.energy import UNKNOWN
+from etude.world.serve.requests import requests_of
+from etude.world.serve.serving import Group
 from etude.world.serve.steps import step_cost
+from etude.world.serve.wire import wire_of
 from etude.world.serve.workflow import open_workflow, run_workflow, session_table, task_table, workflow_summary
-from etude.world.serve.workflow.pools import Deployed
+from etude.world.serve.workflow.pools import Deployed, apart
 from etude.world.serve.workflow.run import WorkflowRun
 from etude.world.serve.workflow.sessions import unrolled
 from etude.world.serve.workflow.spec import workflow_of
@@ -116,6 +120,45 @@ def test_calls_are_answered_as_requests_are():
     cached = run_workflow(flow(CHAT, models={"m": "any"}), {"m": on("prefix")})
     assert task_table(cached)["cache_hit_tokens"].to_pylist() == [0, 0, 192]
     assert (cached.end_ns - cached.ready_ns).tolist() == [2240, 1000, 100 + 480 + 110]
+
+
+def test_prompts_and_answers_apart_with_a_cache_of_prefixes():
+    """The first call reads 192 tokens in 2,020 ns, sends 10 bytes of each at 1 byte/ns, 50 ns away, and writes two more
+    tokens elsewhere. The second finds 192 of its 240 tokens where prompts are read, and sends all."""
+    found = []
+    for words in ("none", "prefix"):
+        split = apart(replace(on(words), token_bytes=10.0), 1, 1, 1e9, 50)
+        ran = run_workflow(flow(CHAT, models={"m": "any"}), {"m": split})
+        found.append((ran.end_ns - ran.ready_ns).tolist())
+        assert ran.pools["m"].state.replica["passes"].tolist() == [2, 3]
+    first = 2020 + 1920 + 50 + 2 * 110
+    assert found == [[first, 1000, 2500 + 2400 + 50 + 110], [first, 1000, 580 + 2400 + 50 + 110]]
+
+
+def test_sessions_of_one_call_are_requests_on_separate_replicas():
+    """The same stream through the loop of `serve`, with its own groups of replicas."""
+    chat = flow({"ask": CHAT["ask"]}, models={"m": "any"}, sessions=40, rate=2e5)
+    split = apart(replace(on(), token_bytes=10.0), 2, 3, 1e8, 700)
+    ran = run_workflow(chat, {"m": split}, router="least", seed=3)
+    groups = [Group(BY_TOKENS, 2, of.PREFILL), Group(BY_TOKENS, 3, of.DECODE)]
+    alone = serve(
+        requests_of(ran.ready_ns.tolist(), [192] * 40, [3] * 40), split.engine, groups, router="least",
+        wire=wire_of(10.0, 1e8, 700, choose="best"), seed=3,
+    )  # fmt: skip
+    assert (alone.column("FINISH") - alone.column("ARRIVAL")).tolist() == (ran.end_ns - ran.ready_ns).tolist()
+
+
+def test_separate_replicas_are_asked_for_in_one_line(capsys):
+    given = ["serve", "workflow", "swe_agent", "--models", "gpt2,gpt2", "--system", "dgx-h100", "--cache", "prefix"]
+    assert main([*given, "--disaggregate", "1:2", "--link-latency", "1ms", "--json"]) == 0
+    assert '"calls"' in capsys.readouterr().out
+    for more, told in (
+        (["--disaggregate", "1:2", "--replicas", "2"], "--replicas cannot be combined with --disaggregate"),
+        (["--disaggregate", "2"], "is not two numbers"),
+        (["--link-latency", "1ms"], "--disaggregate"),
+    ):
+        assert main([*given, *more]) == 2
+        assert told in capsys.readouterr().err
 
 
 def test_work_is_the_same_wherever_it_runs():

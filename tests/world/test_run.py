@@ -179,6 +179,21 @@ def test_an_outcome_is_read_through_its_schema(tmp_path, capsys):
         assert told in said and "Traceback" not in said
 
 
+def test_agents_on_separate_replicas_with_a_prefix_cache_beside_a_service(tmp_path, capsys):
+    """Devices do not meet, so sessions take what they take alone."""
+    agents = "workflow: swe_agent, models: {planner: gpt2, worker: gpt2}, disaggregate: '1:2', cache: prefix"
+    text = f"machine: {{system: dgx-h100, nodes: 4}}\nworkloads:\n  agents: {{{agents}, router: affinity}}\n{CHAT}"
+    its = ran(tmp_path / "apart.yaml", text, capsys)["workloads"]["agents"]
+    args = "serve workflow swe_agent --models gpt2,gpt2 --system dgx-h100 --disaggregate 1:2 --cache prefix"
+    assert main([*args.split(), "--router", "affinity", "--json"]) == 0
+    wanted = json.loads(capsys.readouterr().out)
+    for name in ("latency_s", "cache_hit_tokens", "calls"):
+        assert its[name] == wanted[name], name
+    (tmp_path / "apart.yaml").write_text(f"{text}horizon: 1h\nevents: {{faults: 'node:mtbf=1h'}}\n")
+    assert main(["world", "run", str(tmp_path / "apart.yaml")]) == 2
+    assert "separate prefill cannot be lost" in capsys.readouterr().err
+
+
 def test_a_workflow_and_a_scaled_service_end_without_a_horizon(tmp_path, capsys):
     """Requests are answered before the rule looks again: nothing is released after the end."""
     text = (

@@ -29,6 +29,8 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: Fl
     if not serving.flow.models:
         raise refused("calls no model, so it needs no devices", spec, scenario)
     loop, on, notes = serving.ready()
+    if len(events) and serving.split:
+        raise refused("replicas with separate prefill cannot be lost", spec, scenario, "leave out faults")
     scales, between = {}, Between()
     for name, one in on.items():
         tp = serving.flow.models[name].tp

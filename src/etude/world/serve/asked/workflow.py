@@ -17,9 +17,10 @@ from etude.world.serve.asked.kept import KeptStream, ServedPlace, ServingKept, t
 from etude.world.serve.deployment import deployed, replica_plan
 from etude.world.serve.engine import Engine, QueuePolicy
 from etude.world.serve.pools import function_of
+from etude.world.serve.pools.groups import split_of
 from etude.world.serve.stored.folder import write_workflow
 from etude.world.serve.workflow.choose import CHOOSERS
-from etude.world.serve.workflow.pools import Deployed, placed_on
+from etude.world.serve.workflow.pools import Deployed, apart, placed_on
 from etude.world.serve.workflow.results import workflow_summary
 from etude.world.serve.workflow.run import WorkflowLoop, run_workflow, workflow_loop
 from etude.world.serve.workflow.spec import Workflow, budget_of, open_workflow
@@ -27,7 +28,7 @@ from etude.world.serve.workflow.spec import Workflow, budget_of, open_workflow
 PANEL: Final = "Workflow"
 UNUSED: Final = ("max_loras", "max_lora_rank", "preemption_mode", "swap_bandwidth_bytes_per_s")
 """Calls have no adapters, and a preempted one is recomputed."""
-SAID: Final = ("workflow", "models", "system", "replicas", "router", "order", "stack", "seed")
+SAID: Final = ("workflow", "models", "system", "replicas", "disaggregate", "router", "order", "stack", "seed")
 
 
 class TaskOrder(StrEnum):
@@ -50,6 +51,17 @@ class WorkflowInput:
         names=("-s",), like="dgx-h200", panel=PANEL,
     )  # fmt: skip
     replicas: int = figure("count", "copies of each model, times those of its role", 1, panel=PANEL)
+    disaggregate: str = figure(
+        "text", "prefill and decode replicas of each model, times those of its role: `1:2`", "", like="1:2", panel=PANEL
+    )
+    link_bytes_per_s: int = figure(
+        "bandwidth", "bandwidth of a replica in each direction, for keys and values", 50_000_000_000,
+        needs="disaggregate", panel=PANEL, rare=True,
+    )  # fmt: skip
+    link_latency_ns: int = figure(
+        "time", "latency of a transfer of keys and values", 5_000, zero=True, needs="disaggregate", panel=PANEL,
+        rare=True,
+    )  # fmt: skip
     router: Any = figure(
         "noun", "turn, least, tokens, two, session, prefix, affinity, br0, br:STEPS, NAME+steal", "least", like="turn",
         panel=PANEL,
@@ -93,6 +105,10 @@ class FlowServing:
     flow: Workflow
     system: str = ""
     replicas: int = 1
+    split: tuple[int, int] | None = None
+    """Prefill and decode replicas, and below the link between them."""
+    link_bytes_per_s: int = 0
+    link_latency_ns: int = 0
     router: Any = "least"
     place: Any = None
     order: str = "data"
@@ -134,6 +150,8 @@ class FlowServing:
             plan = replica_plan(network, role.tp)
             placed = deployed(network, plan, open_system(self.system), self.engine, stack=self.stack)
             on[name] = placed_on(placed, self.engine, ranks=role.tp, replicas=role.replicas * self.replicas)
+            if self.split:
+                on[name] = apart(on[name], *self.split, self.link_bytes_per_s, self.link_latency_ns)
         return on, tuple(notes)
 
 
@@ -197,10 +215,19 @@ def flow_serving(asked: WorkflowInput) -> FlowServing:
         raise UsageError("no system is given", hint="--system dgx-h100, or `system` in the file")
     engine = _engine(asked, flow)
     on = replace(made, system=system, replicas=asked.replicas, engine=engine, stack=asked.stack)
+    if asked.disaggregate:
+        on = _split(asked, on)
     if not place:
         return replace(on, router=asked.router)
     replaces(asked, "place", "router")
     return replace(on, place=place)
+
+
+def _split(asked: WorkflowInput, made: FlowServing) -> FlowServing:
+    """With prompts and answers apart."""
+    replaces(asked, "disaggregate", "replicas", "place")
+    link = {"link_bytes_per_s": asked.link_bytes_per_s, "link_latency_ns": asked.link_latency_ns}
+    return replace(made, replicas=1, split=split_of(asked.disaggregate), **link)
 
 
 def _engine(asked: WorkflowInput, flow: Workflow) -> Engine:

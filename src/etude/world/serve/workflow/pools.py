@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from etude.world.serve.requests import Requests
 from etude.world.serve.routing import there_on
 from etude.world.serve.serving import NO_LOG, Group, ServingOptions, rules_of, start_of
 from etude.world.serve.steps import StepCost
+from etude.world.serve.wire import NO_WIRE, wire_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,15 @@ class Deployed:
     token_bytes: float = 0.0
     weights_bytes: float = 0.0
     """Weights of a rank."""
+    prefill: int = 0
+    """Replicas that read prompts alone, the first of them; the others write the answers. 0: all do both."""
+    wire: of.KvWire = NO_WIRE
+    """What keys and values go through between the two."""
+
+    def groups(self) -> list[Group]:
+        parts = [(self.prefill, of.PREFILL), (self.replicas - self.prefill, of.DECODE)]
+        roles = parts if self.prefill else [(self.replicas, of.BOTH)]
+        return [Group(self.cost, count, role, self.blocks, self.energy) for count, role in roles]
 
 
 class ModelPool:
@@ -44,10 +54,12 @@ class ModelPool:
 
     def __init__(self, name: str, on: Deployed, requests: Requests, kinds: list[int], router: str, seed: int) -> None:
         self.name, self.on, self.requests, self.kinds = name, on, requests, kinds
-        options = ServingOptions(router=router or _nobody, caching=on.caching, token_bytes=on.token_bytes, seed=seed)
-        groups = [Group(on.cost, on.replicas, of.BOTH, on.blocks, on.energy)]
+        options = ServingOptions(
+            router=router or _nobody, caching=on.caching, token_bytes=on.token_bytes, wire=on.wire, seed=seed
+        )
+        groups = on.groups()
         self.rules = rules_of(on.engine, groups, options)
-        self.machines = machines_of([(on.cost, on.energy)])
+        self.machines = machines_of([(group.cost, group.energy) for group in groups])
         state = start_of(requests, on.engine, groups, self.rules, options, max(kinds) + 1)
         state.request["arrival_ns"] = state.request["at_ns"] = of.NEVER
         state.clock["stops"][0] = 1
@@ -91,7 +103,9 @@ class ModelPool:
         """When something happens here next."""
         arriving = self.in_rows.clock[0].next
         arrival = self.state.request["at_ns"][arriving] if arriving < len(self.rows) else of.NEVER
-        return int(min(self.state.replica["end_ns"].min(), arrival))
+        landing = self.state.replica["landing"]["first"]
+        landed = self.state.request["ready_ns"][landing[landing != of.NOBODY]].min(initial=of.NEVER)
+        return int(min(self.state.replica["end_ns"].min(), arrival, landed))
 
     def advance(self, until_ns: int, place: Any) -> list[tuple[int, int]]:
         """Runs to a time, or until calls are answered: (call, when) of these."""
@@ -132,3 +146,9 @@ def placed_on(placed: Deployment, engine: Engine, *, ranks: int, replicas: int) 
         cost=placed.cost, engine=engine, replicas=replicas, blocks=placed.blocks, energy=placed.energy,
         caching=placed.caching, token_bytes=placed.token_bytes * ranks, weights_bytes=placed.weights_bytes,
     )  # fmt: skip
+
+
+def apart(on: Deployed, prefill: int, decode: int, bytes_per_s: float, latency_ns: int) -> Deployed:
+    """The same with this many replicas that read prompts, and that write answers, for each of its replicas."""
+    wire = wire_of(on.token_bytes, bytes_per_s, latency_ns, choose="best")
+    return replace(on, replicas=on.replicas * (prefill + decode), prefill=on.replicas * prefill, wire=wire)
