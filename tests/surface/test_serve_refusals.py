@@ -25,7 +25,7 @@ OFFLOAD = 'serve llama3-8b --system h200-server --offload "kv path=dual"'
 POOL = "serve pools.yaml --requests r.csv"
 CASES = {
     FLOW: (
-        "--tp 8", "--precision fp8", "--kv-dtype fp8", "--disaggregate 2:6", "--requests nofile.csv", "--rate 99",
+        "--tp 8", "--precision fp8", "--kv-dtype fp8", "--kv-codec fp8", "--requests nofile.csv", "--rate 99",
         "--window 60s:62s", "--job-out jj", "--requests-out q.parquet", "--ops db", "--max-loras 2", "--count 3",
         "--preemption-mode swap", "--scheduling-policy edf", "--scheduling-policy fair",
     ),

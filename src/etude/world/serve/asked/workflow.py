@@ -226,8 +226,13 @@ def flow_serving(asked: WorkflowInput) -> FlowServing:
 def _split(asked: WorkflowInput, made: FlowServing) -> FlowServing:
     """With prompts and answers apart."""
     replaces(asked, "disaggregate", "replicas", "place")
-    link = {"link_bytes_per_s": asked.link_bytes_per_s, "link_latency_ns": asked.link_latency_ns}
-    return replace(made, replicas=1, split=split_of(asked.disaggregate), **link)
+    return replace(
+        made,
+        replicas=1,
+        split=split_of(asked.disaggregate),
+        link_bytes_per_s=asked.link_bytes_per_s,
+        link_latency_ns=asked.link_latency_ns,
+    )
 
 
 def _engine(asked: WorkflowInput, flow: Workflow) -> Engine:
