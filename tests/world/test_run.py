@@ -194,6 +194,33 @@ def test_agents_on_separate_replicas_with_a_prefix_cache_beside_a_service(tmp_pa
     assert "separate prefill cannot be lost" in capsys.readouterr().err
 
 
+def test_training_is_slower_while_its_links_are(tmp_path, capsys):
+    """An hour with a fiftieth of the fabric between two with all of it. The step of that hour is that of a system of
+    the user's own, whose fabric is so slow throughout."""
+    job = "workloads:\n  job: {train: llama3-8b, gpus: 16, tp: 8, checkpoint: ['remote:6h']}\n"
+    assert main(["systems", "show", "dgx-h100"]) == 0
+    slow = capsys.readouterr().out.replace("bandwidth: 50 GB/s", "bandwidth: 1 GB/s")
+    (tmp_path / "slow.yaml").write_text(slow)
+    (tmp_path / "links.csv").write_text("time_s,infiniband\n0,1\n3600,0.02\n7200,1\n")
+    each = {}
+    for name in ("dgx-h100", str(tmp_path / "slow.yaml")):
+        text = f"machine: {{system: {name}, nodes: 2}}\nhorizon: 1h\n{job}"
+        each[name] = ran(tmp_path / "one.yaml", text, capsys)["workloads"]["job"]["steps"]
+    fast, slower = each.values()
+    assert slower < 0.8 * fast
+    text = f"{MACHINE}horizon: 3h\n{job}events: {{links: links.csv}}\n"
+    found = ran(tmp_path / "three.yaml", text, capsys)
+    assert found["workloads"]["job"]["steps"] == pytest.approx(2 * fast + slower, abs=4)
+    assert sum(found["account"]["device_ns"]["parts"]["job"].values()) == 3 * 3600 * 10**9 * 16
+    for line, told in (("3600,2\n", "a part of its bandwidth"), ("9,0.5\n8,1\n", "increase")):
+        (tmp_path / "links.csv").write_text(f"time_s,infiniband\n0,1\n{line}")
+        assert main(["world", "run", str(tmp_path / "three.yaml")]) == 2
+        assert told in capsys.readouterr().err
+    (tmp_path / "chat.yaml").write_text(f"{MACHINE}workloads:\n{CHAT}events: {{links: links.csv}}\n")
+    assert main(["world", "run", str(tmp_path / "chat.yaml")]) == 2
+    assert "no workload feels links" in capsys.readouterr().err
+
+
 def test_a_workflow_and_a_scaled_service_end_without_a_horizon(tmp_path, capsys):
     """Requests are answered before the rule looks again: nothing is released after the end."""
     text = (

@@ -10,6 +10,7 @@ from etude.world.clock import NEVER, Clock
 from etude.world.devices import DevicePool
 from etude.world.entities.machine import SharedMachine
 from etude.world.entities.power import PowerGovernor
+from etude.world.entities.training import TrainingWorkload
 from etude.world.fleet.events import EFFECTS, FleetEvents, draw, is_events, read_events
 from etude.world.fleet.faults import Effect, Faults, open_faults
 from etude.world.makers import Made, maker
@@ -44,6 +45,7 @@ def run_scenario(scenario: Scenario) -> RunningWorld:
 def world_of(scenario: Scenario) -> RunningWorld:
     """The world before its first event."""
     _check_end(scenario)
+    _check_links(scenario)
     system = open_system(scenario.machine.system)
     per_node = system.levels[0].size
     place = policy("place", scenario.policies.place)
@@ -57,8 +59,17 @@ def world_of(scenario: Scenario) -> RunningWorld:
         notes += [f"{spec.name}: {one}" for one in told]
     clock.add(machine, *machine.workloads.values())
     clock.post(machine.faults(), outside=True)
+    for one in machine.workloads.values():
+        if isinstance(one, TrainingWorkload):
+            clock.post(one.link_events(), outside=True)
     governor = _governor(scenario, system, clock, machine) if scenario.machine.power_w else None
     return RunningWorld(scenario, system, clock, machine, governor, (*notes, *_unfelt(scenario, events)))
+
+
+def _check_links(scenario: Scenario) -> None:
+    if scenario.events.links and not any(spec.kind == "train" for spec in scenario.workloads):
+        hint = "training alone feels them"
+        raise UsageError("links: no workload feels links that change", where=scenario.where, hint=hint)
 
 
 def _check_end(scenario: Scenario) -> None:
@@ -105,7 +116,8 @@ def _unfelt(scenario: Scenario, events: FleetEvents) -> list[str]:
     slow = (events.effect == EFFECTS.index(Effect.SLOW)).any()
     others = [spec.name for spec in scenario.workloads if spec.kind != "train"]
     alone = (events.nodes == 0) & (events.effect != EFFECTS.index(Effect.STORAGE))
-    kinds = ((slow, "slow nodes"), (alone.any(), "faults of processes"))
+    links = bool(scenario.events.links)
+    kinds = ((slow, "slow nodes"), (alone.any(), "faults of processes"), (links, "links that change"))
     found = [what for there, what in kinds if there and others]
     return [f"{what} are felt by training alone, not by {', '.join(others)}" for what in found]
 

@@ -56,6 +56,9 @@ class MachineSpec:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventsSpec:
     faults: str = figure("text", "a mix, kinds in one line, a YAML of kinds, or a CSV of events", "")
+    links: str = figure(
+        "text", "CSV with time_s and levels of the network: the part of their bandwidth that is left", ""
+    )
     prices: str = figure("text", "CSV with time_s and price: dollars for an hour of a device", "")
     carbon: str = figure("text", "region whose emissions count; default: that of the machine", "")
 
@@ -129,7 +132,7 @@ def scenario_of(given: Mapping[str, Any], where: str, kinds: WorkloadKinds) -> S
     _refuse_unread(whole, found, where)
     folder = Path(where).parent
     events = whole.events
-    for name in ("faults", "prices"):
+    for name in ("faults", "links", "prices"):
         text = getattr(events, name)
         if text.endswith((".csv", ".parquet", ".yaml", ".yml")) and not Path(text).is_absolute():
             object.__setattr__(events, name, str(folder / text))

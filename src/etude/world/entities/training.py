@@ -8,7 +8,7 @@ and a free one takes its place if there is one; else the job goes on as its way 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +28,8 @@ from etude.world.fleet.recovery import Recovery, policy_of
 from etude.world.fleet.results import summary
 from etude.world.policies import NodeLender
 
+LINKS: Final = "links"
+"""Event: from now on its steps run at another part of their speed, as the network is another."""
 USEFUL: Final = "useful"
 SPARE: Final = "spare"
 """Devices that it holds beside those of its plan."""
@@ -44,8 +46,16 @@ class TrainingWorkload:
     spares: int = 0
     lent: int = 0
     """Nodes that it does without while another has them."""
+    powered: float = 1.0
+    linked: float = 1.0
+    """Parts of its speed that power and links leave."""
+    networks: list[tuple[int, float]] = field(default_factory=list)
+    """Times from which links leave another part."""
 
     # -- on the clock --------------------------------------------------------------------------------------------------
+
+    def link_events(self) -> list[Event]:
+        return [Event(time_ns, LINKS, self.name, speed) for time_ns, speed in self.networks]
 
     def next_ns(self) -> int:
         return self.job.next_ns()
@@ -60,6 +70,9 @@ class TrainingWorkload:
         elif event.kind == LEND:
             self.lent += int(event.about)
             self.job.give_up(int(event.about))
+        elif event.kind == LINKS:
+            self.linked = float(event.about)
+            self.job.throttle(self.powered * self.linked)
         elif event.kind == OFFER:
             self.lent = 0
             self._take(event.time_ns)
@@ -76,7 +89,8 @@ class TrainingWorkload:
 
     def slow_down(self, speed: float) -> None:
         """Runs at a part of its speed, for want of power."""
-        self.job.throttle(speed)
+        self.powered = speed
+        self.job.throttle(self.powered * self.linked)
 
     def _wanted(self) -> int:
         """Nodes that it wants to have."""
@@ -148,9 +162,9 @@ class TrainingWorkload:
         return account.energy_j - self.job.costs.idle_w * idle_ns / 1e9
 
     def full_w(self) -> float:
-        """Power above idle of its steps at full speed."""
+        """Power above idle of its steps, as fast as links let them."""
         config = self.job.config
-        return config.energy_j / (config.step_ns / 1e9) - self.job.costs.idle_w * config.gpus
+        return self.linked * config.energy_j / (config.step_ns / 1e9) - self.job.costs.idle_w * config.gpus
 
 
 def training_workload(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from etude.base.parameters import refuse_unread
@@ -10,6 +11,7 @@ from etude.world.devices import DevicePool
 from etude.world.entities.training import training_workload
 from etude.world.fleet.days.request import TrainRequest, costs_of, train_inputs
 from etude.world.fleet.events import FleetEvents
+from etude.world.links import read_networks
 from etude.world.makers import Made, refused, request
 from etude.world.scenario import Scenario, WorkloadSpec
 
@@ -43,6 +45,11 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: Fl
         recovery=inputs.recovery,
         lend_to=spec.lend_to,
     )
+    if scenario.events.links:
+        healthy_ns = costs.healthy.step_ns
+        for time_ns, system in read_networks(scenario.events.links, inputs.system):
+            slower_ns = costs_of(replace(inputs, system=system))[0].healthy.step_ns
+            made.networks.append((time_ns, healthy_ns / slower_ns))
     return made, (*inputs.notes, *filter(None, [told]))
 
 
