@@ -11,7 +11,7 @@ from etude.world.devices import DevicePool
 from etude.world.entities.training import training_workload
 from etude.world.fleet.days.request import TrainRequest, costs_of, train_inputs
 from etude.world.fleet.events import FleetEvents
-from etude.world.links import read_networks
+from etude.world.fleet.networks import read_networks
 from etude.world.makers import Made, refused, request
 from etude.world.scenario import Scenario, WorkloadSpec
 
