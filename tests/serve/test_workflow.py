@@ -19,7 +19,7 @@ from etude.world.serve.serving import Group
 from etude.world.serve.steps import step_cost
 from etude.world.serve.wire import wire_of
 from etude.world.serve.workflow import open_workflow, run_workflow, session_table, task_table, workflow_summary
-from etude.world.serve.workflow.pools import Deployed, apart
+from etude.world.serve.workflow.pools import Deployed, split_replicas
 from etude.world.serve.workflow.run import WorkflowRun
 from etude.world.serve.workflow.sessions import unrolled
 from etude.world.serve.workflow.spec import workflow_of
@@ -127,7 +127,7 @@ def test_prompts_and_answers_apart_with_a_cache_of_prefixes():
     tokens elsewhere. The second finds 192 of its 240 tokens where prompts are read, and sends all."""
     found = []
     for words in ("none", "prefix"):
-        split = apart(replace(on(words), token_bytes=10.0), 1, 1, 1e9, 50)
+        split = split_replicas(replace(on(words), token_bytes=10.0), 1, 1, 1e9, 50)
         ran = run_workflow(flow(CHAT, models={"m": "any"}), {"m": split})
         found.append((ran.end_ns - ran.ready_ns).tolist())
         assert ran.pools["m"].state.replica["passes"].tolist() == [2, 3]
@@ -138,7 +138,7 @@ def test_prompts_and_answers_apart_with_a_cache_of_prefixes():
 def test_sessions_of_one_call_are_requests_on_separate_replicas():
     """The same stream through the loop of `serve`, with its own groups of replicas."""
     chat = flow({"ask": CHAT["ask"]}, models={"m": "any"}, sessions=40, rate=2e5)
-    split = apart(replace(on(), token_bytes=10.0), 2, 3, 1e8, 700)
+    split = split_replicas(replace(on(), token_bytes=10.0), 2, 3, 1e8, 700)
     ran = run_workflow(chat, {"m": split}, router="least", seed=3)
     groups = [Group(BY_TOKENS, 2, of.PREFILL), Group(BY_TOKENS, 3, of.DECODE)]
     alone = serve(

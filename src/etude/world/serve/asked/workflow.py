@@ -20,7 +20,7 @@ from etude.world.serve.pools import function_of
 from etude.world.serve.pools.groups import split_of
 from etude.world.serve.stored.folder import write_workflow
 from etude.world.serve.workflow.choose import CHOOSERS
-from etude.world.serve.workflow.pools import Deployed, apart, placed_on
+from etude.world.serve.workflow.pools import Deployed, placed_on, split_replicas
 from etude.world.serve.workflow.results import workflow_summary
 from etude.world.serve.workflow.run import WorkflowLoop, run_workflow, workflow_loop
 from etude.world.serve.workflow.spec import Workflow, budget_of, open_workflow
@@ -55,13 +55,22 @@ class WorkflowInput:
         "text", "prefill and decode replicas of each model, times those of its role: `1:2`", "", like="1:2", panel=PANEL
     )
     link_bytes_per_s: int = figure(
-        "bandwidth", "bandwidth of a replica in each direction, for keys and values", 50_000_000_000,
-        needs="disaggregate", panel=PANEL, rare=True,
-    )  # fmt: skip
-    link_latency_ns: int = figure(
-        "time", "latency of a transfer of keys and values", 5_000, zero=True, needs="disaggregate", panel=PANEL,
+        "bandwidth",
+        "bandwidth of a replica in each direction, for keys and values",
+        50_000_000_000,
+        needs="disaggregate",
+        panel=PANEL,
         rare=True,
-    )  # fmt: skip
+    )
+    link_latency_ns: int = figure(
+        "time",
+        "latency of a transfer of keys and values",
+        5_000,
+        zero=True,
+        needs="disaggregate",
+        panel=PANEL,
+        rare=True,
+    )
     router: Any = figure(
         "noun", "turn, least, tokens, two, session, prefix, affinity, br0, br:STEPS, NAME+steal", "least", like="turn",
         panel=PANEL,
@@ -151,7 +160,7 @@ class FlowServing:
             placed = deployed(network, plan, open_system(self.system), self.engine, stack=self.stack)
             on[name] = placed_on(placed, self.engine, ranks=role.tp, replicas=role.replicas * self.replicas)
             if self.split:
-                on[name] = apart(on[name], *self.split, self.link_bytes_per_s, self.link_latency_ns)
+                on[name] = split_replicas(on[name], *self.split, self.link_bytes_per_s, self.link_latency_ns)
         return on, tuple(notes)
 
 

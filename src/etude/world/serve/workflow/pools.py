@@ -148,7 +148,7 @@ def placed_on(placed: Deployment, engine: Engine, *, ranks: int, replicas: int) 
     )  # fmt: skip
 
 
-def apart(on: Deployed, prefill: int, decode: int, bytes_per_s: float, latency_ns: int) -> Deployed:
+def split_replicas(on: Deployed, prefill: int, decode: int, bytes_per_s: float, latency_ns: int) -> Deployed:
     """The same with this many replicas that read prompts, and that write answers, for each of its replicas."""
     wire = wire_of(on.token_bytes, bytes_per_s, latency_ns, choose="best")
     return replace(on, replicas=on.replicas * (prefill + decode), prefill=on.replicas * prefill, wire=wire)
