@@ -33,7 +33,7 @@ from typing import Any
 import replay_turns
 
 import etude
-from etude.capture.ingest.runs import Times
+from etude.capture.ingest.runs import WantedTimes
 from etude.run.replay import PlayerOptions, plan, play, play_together
 
 ROUNDS = int(os.environ.get("ROUNDS", "31"))
@@ -83,7 +83,7 @@ def captures(folder: Path, iterations: int) -> None:
     print(f"{'capture':<20}{'ranks':>6}{'calls':>7}{'by time':>9}{'by count':>9}{'step, ms':>10}{'ready, s':>10}"
           f"{'MB':>6}  stand-ins")  # fmt: skip
     for name in sorted(names):
-        made = plan(etude.open(folder / name, times=Times(estimate=False)))
+        made = plan(etude.open(folder / name, times=WantedTimes(estimate=False)))
         options = PlayerOptions(iterations=iterations, warmup=1, device="cpu", threads=1)
         found = [play(made[0], options)] if len(made) == 1 else play_together(made, options)
         told = [one["coverage"] for one in found]

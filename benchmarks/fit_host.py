@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 import etude
-from etude.capture.ingest.runs import Times
+from etude.capture.ingest.runs import WantedTimes
 from etude.run.replay import plan
 from etude.run.replay.host_time import USUAL_NS
 
@@ -32,7 +32,7 @@ Row = dict[str, str]
 
 
 def row_of(recording: Path, step_ns: float, **more: str) -> Row:
-    program = plan(etude.open(recording, times=Times(estimate=False)))[0]
+    program = plan(etude.open(recording, times=WantedTimes(estimate=False)))[0]
     host, steps = program.about["host"], program.about["steps"]
     figures = {"events": host["events"] / steps, "calls": host["calls"] / steps,
                "recorded_ns": host["recorded_ns"] / steps, "step_ns": step_ns}  # fmt: skip

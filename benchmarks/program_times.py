@@ -24,13 +24,13 @@ from typing import Any
 
 from etude.analyse.program_figures import program_figures
 from etude.capture import opening
-from etude.capture.ingest.runs import Times
+from etude.capture.ingest.runs import WantedTimes
 
 FITTED = "glm"
 """First letters of the programs that constants of an estimate were fitted to."""
 
 
-def figures(folder: Path, times: Times, *, light: bool = True) -> dict[str, Any]:
+def figures(folder: Path, times: WantedTimes, *, light: bool = True) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as place:
         copy = Path(place) / "run"
         shutil.copytree(folder, copy)
@@ -64,10 +64,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     given = parser.parse_args()
     ways = {
-        "no anchor": (Times(anchor=False), True),
-        "anchored": (Times(), True),
-        "estimated": (Times(), False),
-        "alone": (Times(anchor=False), False),
+        "no anchor": (WantedTimes(anchor=False), True),
+        "anchored": (WantedTimes(), True),
+        "estimated": (WantedTimes(), False),
+        "alone": (WantedTimes(anchor=False), False),
     }
     found: dict[str, list[float]] = {name: [] for name in (*ways, "busy", "recorded", "before and after")}
     found |= {"alone, fitted": [], "alone, held out": []}
@@ -78,7 +78,7 @@ def main() -> None:
         reference = json.loads((folder / "reference.json").read_text())
         before, after = reference["before_ns"], reference["after_ns"]
         found["before and after"].append(max(before, after) / min(before, after) - 1)
-        recorded = figures(folder, Times(as_recorded=True))["step_ns"]
+        recorded = figures(folder, WantedTimes(as_recorded=True))["step_ns"]
         found["recorded"].append(abs(error(recorded, before, after)))
         got = {name: figures(folder, times, light=light) for name, (times, light) in ways.items()}
         cells = ""

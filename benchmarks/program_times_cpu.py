@@ -25,7 +25,7 @@ from typing import Any
 
 from program_times import error, figures, told
 
-from etude.capture.ingest.runs import Times
+from etude.capture.ingest.runs import WantedTimes
 
 STEPS = 12
 SMALL = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 4}
@@ -175,7 +175,11 @@ def main() -> None:
     if given.one:
         record(given.one, given.out / given.one)
         return
-    ways = {"recorded": Times(as_recorded=True), "no anchor": Times(anchor=False), "anchored": Times()}
+    ways = {
+        "recorded": WantedTimes(as_recorded=True),
+        "no anchor": WantedTimes(anchor=False),
+        "anchored": WantedTimes(),
+    }
     found: dict[str, list[float]] = {f"{way}, {kind}": [] for kind in ("one", "two") for way in ways}
     print(f"{'program':<16}{'before':>9}{'after':>9}" + "".join(f"{way:>18}" for way in ways))
     for name in given.only:

@@ -41,10 +41,10 @@ from etude.analyse.launches import launches, queue_depth
 from etude.analyse.memory import copies
 from etude.analyse.operators import kernels, operators
 from etude.analyse.roofline import roofline
-from etude.capture.ingest.runs import Times
+from etude.capture.ingest.runs import WantedTimes
 from etude.model.run import recorded
 
-AS_RECORDED = Times(as_recorded=True)
+AS_RECORDED = WantedTimes(as_recorded=True)
 """Other tools show times under the profiler."""
 
 LIMIT_PCT = 0.5

@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 import etude
 from etude.base.errors import FormatError, UsageError
-from etude.capture.ingest.runs import Times
+from etude.capture.ingest.runs import WantedTimes
 from etude.model.schema import Collective, Kind
 from etude.surface.cli import main
 from etude.tell.archive import TABLES, Lake, LakeEntry, entry_of, fingerprint
@@ -62,7 +62,10 @@ def test_the_same_run_is_recognised_and_another_is_not(tmp_path: Path):
 
 
 def test_a_run_is_the_same_in_another_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    for to, times in (("parquet", Times()), ("et", Times(estimate=False))):  # a `.et` file does not say whose it has
+    for to, times in (
+        ("parquet", WantedTimes()),
+        ("et", WantedTimes(estimate=False)),
+    ):  # a `.et` file does not say whose it has
         assert main(["convert", str(SAMPLE), str(tmp_path / to), "--to", to]) == 0
         assert fingerprint(etude.open_run(SAMPLE, times=times)) == fingerprint(etude.open_run(tmp_path / to))
 

@@ -17,6 +17,8 @@ MODULES = {
     "conformance_foreign",
     "conformance_formulas",
     "conformance_programs",
+    "delayed_programs",
+    "fault_in_step",
     "injected_faults",
     "injected_runs",
     "replay_programs",

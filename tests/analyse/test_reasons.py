@@ -9,12 +9,12 @@ import pytest
 import etude
 from etude.analyse.breakdown import breakdown
 from etude.analyse.reasons import host_side, reasons
-from etude.capture.ingest.runs import Times
+from etude.capture.ingest.runs import WantedTimes
 from etude.model.run import Run
 from etude.model.schema import Collective, Kind
 from timed_jobs import timed
 
-AS_RECORDED = Times(as_recorded=True)
+AS_RECORDED = WantedTimes(as_recorded=True)
 CALL = {"kind": Kind.COMP, "cpu": 1, "thread": 1}
 KERNEL = {"kind": Kind.COMP, "cpu": 0, "stream": 7}
 REDUCE = {"kind": Kind.COLL, "name": "reduce", "cpu": 0, "stream": 9, "collective": Collective.ALL_REDUCE}

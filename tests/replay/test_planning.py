@@ -12,7 +12,7 @@ import pytest
 
 import etude
 from etude.base.errors import FormatError, UsageError
-from etude.capture.ingest.runs import Times
+from etude.capture.ingest.runs import WantedTimes
 from etude.cost.traces import ops_of
 from etude.model.build import TraceBuilder
 from etude.model.schema import Kind
@@ -42,7 +42,7 @@ def test_the_sample_is_covered_by_its_own_operators():
 
 
 def test_time_of_the_host_is_that_between_calls_without_waits_for_the_device():
-    program = plan(etude.open(SAMPLE, times=Times(as_recorded=True)))[0]
+    program = plan(etude.open(SAMPLE, times=WantedTimes(as_recorded=True)))[0]
     ends = np.flatnonzero(program.steps.kind == StepKind.END)
     assert len(ends) == 2 and ends[-1] == len(program) - 1
     first, second = program.steps.host_ns[: ends[0] + 1], program.steps.host_ns[ends[0] + 1 :]
@@ -51,7 +51,7 @@ def test_time_of_the_host_is_that_between_calls_without_waits_for_the_device():
     about = program.about["host"]
     assert about["events"] > len(program.calls.op) > about["calls"] > 0
     assert int(first.sum()) < program.about["recorded_step_ns"] / 2  # it was recorded under a profiler
-    program = plan(etude.open(SAMPLE, times=Times(estimate=False)))[0]
+    program = plan(etude.open(SAMPLE, times=WantedTimes(estimate=False)))[0]
     first = program.steps.host_ns[: ends[0] + 1]
     # The light window has the program's own times: the host sets the pace, and waits for the device at the step's end.
     assert 0.75 < int(first.sum()) / program.about["recorded_step_ns"] < 1
