@@ -212,7 +212,11 @@ def test_training_is_slower_while_its_links_are(tmp_path, capsys):
     found = ran(tmp_path / "three.yaml", text, capsys)
     assert found["workloads"]["job"]["steps"] == pytest.approx(2 * fast + slower, abs=4)
     assert sum(found["account"]["device_ns"]["parts"]["job"].values()) == 3 * 3600 * 10**9 * 16
-    for line, told in (("3600,2\n", "a part of its bandwidth"), ("9,0.5\n8,1\n", "increase")):
+    for line, told in (
+        ("3600,2\n", "a part of its bandwidth"),
+        ("9,0.5\n8,1\n", "increase"),
+        ("9,0.001\n", "at most 100 times"),
+    ):
         (tmp_path / "links.csv").write_text(f"time_s,infiniband\n0,1\n{line}")
         assert main(["world", "run", str(tmp_path / "three.yaml")]) == 2
         assert told in capsys.readouterr().err

@@ -3,12 +3,12 @@
 import pytest
 
 from etude.base.errors import UsageError
-from etude.world.clock import Clock
+from etude.world.clock import Clock, Event
 from etude.world.devices import DOWN, FREE
 from etude.world.entities.jobs import JobsWorkload
 from etude.world.entities.power import PowerGovernor
 from etude.world.entities.rollouts import RolloutWorkload
-from etude.world.entities.training import training_workload
+from etude.world.entities.training import LINKS, training_workload
 from etude.world.fleet.checkpoint import SaveTier
 from etude.world.fleet.recovery import Recovery
 from etude.world.fleet.rl import read_rl
@@ -185,6 +185,34 @@ def test_training_slows_down_under_a_cap_and_no_joule_is_lost():
     drawn = sum(row.total_w * 60 for row in governor.readings[1:])
     assert drawn == pytest.approx(4 * 600 + 300)
     assert all(row.total_w == pytest.approx(4.5) for row in governor.readings[1:])
+
+
+@pytest.mark.parametrize(("until", "joules"), [(590, 295), (595, 297.5)])
+def test_a_slow_step_that_does_not_end_took_its_part_of_the_energy(until: int, joules: float):
+    """Steps of 20 s at half speed: 29 end, and of the thirtieth a half, or three quarters, of 10 J above idle."""
+    machine = machine_of(4, faults())
+    train = training(machine)
+    clock = Clock(until * S)
+    clock.add(machine, train, PowerGovernor(clock, machine, 4.5, 1.0, policy("power", "cap-training-first")))
+    clock.run()
+    train.close()
+    assert (train.job.account.step, train.work_j(until * S)) == (29, pytest.approx(joules))
+
+
+def test_a_cap_leaves_to_slow_links_what_they_leave_of_the_power():
+    """As above until 299 s, when links leave half the speed: a quarter with the cap's half, until the cap is read at
+    300 s. Then steps draw 0.5 W, all of it is there, and they run at half speed: 14.95 + 0.025 + 15 steps."""
+    machine = machine_of(4, faults())
+    train = training(machine)
+    clock = Clock(600 * S)
+    governor = PowerGovernor(clock, machine, 4.5, 1.0, policy("power", "cap-training-first"))
+    clock.add(machine, train, governor)
+    clock.post([Event(299 * S, LINKS, train.name, 0.5)], outside=True)
+    clock.run()
+    train.close()
+    assert (train.job.account.step, train.work_j(600 * S)) == (29, pytest.approx(299.75))
+    assert [row.speed for row in governor.readings[4:]] == [0.5, *[pytest.approx(1.0)] * 6]
+    assert all(row.total_w <= 4.5 + 1e-9 for row in governor.readings[1:])
 
 
 def test_jobs_of_a_shared_cluster_lose_their_work_since_the_last_save(tmp_path):

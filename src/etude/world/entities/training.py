@@ -164,7 +164,7 @@ class TrainingWorkload:
     def full_w(self) -> float:
         """Power above idle of its steps, as fast as links let them."""
         config = self.job.config
-        return self.linked * config.energy_j / (config.step_ns / 1e9) - self.job.costs.idle_w * config.gpus
+        return self.linked * (config.energy_j / (config.step_ns / 1e9) - self.job.costs.idle_w * config.gpus)
 
 
 def training_workload(

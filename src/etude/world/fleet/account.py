@@ -69,13 +69,13 @@ class Account:
     def held_ns(self) -> int:
         return sum(self.rows[k].end_ns - self.rows[k].start_ns for k in self.held)
 
-    def hold(self, start_ns: int, end_ns: int, config: Config) -> None:
-        """A part of a step: whether it counts is decided later."""
+    def hold(self, start_ns: int, end_ns: int, config: Config, worked_ns: float) -> None:
+        """A part of a step: whether it counts is decided later. `worked_ns`: what it would take at full speed."""
         if end_ns == start_ns:
             return
         self.held.append(len(self.rows))
         self.rows.append(AccountRow(start_ns, end_ns, TRAIN, self.step, 0, 0, 0, config.gpus, config.name))
-        self.energy_j += config.energy_j * min((end_ns - start_ns) / config.step_ns, 1.0)
+        self._book_part(end_ns - start_ns, config, worked_ns)
 
     def let_go(self, part: str) -> None:
         """The held parts are lost."""
@@ -84,12 +84,12 @@ class Account:
             self.rows[k] = self.rows[k]._replace(state=part)
         self.held = []
 
-    def ended(self, start_ns: int, end_ns: int, config: Config) -> None:
+    def ended(self, start_ns: int, end_ns: int, config: Config, worked_ns: float = 0.0) -> None:
         """The step whose parts are held ends, with a last part."""
         whole = self.held_ns + end_ns - start_ns
         useful = min(config.tokens * self.healthy.step_ns // self.healthy.tokens, whole)
         if end_ns > start_ns:
-            self.hold(start_ns, end_ns, config)
+            self.hold(start_ns, end_ns, config, worked_ns)
         for k in self.held:
             row = self.rows[k]
             mine = min(useful, row.end_ns - row.start_ns)
@@ -129,12 +129,17 @@ class Account:
         more = max(more, 0) + cycles * stall_ns
         self.energy_j += steps * config.energy_j + more / 1e9 * self.idle_w * config.gpus
 
-    def part_of_step(self, start_ns: int, end_ns: int, part: str, config: Config) -> None:
+    def part_of_step(self, start_ns: int, end_ns: int, part: str, config: Config, worked_ns: float) -> None:
         """A step that does not end: cut off by a fault, or by the end."""
         if end_ns == start_ns:
             return
         self._lose(start_ns, end_ns, part, config)
-        self.energy_j += config.energy_j * min((end_ns - start_ns) / config.step_ns, 1.0)
+        self._book_part(end_ns - start_ns, config, worked_ns)
+
+    def _book_part(self, took_ns: int, config: Config, worked_ns: float) -> None:
+        """A slower step takes the same energy above idle."""
+        self.energy_j += config.energy_j * min(worked_ns / config.step_ns, 1.0)
+        self.energy_j += max(took_ns - worked_ns, 0.0) / 1e9 * self.idle_w * config.gpus
 
     def waited(self, start_ns: int, end_ns: int, part: str, config: Config) -> None:
         if end_ns == start_ns:

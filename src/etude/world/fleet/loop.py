@@ -78,6 +78,10 @@ class TrainingJob:
     """Time in the current step, since the last step border."""
     todo: int = 0
     """Remaining time of the current step; 0: none."""
+    slower: float = 1.0
+    """How many times as long as planned the current step takes, as it is now."""
+    worked: float = 0.0
+    """What the time in the current step would be at full speed."""
     kept: int = 0
     """Micro-batches of the current step that replicas had done before a fault interrupted it."""
     going: tuple[int, int] | None = None
@@ -180,16 +184,18 @@ class TrainingJob:
     def _run(self, until: int) -> None:
         """Runs steps up to the next save, or to `until`, which may be in the middle of a step."""
         if self.todo:
-            if self.now + self.todo > until:
-                self.into += until - self.now
-                self.todo -= until - self.now
+            took = min(self.todo, until - self.now)
+            self.worked += took / self.slower
+            if took < self.todo:
+                self.into += took
+                self.todo -= took
                 self.now = until
                 return
-            start = self.now - self.into
-            self.now += self.todo
+            start, worked = self.now - self.into, self.worked
+            self.now += took
             self.into = self.todo = self.kept = 0
             if self.account.held:
-                self.account.ended(start, self.now, self.config)
+                self.account.ended(start, self.now, self.config, worked)
             else:
                 self.account.ran(start, self.now, 1, self.config)
             self._border(ended=True)
@@ -208,7 +214,11 @@ class TrainingJob:
             self.now += steps * step_ns
             self._border(ended=True)
         else:
-            self.todo = step_ns
+            self._begin(step_ns, step_ns)
+
+    def _begin(self, step_ns: int, left_ns: int) -> None:
+        """Of a step that takes `step_ns` this is left."""
+        self.todo, self.slower, self.worked = left_ns, step_ns / self.config.step_ns, 0.0
 
     def _cycles(self, step_ns: int, until: int) -> bool:
         """Runs many equal stretches, each with a save, at once: most of a month."""
@@ -296,7 +306,7 @@ class TrainingJob:
     def _cut(self, part: str) -> None:
         """Drops the current step; the part that a fault interrupted and that was not resumed is repeated."""
         self.account.let_go("redo" if self.going is not None else part)
-        self.account.part_of_step(self.now - self.into, self.now, part, self.config)
+        self.account.part_of_step(self.now - self.into, self.now, part, self.config, self.worked)
         self.into = self.todo = self.kept = 0
         self.going = None
 
@@ -382,6 +392,7 @@ class TrainingJob:
         changed = factor != self.factor
         if changed and self.todo:
             self.todo = max(round(self.todo * factor / self.factor), 1)
+            self.slower *= factor / self.factor
         self.factor = factor
         return changed
 
@@ -407,7 +418,7 @@ class TrainingJob:
         self.interruptions += event not in self.lent
         self.scope = SCOPES[self.events.scope[event]]
         if self.mode == RUNNING and self.todo:
-            self.account.hold(self.now - self.into, self.now, self.config)
+            self.account.hold(self.now - self.into, self.now, self.config, self.worked)
             self.going = (self.into, self.now)
             self.into = self.todo = 0
         self.forced, self.change, self.saving = -1, "", {}
@@ -486,8 +497,8 @@ class TrainingJob:
         """Starts on as many nodes as the configuration needs, preferring those that were in the job."""
         self.config, self.target, self.memory = config, None, True
         if self.kept and config.rounds is not None:
-            rest = self._step_ns() - round(self.kept * config.rounds.each_ns * self.factor)
-            self.todo = max(rest, 1)
+            step_ns = self._step_ns()
+            self._begin(step_ns, max(step_ns - round(self.kept * config.rounds.each_ns * self.factor), 1))
         elif self.account.held:
             self.kept = 0
             self.account.let_go("redo")
