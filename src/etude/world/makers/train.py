@@ -52,8 +52,8 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: Fl
             pace = healthy_ns / costs_of(replace(inputs, system=system))[0].healthy.step_ns
             if pace < SLOWEST:
                 hint = "a network without any bandwidth is a fault of its nodes"
-                raise refused(f"links: from {time_ns / 1e9:g} s on a step takes {1 / pace:,.0f} times as long; "
-                              f"at most {1 / SLOWEST:.0f} times is modelled", spec, scenario, hint)  # fmt: skip
+                slow = f"links: from {time_ns / 1e9:g} s on a step takes {1 / pace:,.0f} times as long"
+                raise refused(f"{slow}; at most {1 / SLOWEST:.0f} times is modelled", spec, scenario, hint)
             made.networks.append((time_ns, pace))
     return made, (*inputs.notes, *filter(None, [told]))
 
