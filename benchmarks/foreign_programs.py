@@ -1,7 +1,8 @@
 """Programs that are not ours, as their libraries' users write them; random weights, made data.
 
-Each name gives `step()`. `SEEN` were looked at while the correction was made; `HELD_OUT` were written after it, and
-recorded once. No constant was fitted to the steps of either.
+Each name gives `step()`, of `times` the batch written here (nodes and edges of a graph). `SEEN` were looked at while
+the correction was made; `HELD_OUT` were written after it, and recorded once. No constant was fitted to the steps of
+either.
 """
 
 from __future__ import annotations
@@ -62,149 +63,151 @@ def _causal(kind: str, *shape: int, compiled: bool = False, **config: Any) -> St
     return _training(model, lambda: {"input_ids": ids, "labels": ids}, compiled=compiled)
 
 
-def llama() -> Step:
-    return _causal("Llama", 1, 512, hidden_size=1024, intermediate_size=4096, num_hidden_layers=16,
+def llama(times: int = 1) -> Step:
+    return _causal("Llama", times, 512, hidden_size=1024, intermediate_size=4096, num_hidden_layers=16,
                    num_attention_heads=16, num_key_value_heads=4, vocab_size=32000)  # fmt: skip
 
 
-def gpt2() -> Step:
-    return _causal("GPT2", 8, 512)
+def gpt2(times: int = 1) -> Step:
+    return _causal("GPT2", 8 * times, 512)
 
 
-def bert_compiled() -> Step:
+def bert_compiled(times: int = 1) -> Step:
     from transformers import BertConfig, BertForMaskedLM
 
     model = BertForMaskedLM(BertConfig())
-    ids = _tokens(30000, 32, 128)
+    ids = _tokens(30000, 32 * times, 128)
     return _training(model, lambda: {"input_ids": ids, "labels": ids}, compiled=True)
 
 
-def resnet() -> Step:
+def resnet(times: int = 1) -> Step:
     import torch
     import torchvision
 
     model = torchvision.models.resnet50().cuda().train()
-    images, target = torch.randn(32, 3, 224, 224, device="cuda"), _tokens(1000, 32)
+    images, target = torch.randn(32 * times, 3, 224, 224, device="cuda"), _tokens(1000, 32 * times)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     return _stepping(optimizer, lambda: torch.nn.functional.cross_entropy(model(images), target))
 
 
-def gpt2_generate() -> Step:
+def gpt2_generate(times: int = 1) -> Step:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     model = GPT2LMHeadModel(GPT2Config()).cuda().eval()
-    ids = _tokens(50000, 4, 64)
+    ids = _tokens(50000, 4 * times, 64)
     return _generating(model, ids, 16)
 
 
-def graph_network() -> Step:
+def graph_network(times: int = 1) -> Step:
     import torch
     from torch_geometric.nn import GraphSAGE
 
     model = GraphSAGE(128, 256, 3, 40).cuda().train()
-    nodes, edges = 20_000, torch.randint(0, 20_000, (2, 200_000), device="cuda")
+    nodes = 20_000 * times
+    edges = torch.randint(0, nodes, (2, 200_000 * times), device="cuda")
     x, target = torch.randn(nodes, 128, device="cuda"), _tokens(40, nodes)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     return _stepping(optimizer, lambda: torch.nn.functional.cross_entropy(model(x, edges), target))
 
 
-def t5() -> Step:
+def t5(times: int = 1) -> Step:
     from transformers import T5Config, T5ForConditionalGeneration
 
     model = T5ForConditionalGeneration(T5Config(d_model=512, num_layers=6, decoder_start_token_id=0))
-    ids = _tokens(32000, 8, 256)
+    ids = _tokens(32000, 8 * times, 256)
     return _training(model, lambda: {"input_ids": ids, "labels": ids[:, :64].contiguous()})
 
 
-def mixtral() -> Step:
-    return _causal("Mixtral", 2, 256, hidden_size=512, intermediate_size=1024, num_hidden_layers=6,
+def mixtral(times: int = 1) -> Step:
+    return _causal("Mixtral", 2 * times, 256, hidden_size=512, intermediate_size=1024, num_hidden_layers=6,
                    num_attention_heads=8, num_key_value_heads=4, num_local_experts=8, vocab_size=32000)  # fmt: skip
 
 
-def vit() -> Step:
+def vit(times: int = 1) -> Step:
     import torch
     from transformers import ViTConfig, ViTForImageClassification
 
     model = ViTForImageClassification(ViTConfig(num_labels=1000))
-    images, labels = torch.randn(64, 3, 224, 224, device="cuda"), _tokens(1000, 64)
+    images, labels = torch.randn(64 * times, 3, 224, 224, device="cuda"), _tokens(1000, 64 * times)
     return _training(model, lambda: {"pixel_values": images, "labels": labels})
 
 
-def llama_compiled() -> Step:
-    return _causal("Llama", 2, 512, compiled=True, hidden_size=768, intermediate_size=3072, num_hidden_layers=8,
+def llama_compiled(times: int = 1) -> Step:
+    return _causal("Llama", 2 * times, 512, compiled=True, hidden_size=768, intermediate_size=3072, num_hidden_layers=8,
                    num_attention_heads=12, num_key_value_heads=4, vocab_size=32000)  # fmt: skip
 
 
-def wav2vec2() -> Step:
+def wav2vec2(times: int = 1) -> Step:
     import torch
     import torchaudio
 
     model = torchaudio.models.wav2vec2_base(aux_num_out=32).cuda().train()
-    waves = torch.randn(4, 32_000, device="cuda")
+    waves = torch.randn(4 * times, 32_000, device="cuda")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
     return _stepping(optimizer, lambda: model(waves)[0].square().mean())
 
 
-def llama_generate() -> Step:
+def llama_generate(times: int = 1) -> Step:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(hidden_size=1024, intermediate_size=2816, num_hidden_layers=12, num_attention_heads=16)
     model = LlamaForCausalLM(config).cuda().to(torch.bfloat16).eval()
-    ids = _tokens(32000, 8, 128)
+    ids = _tokens(32000, 8 * times, 128)
     return _generating(model, ids, 12)
 
 
-def segmentation() -> Step:
+def segmentation(times: int = 1) -> Step:
     import torch
     import torchvision
 
     model = torchvision.models.segmentation.deeplabv3_resnet50(weights_backbone=None, num_classes=21).cuda().train()
-    images, target = torch.randn(4, 3, 256, 256, device="cuda"), _tokens(21, 4, 256, 256)
+    images, target = torch.randn(4 * times, 3, 256, 256, device="cuda"), _tokens(21, 4 * times, 256, 256)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     return _stepping(optimizer, lambda: torch.nn.functional.cross_entropy(model(images)["out"], target))
 
 
-def gat() -> Step:
+def gat(times: int = 1) -> Step:
     import torch
     from torch_geometric.nn import GAT
 
     model = GAT(64, 64, 3, 10, heads=4).cuda().train()
-    nodes, edges = 5_000, torch.randint(0, 5_000, (2, 50_000), device="cuda")
+    nodes = 5_000 * times
+    edges = torch.randint(0, nodes, (2, 50_000 * times), device="cuda")
     x, target = torch.randn(nodes, 64, device="cuda"), _tokens(10, nodes)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     return _stepping(optimizer, lambda: torch.nn.functional.cross_entropy(model(x, edges), target))
 
 
-def qwen3() -> Step:
-    return _causal("Qwen3", 2, 384, hidden_size=896, intermediate_size=2560, num_hidden_layers=14, head_dim=64,
+def qwen3(times: int = 1) -> Step:
+    return _causal("Qwen3", 2 * times, 384, hidden_size=896, intermediate_size=2560, num_hidden_layers=14, head_dim=64,
                    num_attention_heads=14, num_key_value_heads=2, vocab_size=24000)  # fmt: skip
 
 
-def distilbert_compiled() -> Step:
+def distilbert_compiled(times: int = 1) -> Step:
     from transformers import DistilBertConfig, DistilBertForMaskedLM
 
-    ids = _tokens(30000, 24, 192)
+    ids = _tokens(30000, 24 * times, 192)
     model = DistilBertForMaskedLM(DistilBertConfig())
     return _training(model, lambda: {"input_ids": ids, "labels": ids}, compiled=True)
 
 
-def convnext() -> Step:
+def convnext(times: int = 1) -> Step:
     import torch
     import torchvision
 
     model = torchvision.models.convnext_tiny().cuda().train()
-    images, target = torch.randn(16, 3, 224, 224, device="cuda"), _tokens(1000, 16)
+    images, target = torch.randn(16 * times, 3, 224, 224, device="cuda"), _tokens(1000, 16 * times)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     return _stepping(optimizer, lambda: torch.nn.functional.cross_entropy(model(images), target))
 
 
-def efficientnet_inference() -> Step:
+def efficientnet_inference(times: int = 1) -> Step:
     import torch
     import torchvision
 
     model = torchvision.models.efficientnet_b0().cuda().eval()
-    images = torch.randn(32, 3, 224, 224, device="cuda")
+    images = torch.randn(32 * times, 3, 224, 224, device="cuda")
 
     def step() -> None:
         with torch.inference_mode():
@@ -213,56 +216,57 @@ def efficientnet_inference() -> Step:
     return step
 
 
-def opt_generate() -> Step:
+def opt_generate(times: int = 1) -> Step:
     from transformers import OPTConfig, OPTForCausalLM
 
     config = OPTConfig(hidden_size=768, ffn_dim=3072, num_hidden_layers=10, word_embed_proj_dim=768)
-    return _generating(OPTForCausalLM(config).cuda().eval(), _tokens(50000, 2, 96), 10)
+    return _generating(OPTForCausalLM(config).cuda().eval(), _tokens(50000, 2 * times, 96), 10)
 
 
-def whisper() -> Step:
+def whisper(times: int = 1) -> Step:
     import torch
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
     config = WhisperConfig(d_model=384, encoder_layers=4, decoder_layers=4, encoder_attention_heads=6,
                            decoder_attention_heads=6, encoder_ffn_dim=1536, decoder_ffn_dim=1536)  # fmt: skip
-    sound, labels = torch.randn(8, 80, 3000, device="cuda"), _tokens(50000, 8, 64)
+    sound, labels = torch.randn(8 * times, 80, 3000, device="cuda"), _tokens(50000, 8 * times, 64)
     return _training(WhisperForConditionalGeneration(config), lambda: {"input_features": sound, "labels": labels})
 
 
-def swin() -> Step:
+def swin(times: int = 1) -> Step:
     import torch
     import torchvision
 
     model = torchvision.models.swin_t().cuda().train()
-    images, target = torch.randn(16, 3, 224, 224, device="cuda"), _tokens(1000, 16)
+    images, target = torch.randn(16 * times, 3, 224, 224, device="cuda"), _tokens(1000, 16 * times)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     return _stepping(optimizer, lambda: torch.nn.functional.cross_entropy(model(images), target))
 
 
-def conformer() -> Step:
+def conformer(times: int = 1) -> Step:
     import torch
     import torchaudio
 
     model = torchaudio.models.Conformer(80, 4, 256, 8, 31).cuda().train()
-    sound, lengths = torch.randn(8, 400, 80, device="cuda"), torch.full((8,), 400, device="cuda")
+    sound, lengths = torch.randn(8 * times, 400, 80, device="cuda"), torch.full((8 * times,), 400, device="cuda")
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
     return _stepping(optimizer, lambda: model(sound, lengths)[0].square().mean())
 
 
-def gin() -> Step:
+def gin(times: int = 1) -> Step:
     import torch
     from torch_geometric.nn import GIN
 
     model = GIN(96, 192, 4, 16).cuda().train()
-    nodes, edges = 30_000, torch.randint(0, 30_000, (2, 400_000), device="cuda")
+    nodes = 30_000 * times
+    edges = torch.randint(0, nodes, (2, 400_000 * times), device="cuda")
     x, target = torch.randn(nodes, 96, device="cuda"), _tokens(16, nodes)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     return _stepping(optimizer, lambda: torch.nn.functional.cross_entropy(model(x, edges), target))
 
 
-def gemma_compiled() -> Step:
-    return _causal("Gemma", 2, 256, compiled=True, hidden_size=640, intermediate_size=2560, num_hidden_layers=6,
+def gemma_compiled(times: int = 1) -> Step:
+    return _causal("Gemma", 2 * times, 256, compiled=True, hidden_size=640, intermediate_size=2560, num_hidden_layers=6,
                    num_attention_heads=8, num_key_value_heads=1, head_dim=80, vocab_size=16000)  # fmt: skip
 
 

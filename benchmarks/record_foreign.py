@@ -1,6 +1,6 @@
 """Records programs of `foreign_programs.py` on this machine's GPU, with steps timed without a profiler around it.
 
-    python benchmarks/record_foreign.py -o recorded/ [--only llama gpt2 | --held-out]
+    python benchmarks/record_foreign.py -o recorded/ [--only llama gpt2 | --held-out] [--batch 2]
 
 A folder for each, as `etude collect` writes it, and `reference.json`: the step without a profiler just before and just
 after (20 steps, from an idle device to an idle device), and the share of a step that the device is busy, recorded with
@@ -54,14 +54,14 @@ def busy_share(torch, step, folder: Path) -> float:
     return 1000 * busy / took
 
 
-def record(name: str, folder: Path) -> None:
+def record(name: str, folder: Path, batch: int) -> None:
     import torch
     from foreign_programs import PROGRAMS
 
     from etude.capture.collect.torch import trace
 
     torch.manual_seed(0)
-    step = PROGRAMS[name]()
+    step = PROGRAMS[name](batch)
     for _ in range(10):
         step()
     before = timed_ns(torch, step)
@@ -70,7 +70,13 @@ def record(name: str, folder: Path) -> None:
             step()
             recording.step()
     after = timed_ns(torch, step)
-    found = {"name": name, "before_ns": before, "after_ns": after, "busy_share": busy_share(torch, step, folder)}
+    found = {
+        "name": name,
+        "batch": batch,
+        "before_ns": before,
+        "after_ns": after,
+        "busy_share": busy_share(torch, step, folder),
+    }
     (folder / "reference.json").write_text(json.dumps(found))
     windows = json.loads(next(folder.glob("*manifest.json")).read_text())["windows"]
     print(json.dumps(found | {w["kind"]: w["step_ns"] for w in windows}), flush=True)
@@ -83,16 +89,17 @@ def main() -> None:
     parser.add_argument("-o", "--out", type=Path, required=True)
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--held-out", action="store_true", help="those that nothing was tried on")
+    parser.add_argument("--batch", type=int, default=1, help="times the batch of each program")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        record(given.one, given.out / given.one)
+        record(given.one, given.out / given.one, given.batch)
         return
     programs = HELD_OUT if given.held_out else SEEN
     for name in given.only or [
         program.__name__ for program in programs
     ]:  # a process for each: caches and allocators start anew
-        command = [sys.executable, __file__, "-o", str(given.out), "--one", name]
+        command = [sys.executable, __file__, "-o", str(given.out), "--batch", str(given.batch), "--one", name]
         try:
             code = subprocess.run(command, timeout=100, check=False).returncode
         except subprocess.TimeoutExpired:
