@@ -39,6 +39,10 @@ def test_small_and_middling_blocks_share_segments():
     assert simulate_allocator(events(*rows)).allocated_bytes.tolist()[2] == 7 * MIB + 512
 
 
+def test_the_last_512_bytes_of_a_small_segment_are_used():
+    assert reserved_mib((ALLOC, 0, MIB), (ALLOC, 1, MIB - 512), (ALLOC, 2, 1), (ALLOC, 3, 1)) == [2, 2, 2, 4]
+
+
 def test_large_blocks_have_segments_of_their_own():
     assert reserved_mib((ALLOC, 0, 10 * MIB)) == [10]
     assert reserved_mib((ALLOC, 0, 10 * MIB - 512)) == [20]
@@ -96,6 +100,24 @@ def test_blocks_beyond_the_limit_are_not_split():
     rows = (ALLOC, 0, 60 * MIB), (FREE, 0), (ALLOC, 1, 5 * MIB), (ALLOC, 2, 45 * MIB), (FREE, 2), (ALLOC, 3, 30 * MIB)
     assert reserved_mib(*rows, max_split_bytes=30 * MIB) == [60, 60, 80, 80, 80, 110]
     assert reserved_mib(*rows) == [60, 60, 60, 60, 60, 60]
+
+
+def test_as_many_blocks_beyond_the_limit_are_returned_as_make_room():
+    """Cached blocks of 40 MiB or so, and what is reserved after one more is asked for."""
+
+    def left_mib(capacity: int, wanted: int, *cached: tuple[int, int]) -> tuple[float, int]:
+        rows = [(ALLOC, i, size * MIB, stream) for i, (size, stream) in enumerate(cached)]
+        rows += [(FREE, i) for i in range(len(cached))] + [(ALLOC, 9, wanted * MIB, 0)]
+        given = AllocatorSettings(capacity_bytes=capacity * MIB, max_split_bytes=30 * MIB)
+        found = simulate_allocator(events(*rows), given)
+        return found.reserved_bytes[-1] / MIB, found.retries
+
+    assert left_mib(130, 50, (40, 0), (80, 0)) == (40 + 50, 0)  # 80 alone is enough
+    assert left_mib(130, 60, (36, 0), (40, 0), (46, 0)) == (36 + 60, 0)  # the largest first: 46, then 40
+    assert left_mib(170, 70, (40, 0), (45, 0), (80, 1)) == (80 + 70, 0)  # of its own stream
+    assert left_mib(130, 50, (40, 0), (80, 1)) == (50, 1)  # 40 is not enough: all are returned
+    assert left_mib(130, 60, (30, 0), (30, 0), (60, 1)) == (60 + 60, 0)
+    assert left_mib(130, 60, (20, 0), (40, 0), (60, 1)) == (60, 1)  # 20 is not beyond the limit
 
 
 def test_an_expandable_segment_grows_instead():

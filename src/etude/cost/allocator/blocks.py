@@ -30,7 +30,7 @@ NOTHING, EMPTY, GONE = -1, -2, -3
 """Instead of a block's row: not allocated; allocated with no bytes; completed by `release_all`."""
 UNLIMITED = 1 << 62
 CAPACITY, MAX_SPLIT, EXPANDABLE, ALLOCATED, ASKED, RESERVED, PEAK = range(7)
-NEXT_ADDRESS, ROWS, SPARE, FREES, HOLES, SEGMENTS, RETRIES, NUMBERS = range(7, 15)
+NEXT_ADDRESS, ROWS, SPARE, FREES, HOLES, RETRIES, NUMBERS = range(7, 14)
 """Places in `Arena.number`: what is given, bytes now, and counts."""
 FINE, DOUBLE, UNKNOWN, FULL = range(4)
 """How an event ended: well, at a block that is allocated already, at one that is not, out of memory."""

@@ -10,7 +10,6 @@ from etude.cost.allocator.blocks import (
     LARGE_SEGMENT,
     NOTHING,
     RESERVED,
-    SEGMENTS,
     SMALL_SEGMENT,
     SPACE,
     UNMAPPED,
@@ -89,7 +88,6 @@ def expand(arena, size, pool):
     if found < 0:
         found = new_block(arena, SPACE, pool * SPACE, pool, UNMAPPED)
         _add_hole(arena, found)
-        number[SEGMENTS] += 1
     if arena.state[found] == UNMAPPED:
         found = _map(arena, found, min(arena.size[found], size))
     while found >= 0 and arena.size[found] < size:

@@ -19,7 +19,6 @@ from etude.cost.allocator.blocks import (
     RETRIES,
     ROWS,
     SEGMENT_UNIT,
-    SEGMENTS,
     SMALL,
     SMALL_SEGMENT,
     UNLIMITED,
@@ -73,7 +72,6 @@ def _new_segment(arena, size, pool):
     row = new_block(arena, size, number[NEXT_ADDRESS], pool, USED)
     number[NEXT_ADDRESS] += size
     number[RESERVED] += size
-    number[SEGMENTS] += 1
     return row
 
 
@@ -82,7 +80,6 @@ def _release(arena, row):
     """Returns a free block that is a whole segment to the device."""
     unshelve(arena, row)
     arena.number[RESERVED] -= arena.size[row]
-    arena.number[SEGMENTS] -= 1
     drop(arena, row)
 
 
