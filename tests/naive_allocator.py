@@ -29,7 +29,8 @@ class NaiveAllocator:
     expandable: bool = False
     spans: list[Span] = field(default_factory=list)
     segments: int = 0
-    address: int = 0
+    gaps: list[tuple[int, int]] = field(default_factory=list)  # addresses: begin, end
+    lowest: int = 10**12 // (32 * MIB) * 32 * MIB
     reserved: int = 0
 
     def total(self, *states: str) -> int:
@@ -88,10 +89,28 @@ class NaiveAllocator:
         if self.reserved + size > self.capacity:
             return None
         self.segments += 1
-        self.spans.append(Span(self.segments, pool, self.address, self.address + size))
-        self.address += size
+        begin = self.segment_address(size)
+        self.spans.append(Span(self.segments, pool, begin, begin + size))
         self.reserved += size
         return self.spans[-1]
+
+    def segment_address(self, size: int) -> int:
+        fits = [gap for gap in sorted(self.gaps) if gap[1] - gap[0] >= size]
+        if not fits:
+            piece = -(-size // (32 * MIB)) * 32 * MIB
+            self.lowest -= piece
+            self.add_gap(self.lowest, self.lowest + piece)
+            fits = [min(self.gaps)]
+        self.gaps.remove(fits[0])
+        self.add_gap(fits[0][0] + size, fits[0][1])
+        return fits[0][0]
+
+    def add_gap(self, begin: int, end: int) -> None:
+        """All addresses of gaps, 2 MiB each, and from these the gaps again."""
+        pages = sorted(p for gap in [*self.gaps, (begin, end)] for p in range(gap[0], gap[1], 2 * MIB))
+        begins = [p for i, p in enumerate(pages) if i == 0 or pages[i - 1] + 2 * MIB != p]
+        ends = [p + 2 * MIB for i, p in enumerate(pages) if i == len(pages) - 1 or pages[i + 1] != p + 2 * MIB]
+        self.gaps = list(zip(begins, ends, strict=True))
 
     def mapped(self, size: int, pool: tuple[int, bool]) -> Span | None:
         granule = (2 if pool[1] else 20) * MIB
@@ -155,6 +174,7 @@ class NaiveAllocator:
     def give_back(self, span: Span) -> None:
         self.reserved -= span.length
         self.spans.remove(span)
+        self.add_gap(span.begin, span.end)
 
     def empty_cache(self) -> None:
         for span in self.spans:

@@ -66,6 +66,15 @@ def test_the_smallest_block_that_fits_is_taken():
     assert reserved_mib(*rows)[-1] == 70
 
 
+def test_of_two_that_fit_alike_the_one_in_the_lower_segment_is_taken():
+    """Segments of 44 and 24 MiB; of the larger one 20 MiB are used, so that both have 24 MiB free. The later segment is
+    the lower one, and what was taken of is not returned."""
+    large, small = (ALLOC, 0, 44 * MIB), (ALLOC, 1, 24 * MIB)
+    then = (FREE, 0), (ALLOC, 2, 20 * MIB), (FREE, 1), (ALLOC, 3, 3 * MIB), (EMPTY_CACHE, 0)
+    assert reserved_mib(large, small, *then)[-1] == 68
+    assert reserved_mib(small, large, *then)[-1] == 44
+
+
 def test_streams_share_nothing():
     rows = (ALLOC, 0, 30 * MIB, 7), (FREE, 0), (ALLOC, 1, 30 * MIB, 9), (ALLOC, 2, 30 * MIB, 7)
     assert reserved_mib(*rows) == [30, 30, 60, 60]

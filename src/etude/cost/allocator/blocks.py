@@ -20,6 +20,9 @@ SMALL_SEGMENT, LARGE_SEGMENT = 2 * MIB, 20 * MIB
 OWN_SEGMENT = 10 * MIB
 """From this size on a block has a segment of its own, of a multiple of `SEGMENT_UNIT`."""
 SEGMENT_UNIT = 2 * MIB
+PIECE = 32 * MIB
+"""Addresses are reserved in multiples of it, from TOP downwards."""
+TOP = 1 << 60
 SPACE = LARGE_SEGMENT << 22
 """Addresses of an expandable segment: a multiple of both granules."""
 
@@ -30,7 +33,7 @@ NOTHING, EMPTY, GONE = -1, -2, -3
 """Instead of a block's row: not allocated; allocated with no bytes; completed by `release_all`."""
 UNLIMITED = 1 << 62
 CAPACITY, MAX_SPLIT, EXPANDABLE, ALLOCATED, ASKED, RESERVED, PEAK = range(7)
-NEXT_ADDRESS, ROWS, SPARE, FREES, HOLES, RETRIES, NUMBERS = range(7, 14)
+LOWEST, GAPS, ROWS, SPARE, FREES, HOLES, RETRIES, NUMBERS = range(7, 15)
 """Places in `Arena.number`: what is given, bytes now, and counts."""
 FINE, DOUBLE, UNKNOWN, FULL = range(4)
 """How an event ended: well, at a block that is allocated already, at one that is not, out of memory."""
@@ -50,6 +53,8 @@ class Arena(NamedTuple):
     free: I64  # rows of free blocks, in order
     holes: I64  # rows of unmapped blocks, in any order
     spare: I64  # rows to use again
+    gap: I64  # addresses without a segment, in any order
+    gap_size: I64
     number: I64
 
 

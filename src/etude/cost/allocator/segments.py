@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from etude.cost.allocator.addresses import return_address, take_address
 from etude.cost.allocator.blocks import (
     ASKED,
     BLOCK,
@@ -12,7 +13,6 @@ from etude.cost.allocator.blocks import (
     GONE,
     LARGE_SEGMENT,
     MAX_SPLIT,
-    NEXT_ADDRESS,
     NOTHING,
     OWN_SEGMENT,
     RESERVED,
@@ -69,10 +69,8 @@ def _new_segment(arena, size, pool):
         size = (size + SEGMENT_UNIT - 1) // SEGMENT_UNIT * SEGMENT_UNIT
     if number[RESERVED] + size > number[CAPACITY]:
         return NOTHING
-    row = new_block(arena, size, number[NEXT_ADDRESS], pool, USED)
-    number[NEXT_ADDRESS] += size
     number[RESERVED] += size
-    return row
+    return new_block(arena, size, take_address(arena, size), pool, USED)
 
 
 @kernel(allocates=False)
@@ -80,6 +78,7 @@ def _release(arena, row):
     """Returns a free block that is a whole segment to the device."""
     unshelve(arena, row)
     arena.number[RESERVED] -= arena.size[row]
+    return_address(arena, arena.address[row], arena.size[row])
     drop(arena, row)
 
 

@@ -7,8 +7,8 @@ The native allocator with its default settings, or with those of `AllocatorSetti
 512 bytes; small blocks (up to 1 MiB) in segments of 2 MiB and large ones in segments of 20 MiB, from 10 MiB on in one
 of their own; the smallest free block of the stream that fits, split where enough is left; free neighbours are one
 block; when the device is full, free segments are returned and it is tried again. Not modelled: private pools of
-CUDA graphs, garbage collection, sizes rounded to parts of powers of two. Of free blocks of the same size the one in the
-older segment is taken (PyTorch: the one at the lower address, which the driver chooses).
+CUDA graphs, garbage collection, sizes rounded to parts of powers of two. Of free blocks of one size the one at the
+lowest address is taken; addresses of segments are the driver's, of which `addresses.py` is an approximation.
 """
 
 from __future__ import annotations
@@ -191,6 +191,8 @@ def _empty_arena(events: AllocatorEvents, settings: AllocatorSettings, streams: 
     number[inner.CAPACITY] = inner.UNLIMITED if settings.capacity_bytes is None else settings.capacity_bytes
     number[inner.MAX_SPLIT] = inner.UNLIMITED if settings.max_split_bytes is None else settings.max_split_bytes
     number[inner.EXPANDABLE] = settings.expandable_segments
+    number[inner.LOWEST] = inner.TOP
     size, address, before, after, pool, owner, asked, free, holes, spare = (np.empty(rows, np.int64) for _ in range(10))
+    gaps = np.empty(rows, np.int64), np.empty(rows, np.int64)
     state = np.empty(rows, np.uint8)
-    return inner.Arena(size, address, before, after, pool, state, owner, asked, free, holes, spare, number)
+    return inner.Arena(size, address, before, after, pool, state, owner, asked, free, holes, spare, *gaps, number)
