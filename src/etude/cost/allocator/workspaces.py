@@ -1,10 +1,11 @@
 """Memory that libraries take beside tensors: figures of their defaults, and assumptions where there is none.
 
 Matrix products: PyTorch gives each pair of a cuBLAS handle and a stream one workspace, through the caching allocator,
-when it first multiplies on it, and keeps it; cuBLASLt uses the same one (`TORCH_CUBLASLT_UNIFIED_WORKSPACE`, the
-default). A handle belongs to a thread: a program that trains on one stream has two workspaces, of its own thread and of
-autograd's. Sizes are of PyTorch's `CublasHandlePool.cpp`: 32 MiB on Hopper and Blackwell, 128 MiB on AMD's MI300 and
-later and 32 MiB before, otherwise `:4096:2:16:8`.
+when it first multiplies on it, and keeps it. A handle belongs to a thread: a program that trains on one stream has two,
+of its own thread and of autograd's. Sizes are of PyTorch's `CublasHandlePool.cpp`: 32 MiB on Hopper and Blackwell,
+128 MiB on AMD's MI300 and later and 32 MiB before, otherwise `:4096:2:16:8`. Products with a bias use cuBLASLt, which
+has 1 MiB of its own where `TORCH_CUBLASLT_UNIFIED_WORKSPACE` is not on (it is by default in PyTorch 2.13). Seen in what
+two programs allocated on an H200 with PyTorch 2.11: 33,554,432 bytes twice, 1,048,576 bytes once.
 
 NCCL: a receiver has a buffer of each protocol for each channel and connection, outside the allocator. Sizes are of
 NCCL's `init.cc` and `device.h`: Simple 4 MiB, LL 8 lines x 512 threads x 8 steps x 16 bytes, LL128 120 elements x 640
@@ -24,6 +25,8 @@ from etude.base.errors import UsageError
 MIB: Final = 1 << 20
 TRAINING_THREADS: Final = 2
 """Threads that multiply: the program's own and autograd's."""
+CUBLASLT_WORKSPACE_BYTES: Final = MIB
+"""Of the thread that runs forward, in PyTorch 2.11."""
 CONTEXT_BYTES: Final = 500 * MIB
 """CUDA's context and the code of kernels; an assumption: it depends on the driver and on what is loaded."""
 NCCL_BUFFERS_BYTES: Final = 4 * MIB + 8 * 512 * 8 * 16 + 120 * 640 * 8 * 8
