@@ -1,6 +1,7 @@
 """Programs x parallelism: what Etude reads from their recordings against what they must have done, by arithmetic.
 
     python benchmarks/conformance.py [--only NAME ...] [--keep FOLDER] [--markdown]
+    python benchmarks/conformance.py --dry [--only NAME ...]     the same programs without numbers and without ranks
 
 Each program (`conformance_programs.py`; those of other people's packages in `conformance_foreign.py`) is recorded with
 `etude collect` on 2 or 4 gloo ranks, linked, checked and simulated. Communications (kind, bytes in and out, members or
@@ -29,14 +30,20 @@ import numpy as np
 from conformance_formulas import PROGRAMS, RECORDED, WARMUP, Call, Program, Step
 
 import etude
+from etude.base.errors import EtudeError
+from etude.capture.collect.dry.launch import DrySettings
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind
+from etude.steps.dry import dry_program
+from etude.store import columns
 from etude.surface.cli import main as etude_main
 
 HERE = Path(__file__).resolve().parent
 PRODUCTS = frozenset(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbmm"))
 LIGHT = "light window"
 """What `check` says of a light window whose steps do something else is about times, not about what the program did."""
+ANSWERS = {"lbfgs": {"conformance_programs.py:308": 1.0}}
+"""What programs are told that decide by numbers: that the search goes on."""
 COLUMNS = ("program", "ranks", "communications of a step, all ranks", "found", "products", "check", "simulated step")
 
 
@@ -59,13 +66,15 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="What Etude reads from recordings against arithmetic.")
     parser.add_argument("--only", action="append", choices=[p.name for p in PROGRAMS], help="this program; repeatable")
     parser.add_argument("--keep", type=Path, help="folder of recordings; what is there is compared again")
+    parser.add_argument("--dry", action="store_true", help="run them as `etude collect --dry` does, and record nothing")
     parser.add_argument("--markdown", action="store_true", help="the table as docs/conformance.md has it")
     asked = parser.parse_args(arguments)
     rows = []
     with tempfile.TemporaryDirectory() as made:
         for program in PROGRAMS:
             if not asked.only or program.name in asked.only:
-                rows.append(tried(program, (asked.keep or Path(made)) / program.name))
+                tries = tried_dry if asked.dry else tried
+                rows.append(tries(program, (asked.keep or Path(made)) / program.name))
                 print(f"{program.name}: {'; '.join(rows[-1].problems) or rows[-1].missing or 'agrees'}", flush=True)
     print()
     print("\n".join(markdown(rows) if asked.markdown else plain(rows)))
@@ -90,6 +99,25 @@ def tried(program: Program, folder: Path) -> Row:
     compare(row, job)
     counted(row, folder)
     judged(row, folder)
+    return row
+
+
+def tried_dry(program: Program, folder: Path) -> Row:
+    row = Row(program)
+    if program.needs and importlib.util.find_spec(program.needs) is None:
+        row.missing = f"{program.needs} is not installed"
+        return row
+    command = ["python", str(HERE / "conformance_programs.py"), str(program.ranks), program.name]
+    settings = DrySettings(world=program.ranks, warmup=WARMUP, steps=RECORDED, answers=ANSWERS.get(program.name, {}))
+    try:
+        job = dry_program(command, name=program.name, settings=settings).job
+    except EtudeError as problem:
+        row.problems.append(str(problem))
+        return row
+    compare(row, job)
+    folder.mkdir(parents=True)
+    columns.write_job(job, folder)
+    judged(row, folder, linked=True)
     return row
 
 
@@ -185,10 +213,9 @@ def product_flops(job: Job, rank: int) -> dict[int, int]:
     return {i: flops for i, flops in found.items() if flops and i not in outer}
 
 
-def judged(row: Row, folder: Path) -> None:
+def judged(row: Row, folder: Path, *, linked: bool = False) -> None:
     """`etude link`, `check` and `simulate` of the recording."""
-    code, _ = told(["link", str(folder), "-o", str(folder) + ".job", "--force"])
-    if code:
+    if not linked and told(["link", str(folder), "-o", str(folder) + ".job", "--force"])[0]:
         row.problems.append("not linked")
     _, checked = told(["check", str(folder), "--json"])
     listed = [finding for finding in checked["findings"] if LIGHT not in finding["what"]]

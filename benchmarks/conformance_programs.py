@@ -398,7 +398,10 @@ def run(name: str) -> None:
 
 
 def main(size: int, name: str) -> int:
-    """Forks the ranks: PyTorch is imported once."""
+    """Forks the ranks: PyTorch is imported once. One that a launcher has started is a rank itself."""
+    if "RANK" in os.environ:
+        run(name)
+        return 0
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]

@@ -58,6 +58,10 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_de
     """Which of the notes are about the edges of a recording."""
     file_notes: list[int] = []
     """Which are about the bytes of a Chakra file."""
+    dry: bool = False
+    """Whether it is of a program that was run without numbers."""
+    memory: dict[str, Any] = {}
+    """Of the fullest rank of such a program: its peaks, and what they were made of."""
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -125,6 +129,8 @@ def _manifest(job: Job, chunks: list[w.Chunk], layouts: list[int]) -> Manifest:
         notes=[(n.rank, n.what) for n in job.notes],
         edge_notes=[number for number, n in enumerate(job.notes) if n.at_edge],
         file_notes=[number for number, n in enumerate(job.notes) if n.in_file],
+        dry="dry" in job.provenance,
+        memory=msgspec.json.decode(job.provenance.get("memory", "{}")),
     )
 
 

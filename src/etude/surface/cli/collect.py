@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING
 
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure
+from etude.base.grammar import line
+from etude.base.outputs import OutputPlace
 from etude.base.parameters import is_given, spelled
 from etude.base.talk import say
 from etude.base.units import counted
@@ -11,9 +13,12 @@ from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
     from etude.capture.collect import CollectOptions, LaunchedProgram
+    from etude.capture.collect.dry.launch import DrySettings
+    from etude.steps.dry import DryProgram
 
 
 RECORDED = "What is recorded"
+DRY = "Without the machine"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,9 +27,14 @@ class Collect:
 
     etude collect -o run/ -- python train.py
     etude collect -o run/ --steps 2 -- torchrun --nproc-per-node 4 train.py
+    etude collect --dry --world 512 --device h100 -o job/ -- python train.py
 
     Options of `etude collect` come before the command: all from its first word on is the command's own. Then
     `etude report run/`, or `etude link run/ -o job/`.
+
+    With `--dry` nothing is computed and no GPU is needed: tensors have shapes and no numbers, collectives are answered
+    at once. A few ranks run, the others follow from them, and a job of all of them is written, without times: `etude
+    simulate job/ --system dgx-h100` gives them. The program ends after the steps that are recorded.
     """
 
     command: tuple[str, ...] = argument(
@@ -40,6 +50,24 @@ class Collect:
     full_only: bool = figure(
         "switch", "record no steps lightly: times are then those under the profiler", False, panel=RECORDED
     )
+    dry: bool = figure("switch", "run the program without numbers and without its machine", False, panel=DRY)
+    world: int | None = figure(
+        "count", "ranks of the program; default: as its launcher says, or 1", None, needs="dry", panel=DRY
+    )
+    ranks: str | None = figure(
+        "text", "run these ranks, and write them alone", None, needs="dry", panel=DRY, like="0,1", metavar="0,8,504",
+        plain=True,
+    )  # fmt: skip
+    node: int = figure("count", "ranks of a node, where the command does not say so", 8, needs="dry", panel=DRY)
+    device: str | None = figure(
+        "text", "the GPU that the program is told it has, of the catalogue; default: none", None, needs="dry",
+        panel=DRY, like="h100", metavar="NAME", plain=True,
+    )  # fmt: skip
+    answer: tuple[str, ...] = figure(
+        "several", "value of a tensor that the program decides by, by its name or the line that asks: loss=2.0, "
+        "train.py:31=0", (), needs="dry", panel=DRY, like=("loss=2.0",), metavar="NAME=VALUE", plain=True,
+    )  # fmt: skip
+    json: bool = figure("switch", "print JSON", False, needs="dry")
     force: bool = figure("switch", "replace an earlier run", False, names=("-f",))
 
 
@@ -49,6 +77,19 @@ class CollectInputs:
     out: Path
     options: "CollectOptions"
     whole: bool
+    dry: "DryInputs | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class DryInputs:
+    """A dry run that was asked for."""
+
+    settings: "DrySettings"
+    ranks: tuple[int, ...]
+    device: str | None
+    json: bool
+    force: bool
+    name: str
 
 
 def inputs(asked: Collect) -> CollectInputs:
@@ -57,19 +98,104 @@ def inputs(asked: Collect) -> CollectInputs:
     for name in ("steps", "warmup") if asked.whole else ():
         if is_given(asked, name):
             raise UsageError(f"{spelled(asked, name)} is not read with {spelled(asked, 'whole')}, which records all")
+    if asked.dry:
+        return CollectInputs(asked.command, Path(asked.out), CollectOptions(), asked.whole, _dry(asked))
     steps = {"steps": None, "warmup": 0} if asked.whole else {"steps": asked.steps, "warmup": asked.warmup}
     more = {"name": asked.name, "stacks": asked.stacks, "memory": asked.allocations, "force": asked.force}
     more |= {} if asked.whole else {"full_only": asked.full_only}
     return CollectInputs(asked.command, Path(asked.out), CollectOptions.from_dict(more | steps), asked.whole)
 
 
-def run(given: CollectInputs) -> "tuple[Path, LaunchedProgram]":
+def _dry(asked: Collect) -> DryInputs:
+    from etude.capture.collect.dry.launch import DrySettings
+
+    for name in ("stacks", "allocations", "full_only"):
+        if is_given(asked, name):
+            raise UsageError(f"{spelled(asked, name)} is not read with {spelled(asked, 'dry')}, which measures nothing")
+    OutputPlace.at(asked.out, asked.force)
+    steps = asked.steps if is_given(asked, "steps") else 1
+    warmup = asked.warmup if is_given(asked, "warmup") else 1
+    settings = DrySettings(
+        world=asked.world or 0, local_world=asked.node, warmup=0 if asked.whole else warmup,
+        steps=0 if asked.whole else steps, answers=_answers(asked.answer),
+    )  # fmt: skip
+    return DryInputs(settings, _ranks(asked.ranks), asked.device, asked.json, asked.force, asked.name)
+
+
+def _ranks(given: str | None) -> tuple[int, ...]:
+    pieces = [] if given is None else line(given, "--ranks", "0,8,504").split(",")
+    return tuple(sorted({piece.count(zero=True) for piece in pieces}))
+
+
+def _answers(given: tuple[str, ...]) -> dict[str, float]:
+    found = {}
+    for text in given:
+        name, equals, value = text.rpartition("=")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            equals = ""
+        if not equals or not name:
+            raise UsageError(f"`{text}` is not a name with a number", where="--answer", hint="for example loss=2.0")
+    return found
+
+
+def run(given: CollectInputs) -> "tuple[Path, LaunchedProgram] | DryResult":
+    if given.dry is not None:
+        return _run_dry(given, given.dry)
     from etude.capture.collect import launch
 
     return given.out, launch(given.command, given.out, given.options, whole=given.whole)
 
 
-def show(result: "tuple[Path, LaunchedProgram]") -> None:
+@dataclass(frozen=True, slots=True)
+class DryResult:
+    """A dry run that is over, and where its job is."""
+
+    out: Path
+    program: "DryProgram"
+    json: bool
+    exit_code: int = 0
+
+
+def _run_dry(given: CollectInputs, asked: DryInputs) -> DryResult:
+    from etude.base.files import writing
+    from etude.steps.dry import dry_program
+    from etude.store import columns
+
+    name = asked.name if asked.name != "trace" else Path(given.out).name
+    found = dry_program(given.command, name=name, ranks=asked.ranks, device=asked.device, settings=asked.settings)
+    with writing(given.out, force=asked.force) as folder:
+        folder.mkdir()
+        columns.write_job(found.job, folder)
+    return DryResult(given.out, found, asked.json)
+
+
+def _show_dry(result: DryResult) -> None:
+    from etude.base.units import format_bytes, format_count
+    from etude.steps.dry import record
+    from etude.surface.cli.output import emit
+
+    found = record(result.program)
+    if result.json:
+        emit(found)
+        return
+    memory = result.program.fullest
+    parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in memory.by_class.items())
+    sent = ", ".join(f"{name} {format_bytes(size)}" for name, size in found["comm_bytes_by_type"].items())
+    say(f"etude collect: {counted(found['ranks'], 'rank')}, {counted(found['nodes'], 'node')}, in {result.out}")
+    say(f"operations      {format_count(found['flops'])}")
+    say(f"communication   {sent or 'none'}")
+    say(f"peak memory     {format_bytes(memory.peak_allocated_bytes)} ({parts}); "
+        f"{format_bytes(memory.peak_reserved_bytes)} in segments of the allocator")  # fmt: skip
+    for assumption in result.program.assumptions:
+        say(f"assumed: {assumption}")
+
+
+def show(result: "tuple[Path, LaunchedProgram] | DryResult") -> None:
+    if isinstance(result, DryResult):
+        _show_dry(result)
+        return
     out, done = result
     for problem in done.problems:
         say(f"etude collect: {problem}")
@@ -84,6 +210,8 @@ def show(result: "tuple[Path, LaunchedProgram]") -> None:
         say(f"etude collect: other processes, not part of the job: {named}")
 
 
-VERBS = (
-    Verb(name="collect", asks=Collect, inputs=inputs, run=run, show=show, code=lambda result: result[1].exit_code),
-)
+def _code(result: "tuple[Path, LaunchedProgram] | DryResult") -> int:
+    return result.exit_code if isinstance(result, DryResult) else result[1].exit_code
+
+
+VERBS = (Verb(name="collect", asks=Collect, inputs=inputs, run=run, show=show, code=_code),)

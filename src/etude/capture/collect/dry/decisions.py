@@ -1,0 +1,73 @@
+"""Operators that a dry run answers or changes itself: shapes that depend on numbers, tensors that C++ makes."""
+
+from typing import Any
+
+from etude.capture.collect.dry.buckets import Buckets
+from etude.capture.collect.dry.values import Answers
+from etude.capture.collect.dry.watch import tensors_in
+
+_MADE = ("zeros", "ones", "empty", "full", "arange", "empty_strided", "scalar_tensor")
+FACTORIES = frozenset(f"aten::{name}" for name in (*_MADE, *(f"new_{name}" for name in _MADE)))
+
+
+class Decisions:
+    """What is done with an operator before it is seen."""
+
+    def __init__(self, torch: Any, answers: Answers, buckets: Buckets, called: list[Any], real: Any) -> None:
+        """`called`: functions of PyTorch that the program's Python is in."""
+        self._torch, self._answers, self._buckets, self._called, self._real = torch, answers, buckets, called, real
+        aten = torch.ops.aten
+        self._counted = {aten.nonzero.default: self._nonzero, aten.masked_select.default: self._selected,
+                         aten.bincount.default: self._bincount}  # fmt: skip
+
+    def answer(self, function: Any, args: Any, kwargs: Any) -> tuple[Any] | None:
+        """The result of an operator that is not seen, or None."""
+        return self._buckets.answer(function, args, kwargs)
+
+    def result(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """The result of one that is seen."""
+        counted = self._counted.get(function)
+        if counted is not None:
+            known = self._known(function, args, kwargs)
+            return known if known is not None else counted(*args, **kwargs)
+        name = function._schema.name
+        if name in FACTORIES and self._of_device(name, kwargs):
+            kwargs = {**kwargs, "device": self._torch.device("cuda", self._torch.cuda.current_device())}
+        if name == "aten::_grouped_mm" and args[0].dtype != self._torch.bfloat16:
+            return self._grouped(*args)
+        return function(*args, **kwargs)
+
+    def _of_device(self, name: str, kwargs: Any) -> bool:
+        """Whether C++ makes a tensor beside others: it takes all of them to be on the host."""
+        device = kwargs.get("device")
+        if not self._torch.cuda.is_available() or device is None or device.type != "cpu":
+            return False
+        made = name.removeprefix("aten::").removeprefix("new_")
+        return not any(getattr(one, "__name__", "") in (made, f"new_{made}", "tensor") for one in self._called)
+
+    def _known(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """The result where the numbers are the program's own: made from a list, say."""
+        given = tensors_in(args, self._torch.Tensor)
+        if not all(getattr(one, "constant", None) is not None for one in given):
+            return None
+        mode = given[0].fake_mode
+        with self._real():
+            numbers = [one.constant if isinstance(one, self._torch.Tensor) else one for one in args]
+            found = function(*numbers, **kwargs)
+        return mode.fake_tensor_converter.from_real_tensor(mode, found, make_constant=True)
+
+    def _nonzero(self, given: Any) -> Any:
+        count = self._answers.count(given.numel())
+        return given.new_empty((count, given.dim()), dtype=self._torch.int64)
+
+    def _selected(self, given: Any, mask: Any) -> Any:
+        return given.new_empty((self._answers.count(max(given.numel(), mask.numel())),))
+
+    def _bincount(self, given: Any, weights: Any = None, minlength: int = 0) -> Any:
+        kind = self._torch.int64 if weights is None else weights.dtype
+        return given.new_empty((minlength or self._answers.count(1 << 40),), dtype=kind)
+
+    def _grouped(self, a: Any, b: Any, ends: Any = None, *rest: Any) -> Any:
+        """Groups of matrix products: of parts of the rows or columns of one or both, or of a batch."""
+        batch = {(2, 2): (len(ends),) if ends is not None else (), (3, 3): (a.shape[0],)}.get((a.dim(), b.dim()), ())
+        return a.new_empty((*batch, a.shape[-2], b.shape[-1]))

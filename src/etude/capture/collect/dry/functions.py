@@ -1,0 +1,149 @@
+"""Calls of PyTorch that a dry run answers itself, before they become operators: devices, numbers, attention."""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from etude.capture.collect.dry.values import Answers
+
+
+def answering(torch: Any, answers: Answers, called: list[Any]) -> Any:
+    """The mode that changes these calls. `called` holds the functions that the program is in."""
+    from torch.overrides import TorchFunctionMode
+
+    asked = _asked(torch, answers)
+    device_type = torch.device
+
+    class Answering(TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            called.append(function)
+            try:
+                return self._changed(function, args, kwargs or {})
+            finally:
+                called.pop()
+
+        def _changed(self, function: Any, args: Any, named: dict[str, Any]) -> Any:
+            answer = asked.get(function)
+            if function is not device_type and torch.cuda.is_available():
+                if "device" in named:
+                    named = {**named, "device": indexed(torch, named["device"])}
+                if answer is None and any(isinstance(one, (device_type, str)) for one in args):
+                    args = tuple(indexed(torch, one) if isinstance(one, (device_type, str)) else one for one in args)
+            return function(*args, **named) if answer is None else answer(function, args, named)
+
+    mode = Answering()
+    _keep_in_backward(mode)
+    return mode
+
+
+def _keep_in_backward(mode: Any) -> None:
+    """A mode is off inside of what it was asked about. What a backward pass runs is the program's own, and is changed
+    too."""
+    module: Any = import_module("torch.autograd")
+    original = module._engine_run_backward
+
+    def run(*args: Any, **named: Any) -> Any:
+        with mode:
+            return original(*args, **named)
+
+    module._engine_run_backward = run
+
+
+def indexed(torch: Any, device: Any) -> Any:
+    """A CUDA device with its number: C++ would ask the device that is not there for it."""
+    if isinstance(device, int) and not isinstance(device, bool):
+        return torch.device("cuda", device)
+    if isinstance(device, str) and device == "cuda":
+        return torch.device("cuda", torch.cuda.current_device())
+    if isinstance(device, torch.device) and device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def _asked(torch: Any, answers: Answers) -> dict[Any, Callable[..., Any]]:
+    tensor = torch.Tensor
+
+    def moved(function: Any, args: Any, named: dict[str, Any]) -> Any:
+        return _moved(torch, function, args, named)
+
+    def number(kind: str) -> Callable[..., Any]:
+        def answer(function: Any, args: Any, named: dict[str, Any]) -> Any:
+            found = _constant(args[0])
+            return function(*args, **named) if found else answers.of(args[0], kind=kind)
+
+        return answer
+
+    def listed(function: Any, args: Any, named: dict[str, Any]) -> Any:
+        if _constant(args[0]):
+            return function(*args, **named)
+        return _nested(list(args[0].shape), lambda: answers.of(args[0], kind="item"))
+
+    table: dict[Any, Callable[..., Any]] = {
+        tensor.to: moved, tensor.cuda: moved, tensor.cpu: moved, tensor.item: number("item"),
+        tensor.__float__: number("float"), tensor.__int__: number("int"), tensor.__bool__: number("bool"),
+        tensor.__index__: number("int"), tensor.tolist: listed,
+        torch.nn.functional.scaled_dot_product_attention: lambda f, args, named: _attention(torch, f, args, named),
+    }  # fmt: skip
+    return table
+
+
+def _constant(tensor: Any) -> bool:
+    """Whether its numbers are known after all: it was made from a number of the program."""
+    return getattr(tensor, "constant", None) is not None or not hasattr(tensor, "fake_mode")
+
+
+def _nested(shape: list[int], make: Callable[[], Any]) -> Any:
+    return make() if not shape else [_nested(shape[1:], make) for _ in range(shape[0])]
+
+
+def _moved(torch: Any, function: Any, args: Any, named: dict[str, Any]) -> Any:
+    """`to`, `cuda`, `cpu`: C++ takes every fake tensor to be on the host, so moves are decided here."""
+    given, rest = args[0], list(args[1:])
+    target = named.pop("device", None)
+    if function is torch.Tensor.cpu:
+        target, rest = torch.device("cpu"), rest[1:]
+    elif function is torch.Tensor.cuda:
+        target, rest = indexed(torch, rest[0] if rest and rest[0] is not None else "cuda"), rest[1:]
+        named = {key: value for key, value in named.items() if key == "non_blocking"}
+    elif rest and isinstance(rest[0], torch.Tensor):
+        target, rest = rest[0].device, [rest[0].dtype, *rest[1:]]
+    elif rest and (rest[0] is None or isinstance(rest[0], (str, torch.device, int))):
+        target, rest = rest[0], rest[1:]
+    target = indexed(torch, torch.device(target) if isinstance(target, str) else target)
+    if not hasattr(given, "fake_mode") and not _is_plain(torch, given):
+        return function(given, *([target] if target is not None else []), *rest, **named)
+    if target is None or given.device == target:
+        return given if not rest and not (set(named) - {"non_blocking"}) else torch.Tensor.to(given, *rest, **named)
+    dtype = named.get("dtype", next((value for value in rest if isinstance(value, torch.dtype)), None))
+    blocking = bool(named.get("non_blocking", next((value for value in rest if isinstance(value, bool)), False)))
+    return torch.ops.aten._to_copy.default(given, device=target, dtype=dtype, non_blocking=blocking)
+
+
+def _is_plain(torch: Any, tensor: Any) -> bool:
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter)
+
+
+def _attention(torch: Any, function: Any, args: Any, named: dict[str, Any]) -> Any:
+    """On a CUDA device, the kernel that PyTorch would choose there: flash attention for 16-bit types without a mask,
+    the memory-efficient one otherwise."""
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+    given = dict(zip(names, args, strict=False)) | named
+    query, key, value, mask = given["query"], given["key"], given["value"], given.get("attn_mask")
+    plain = all(hasattr(t, "fake_mode") for t in (query, key, value))
+    if not plain or query.device.type != "cuda" or query.dim() != 4:
+        return function(*args, **named)
+    drop, causal, scale = float(given.get("dropout_p") or 0.0), bool(given.get("is_causal")), given.get("scale")
+    aten = torch.ops.aten
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    if mask is None and half and query.shape[-1] <= 256:
+        return aten._scaled_dot_product_flash_attention.default(query, key, value, drop, causal, scale=scale)[0]
+    if query.shape[1] != key.shape[1]:
+        times = query.shape[1] // key.shape[1]
+        key, value = key.repeat_interleave(times, 1), value.repeat_interleave(times, 1)
+    if mask is not None:
+        if mask.dtype == torch.bool:
+            mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
+        mask = mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    needs = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+    call = aten._scaled_dot_product_efficient_attention.default
+    return call(query, key, value, mask, needs, drop, causal, scale=scale)[0]

@@ -1,0 +1,111 @@
+"""Starts the ranks of a dry run, and says in a sentence why one could not be run."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from etude.base.errors import UsageError
+from etude.capture.collect.launcher import check_command
+
+_LOOK_S = 0.02
+NODE_RANKS = 8
+"""Ranks of a node, where neither the command nor the world says otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrySettings:
+    """What a dry run is told."""
+
+    world: int = 0
+    """Ranks in all; 0: as many as the command's launcher would start, or one."""
+    local_world: int = NODE_RANKS
+    device: dict[str, Any] | None = None
+    """Name, memory and multiprocessors of the device that the program is told it has; None: a CPU."""
+    warmup: int = 1
+    steps: int = 1
+    """0: all of the program."""
+    answers: dict[str, float] = field(default_factory=dict)
+
+
+class DryRanks:
+    """A process that has imported PyTorch and runs ranks of a command when it is asked to, as a context."""
+
+    def __init__(self, command: Sequence[str], folder: Path, settings: DrySettings) -> None:
+        check_command(command, "collect --dry -o job/")
+        self._folder, self._rounds = folder, 0
+        (folder / "settings.json").write_text(json.dumps(asdict(settings)))
+        source = str(Path(__file__).resolve().parents[4])
+        paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "CUDA_VISIBLE_DEVICES": ""}
+        words = [sys.executable, "-m", "etude.capture.collect.dry.worker", str(folder), *command]
+        self._process = subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, text=True)
+
+    def __enter__(self) -> "DryRanks":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(5)
+        self._process.kill()
+        self._process.wait()
+
+    def run(self, ranks: Sequence[int]) -> int:
+        """Runs these ranks; each leaves a file in the folder. The world that there is."""
+        with contextlib.suppress(BrokenPipeError):
+            if self._process.stdin is not None:
+                self._process.stdin.write(json.dumps(sorted(ranks)) + "\n")
+                self._process.stdin.flush()
+        done = self._folder / f"round.{self._rounds}"
+        self._rounds += 1
+        while not done.exists() and self._process.poll() is None:
+            time.sleep(_LOOK_S)
+        refused = self._folder / "refused.json"
+        if refused.exists():
+            what = json.loads(refused.read_text())["what"]
+            hint = "a dry run takes `python train.py`, `python -m package`, or `torchrun ... train.py`"
+            raise UsageError(f"`{what}` does not start a Python program", hint=hint)
+        if not done.exists():
+            hint = "is PyTorch installed? pip install etude[torch]"
+            raise UsageError(f"the dry run ended with exit code {self._process.returncode}", hint=hint)
+        world = int((self._folder / "world").read_text())
+        for rank in ranks:
+            if rank < world and not (self._folder / f"rank.{rank}.json.gz").exists():
+                raise UsageError(f"rank {rank} ended without a result", hint="what it printed is above")
+        return world
+
+
+def refuse_problem(rank: int, problem: dict[str, Any], *, on_device: bool) -> None:
+    """Raises the sentence for what stopped a rank."""
+    kind = problem["kind"]
+    if kind == "value":
+        name = problem["name"]
+        raise UsageError(
+            f"rank {rank} decides by the value of a tensor, and a dry run has none: `{problem['line']}`",
+            where=problem["where"], hint=f"state it: --answer {name}=1.0, or --answer {problem['where']}=1.0",
+        )  # fmt: skip
+    if kind == "exit":
+        raise UsageError(f"rank {rank}: the program ended with exit code {problem['what']}")
+    if kind == "shape":
+        raise UsageError(
+            f"rank {rank}: the shape of a result depends on values, and a dry run has none: `{problem['line']}`",
+            where=problem["where"], hint=f"state how many there are: --answer {problem['where']}=128",
+        )  # fmt: skip
+    if kind == "processes":
+        raise UsageError(
+            f"rank {rank}: the program starts processes of its own: `{problem['line']}`",
+            where=problem["where"], hint="a dry run starts the ranks itself: give it what each of them runs",
+        )  # fmt: skip
+    text = " ".join(problem.get("text", "").split())
+    device = "" if on_device else "; with --device h100 the program is told that it has such a GPU"
+    hint = f"a dry run runs the program as it is, and needs what it reads{device}"
+    raise UsageError(f"rank {rank}: {problem['what']}: {text[:600]}", where=problem["where"], hint=hint)

@@ -1,0 +1,45 @@
+"""Objects that one rank of a dry run sends to another: the only thing that ranks need of one another."""
+
+import pickle
+import time
+from pathlib import Path
+from typing import Any
+
+PATIENCE_S = 120.0
+
+
+class OtherRankError(Exception):
+    """A rank needs an object of one that is not run."""
+
+    def __init__(self, rank: int | None) -> None:
+        self.rank = rank
+        super().__init__(f"an object of rank {rank} is needed, which is not run")
+
+
+class Post:
+    """Objects that ranks send one another, as files of a folder: the k-th from one rank to another."""
+
+    def __init__(self, folder: Path, rank: int, ranks: list[int], real: Any) -> None:
+        self._folder, self._rank, self._ranks, self._real = folder, rank, ranks, real
+        self._sent: dict[int, int] = {}
+        self._taken: dict[int | None, int] = {}
+
+    def send(self, objects: list[Any], to: int) -> None:
+        number = self._sent[to] = self._sent.get(to, 0) + 1
+        file = self._folder / f"post.{self._rank}.{to}.{number}"
+        with self._real():
+            file.with_suffix(".part").write_bytes(pickle.dumps(objects))
+        file.with_suffix(".part").rename(file)
+
+    def take(self, objects: list[Any], sender: int | None) -> int:
+        number = self._taken[sender] = self._taken.get(sender, 0) + 1
+        file, until = self._folder / f"post.{sender}.{self._rank}.{number}", time.monotonic() + PATIENCE_S
+        while not file.exists():
+            if sender not in self._ranks:
+                raise OtherRankError(sender)
+            if time.monotonic() > until or (self._folder / f"ended.{sender}").exists():
+                raise RuntimeError(f"rank {self._rank} waits for an object of rank {sender}, which does not come")
+            time.sleep(0.01)
+        with self._real():
+            objects[:] = pickle.loads(file.read_bytes())
+        return int(sender or 0)

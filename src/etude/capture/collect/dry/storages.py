@@ -1,0 +1,59 @@
+"""Memory of a dry run: when the storage of a tensor was made and when it was freed, in the order of the program."""
+
+import weakref
+from array import array
+from typing import Any
+
+
+class Storages:
+    """Numbers storages in the order in which they appear. `events` are (number, bytes) pairs: bytes below 0 free it."""
+
+    def __init__(self) -> None:
+        self.events = array("q")
+        self.sizes: list[int] = []
+        self.places: list[int] = []
+        """The device that a storage is on: 0 the host, 1 the device."""
+        self.streams: list[int] = []
+        self.made_at: list[int] = []
+        """The operator that made it: as many rows as there were."""
+        self.roles: dict[int, str] = {}
+        """What a storage is, if the program says so: a weight, a gradient, ..."""
+        self._numbers: dict[int, int] = {}
+        self._watched: dict[int, Any] = {}
+
+    def number(self, tensor: Any, stream: int, row: int) -> int:
+        """The number of a tensor's storage, which is new if it was not seen before."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        known = self._numbers.get(key)
+        if known is not None:
+            self._resize(known, storage.nbytes())
+            return known
+        number = self._numbers[key] = len(self.sizes)
+        size = storage.nbytes()
+        self.sizes.append(0)
+        self.places.append(int(tensor.device.type != "cpu"))
+        self.streams.append(stream)
+        self.made_at.append(row)
+        self._resize(number, size)
+        self._watched[number] = weakref.ref(storage, lambda _: self._freed(key, number))
+        return number
+
+    def seen(self, tensor: Any) -> int | None:
+        """The number of a tensor's storage, if it has one."""
+        return self._numbers.get(tensor.untyped_storage()._cdata)
+
+    def _resize(self, number: int, size: int) -> None:
+        """Programs that shard weights free a storage by making it smaller, and fill it again."""
+        before = self.sizes[number]
+        if size != before:
+            if before:
+                self.events.extend((number, -before))
+            if size:
+                self.events.extend((number, size))
+            self.sizes[number] = size
+
+    def _freed(self, key: int, number: int) -> None:
+        self._resize(number, 0)
+        self._numbers.pop(key, None)
+        self._watched.pop(number, None)

@@ -1,0 +1,219 @@
+"""Ranks of a program as a dry run: `python -m etude.capture.collect.dry.worker FOLDER COMMAND...`.
+
+`FOLDER/settings.json` says the world, the ranks of a node, the device (or none), the steps to skip and to record, and
+stated answers. PyTorch is imported once. A line of stdin names ranks that run at the same time: each is a fork, runs
+the script unchanged as `__main__`, and writes `FOLDER/rank.N.json.gz`; `FOLDER/round.K` appears when the K-th line is
+done. Only rank 0's output is shown.
+"""
+
+import gzip
+import json
+import os
+import runpy
+import sys
+import traceback
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from etude.capture.collect.dry import cuda, groups
+from etude.capture.collect.dry.buckets import Buckets
+from etude.capture.collect.dry.casts import set_casts
+from etude.capture.collect.dry.command import NotPythonError, rank_program
+from etude.capture.collect.dry.decisions import Decisions
+from etude.capture.collect.dry.fakes import fake_mode, with_numbers
+from etude.capture.collect.dry.functions import answering
+from etude.capture.collect.dry.modules import watch_modules
+from etude.capture.collect.dry.post import OtherRankError, Post
+from etude.capture.collect.dry.values import Answers, AskedShapeError, AskedValueError, is_foreign
+from etude.capture.collect.dry.watch import COLUMNS, HOST, Watch, watching
+from etude.capture.collect.steps import OptimizerClock
+
+FORMAT = 1
+
+
+class StepsDone(BaseException):
+    """All steps that were asked for are recorded: the rest of the program is not run."""
+
+
+def main() -> int:
+    folder, command = Path(sys.argv[1]), sys.argv[2:]
+    settings = json.loads((folder / "settings.json").read_text())
+    torch: Any = import_module("torch")
+    try:
+        program = rank_program(command)
+    except NotPythonError as problem:
+        (folder / "refused.json").write_text(json.dumps({"kind": "command", "what": str(problem)}))
+        return 2
+    world = settings["world"] or max(1, program.ranks_of_node) * max(1, program.nodes)
+    settings |= {"world": world, "local_world": min(world, program.ranks_of_node or settings["local_world"])}
+    (folder / "world").write_text(str(world))
+    import_module("torch._dynamo")  # much of PyTorch, as it is, before anything stands in for a part of it
+    for number, line in enumerate(sys.stdin):
+        ranks = [rank for rank in json.loads(line) if rank < world]
+        _round(torch, folder, settings | {"ranks": ranks}, list(program.words))
+        (folder / f"round.{number}").touch()
+    return 0
+
+
+def _round(torch: Any, folder: Path, settings: dict[str, Any], words: list[str]) -> None:
+    """Runs some ranks at the same time: they may wait for one another."""
+    children = {}
+    for rank in settings["ranks"]:
+        (folder / f"ended.{rank}").unlink(missing_ok=True)
+        child = os.fork()
+        if child == 0:
+            os._exit(_rank(torch, folder, settings | {"rank": rank}, words))
+        children[child] = rank
+    while children:
+        child, status = os.wait()
+        if child in children:
+            (folder / f"ended.{children.pop(child)}").write_text(str(os.waitstatus_to_exitcode(status)))
+
+
+def _rank(torch: Any, folder: Path, settings: dict[str, Any], words: list[str]) -> int:
+    with open(os.devnull, "r+") as nowhere:
+        os.dup2(nowhere.fileno(), 0)
+        for stream in (1, 2) if settings["rank"] else ():
+            os.dup2(nowhere.fileno(), stream)
+    _environment(settings)
+    run = DryRun(torch, folder, settings)
+    outcome = run.run(words)
+    file = folder / f"rank.{settings['rank']}.json.gz"
+    with gzip.open(file.with_suffix(".part"), "wt", compresslevel=1) as out:
+        json.dump(run.recorded() | outcome, out)
+    file.with_suffix(".part").rename(file)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return 0
+
+
+def _environment(settings: dict[str, Any]) -> None:
+    rank, world, local = settings["rank"], settings["world"], settings["local_world"]
+    os.environ |= {
+        "RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank % local), "LOCAL_WORLD_SIZE": str(local),
+        "GROUP_RANK": str(rank // local), "MASTER_ADDR": "localhost", "MASTER_PORT": "29500",
+        "TORCHELASTIC_RUN_ID": "dry", "TOKENIZERS_PARALLELISM": "false",
+    }  # fmt: skip
+
+
+class DryRun:
+    """PyTorch with its modes and stand-ins set, and what was seen."""
+
+    def __init__(self, torch: Any, folder: Path, settings: dict[str, Any]) -> None:
+        self._torch, self._settings = torch, settings
+        self._first, self._steps = settings["warmup"], settings["steps"]
+        self.watch = Watch(torch)
+        self.answers = Answers(settings["answers"])
+        self.notes: set[str] = set()
+        called: list[Any] = []
+        real = with_numbers(torch)
+        self._modes = [answering(torch, self.answers, called), fake_mode(torch)]
+        decisions = Decisions(torch, self.answers, Buckets(torch, real), called, real)
+        self._modes.append(watching(torch, self.watch, decisions))
+        if not settings["device"]:
+            self.watch.stream = HOST
+        else:
+            self._casts = set_casts(torch)
+            device = cuda.DryDevice(**settings["device"])
+            local = settings["local_world"]
+            cuda.stand_in(torch, self.watch, device, local_rank=settings["rank"] % local, local_world=local)
+        if torch.distributed.is_available():
+            post = Post(folder, settings["rank"], settings["ranks"], real)
+            groups.stand_in(torch, self.watch, real, post, rank=settings["rank"], world=settings["world"])
+        self._loaders()
+        self._compile()
+        watch_modules(torch, self.watch)
+        self._clock = OptimizerClock(torch, self._stepped)
+
+    def run(self, command: list[str]) -> dict[str, Any]:
+        """Runs the script; how it ended."""
+        sys.argv = command[1:] if command[0] == "-m" else command
+        for mode in self._modes:
+            mode.__enter__()
+        problem: dict[str, Any] | None = None
+        try:
+            if command[0] == "-m":
+                runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+            else:
+                sys.path[0] = os.path.dirname(os.path.abspath(command[0]))
+                runpy.run_path(command[0], run_name="__main__")
+        except StepsDone:
+            pass
+        except AskedValueError as asked:
+            problem = {"kind": "value", "where": asked.where, "line": asked.line, "name": asked.name}
+        except AskedShapeError as asked_shape:
+            problem = {"kind": "shape", "where": asked_shape.where, "line": asked_shape.line}
+        except OtherRankError as other:
+            problem = {"kind": "other", "rank": other.rank}
+        except SystemExit as ended:
+            if ended.code not in (None, 0):
+                problem = {"kind": "exit", "what": str(ended.code)}
+        except BaseException as raised:
+            problem = _problem(raised)
+            if problem["what"] == "DynamicOutputShapeException":
+                problem["kind"] = "shape"
+        finally:
+            for mode in reversed(self._modes):
+                mode.__exit__(None, None, None)
+        return {"problem": problem}
+
+    def recorded(self) -> dict[str, Any]:
+        """All that was seen, in columns."""
+        watch, storages = self.watch, self.watch.storages
+        columns = list(zip(*watch.rows, strict=True)) or [[] for _ in COLUMNS]
+        return {
+            "format": FORMAT, "torch": self._torch.__version__, "rank": self._settings["rank"],
+            "world": self._settings["world"], "steps": watch.step, "words": watch.words.words,
+            "columns": dict(zip(COLUMNS, columns, strict=True)), "groups": watch.groups,
+            "group_members": watch.made_groups,
+            "storages": {
+                "events": list(storages.events), "places": storages.places, "streams": storages.streams,
+                "made_at": storages.made_at, "roles": storages.roles,
+            },
+            "step_events": watch.step_events, "unknown": self.answers.unknown, "answered": self.answers.used,
+            "notes": sorted(self.notes),
+        }  # fmt: skip
+
+    def _stepped(self, optimizer_steps: int) -> None:
+        self.watch.end_step()
+        if self._steps and self.watch.step >= self._first + self._steps:
+            raise StepsDone
+
+    def _loaders(self) -> None:
+        """Data is read by the program's own process: workers would hand over tensors with numbers."""
+        loader = self._torch.utils.data.DataLoader
+        begin = loader.__init__
+
+        def init(made: Any, *args: Any, **named: Any) -> None:
+            if named.get("num_workers"):
+                self.notes.add("a DataLoader with workers reads in the program's own process")
+            named |= {"num_workers": 0, "pin_memory": False}
+            for key in ("prefetch_factor", "persistent_workers", "multiprocessing_context"):
+                named.pop(key, None)
+            begin(made, *args, **named)
+
+        loader.__init__ = init
+
+    def _compile(self) -> None:
+        def compile(model: Any = None, **named: Any) -> Any:  # noqa: A001 - stands for torch.compile
+            self.notes.add("what torch.compile would fuse is recorded as single operators")
+            return model if model is not None else (lambda given: given)
+
+        self._torch.compile = compile
+        self._torch.nn.Module.compile = lambda module, *args, **named: compile(module) and None
+
+
+def _problem(raised: BaseException) -> dict[str, Any]:
+    """Where the program's own code was, and what was raised."""
+    frames = traceback.extract_tb(raised.__traceback__)
+    own = [f for f in frames if not is_foreign(f.filename)]
+    last = own[-1] if own else (frames[-1] if frames else None)
+    where = f"{last.filename.rsplit('/', 1)[-1]}:{last.lineno}" if last else ""
+    text = "".join(traceback.format_exception(raised))
+    return {"kind": "raised", "where": where, "line": (last.line or "") if last else "", "what": type(raised).__name__,
+            "text": str(raised)[:2000], "traceback": text[-20000:]}  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+"""A job of all ranks of a dry run from the few that were run: the others do what one of these does, with their own
+groups.
+
+Groups that a program makes are dimensions of its mesh: a family of groups of one size in which every rank is once.
+Along a dimension ranks do the same (data, tensor and context parallel) or not (stages of a pipeline). Ranks that were
+run tell which: those along a dimension are compared with rank 0. The choice of who runs is here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from etude.base.errors import TraceError
+from etude.capture.ingest.dry_rank import DryRank, DryTrace
+from etude.model.job import DEFAULT_METADATA, Groups, Job
+from etude.model.schema import NO_TEXT
+from etude.model.trace import Trace, first_difference
+
+Members = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """A family of groups in which every rank is once."""
+
+    groups: tuple[Members, ...]
+    group_of: dict[int, int]
+
+    def members(self, rank: int) -> Members:
+        return self.groups[self.group_of[rank]]
+
+    def place(self, rank: int) -> int:
+        return self.members(rank).index(rank)
+
+    def __len__(self) -> int:
+        return len(self.groups[0])
+
+
+def dimensions(made: Sequence[Sequence[int]], world: int) -> list[Dimension]:
+    """The dimensions that groups of a program are, in the order in which they were made; without those of one rank and
+    that of all."""
+    found: list[Dimension] = []
+    family: list[Members] = []
+    seen: set[int] = set()
+    for members in dict.fromkeys(tuple(group) for group in made):
+        if len(members) < 2 or len(members) == world:
+            continue
+        if seen & set(members) or (family and len(family[0]) != len(members)):
+            family, seen = [], set()
+        family.append(members)
+        seen |= set(members)
+        if len(seen) == world:
+            groups = tuple(family)
+            found.append(Dimension(groups, {rank: i for i, group in enumerate(groups) for rank in group}))
+            family, seen = [], set()
+    return found
+
+
+def first_ranks(made: Sequence[Sequence[int]], world: int) -> list[int]:
+    """Ranks that tell along which dimensions ranks differ: the second, the middle and the last of each, and of all."""
+    wanted = {0}
+    for members in [*(d.members(0) for d in dimensions(made, world)), tuple(range(world))]:
+        wanted |= {members[i] for i in (1, len(members) // 2, len(members) - 1) if i < len(members)}
+    return sorted(wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class DryMesh:
+    """Which dimensions matter, and who stands for whom."""
+
+    world: int
+    dimensions: tuple[Dimension, ...]
+    differs: tuple[bool, ...]
+    """Whether ranks along a dimension do different things."""
+
+    def stands_for(self, rank: int) -> int:
+        """The rank whose program this rank's is: at the same place where ranks differ, at the first elsewhere."""
+        at = rank
+        for dimension, differs in zip(self.dimensions, self.differs, strict=True):
+            if not differs:
+                at = dimension.members(at)[0]
+        return at
+
+    def needed(self) -> list[int]:
+        """The ranks that stand for all: every combination of places along the dimensions that differ."""
+        found = {0}
+        for dimension, differs in zip(self.dimensions, self.differs, strict=True):
+            if differs:
+                found |= {other for rank in found for other in dimension.members(rank)}
+        return sorted(found)
+
+
+def mesh_of(made: Sequence[Sequence[int]], world: int, traces: dict[int, DryTrace]) -> DryMesh:
+    """The mesh as the ranks that were run show it."""
+    found = dimensions(made, world)
+    differs = []
+    for dimension in found:
+        members = [rank for rank in dimension.members(0) if rank in traces]
+        differs.append(any(not same(traces[members[0]], traces[rank]) for rank in members[1:]))
+    return DryMesh(world, tuple(found), tuple(differs))
+
+
+def same(a: DryTrace, b: DryTrace) -> bool:
+    """Whether two ranks do the same, each with its own groups and its own numbers (its place, its device)."""
+    sizes = [len(members) for members in a.groups] == [len(members) for members in b.groups]
+    return sizes and len(a.trace) == len(b.trace) and first_difference(_structure(a.trace), _structure(b.trace)) is None
+
+
+def _structure(trace: Trace) -> Trace:
+    return trace.replace(in_values=np.full(len(trace), NO_TEXT))
+
+
+def dry_job(name: str, mesh: DryMesh, traces: dict[int, DryTrace], ranks: Sequence[int] | None = None) -> Job:
+    """The job of all ranks, or of those that are named alone."""
+    wanted = list(range(mesh.world)) if ranks is None else sorted(ranks)
+    stands = {rank: rank if rank in traces else mesh.stands_for(rank) for rank in wanted}
+    distinct: dict[int, int] = {}
+    kept: list[DryTrace] = []
+    for rank in dict.fromkeys(stands.values()):
+        if rank not in traces:
+            raise TraceError(f"rank {rank} stands for others and was not run", hint=f"--ranks 0,{rank}")
+        twin = next((i for i, other in enumerate(kept) if same(other, traces[rank])), len(kept))
+        if twin == len(kept):
+            kept.append(traces[rank])
+        distinct[rank] = twin
+    number: dict[Members, int] = {}
+    group_of: list[int] = []
+    peer_of: list[int] = []
+    for rank in wanted:
+        told = traces[stands[rank]]
+        bound = [_group(mesh, members, stands[rank], rank) for members in told.groups]
+        group_of += [number.setdefault(members, len(number)) for members in bound]
+        peer_of += [_peer(mesh, told.groups, slot, peer, stands[rank], rank) for slot, peer in told.peers]
+    counts = [len(kept[distinct[stands[rank]]].groups) for rank in wanted]
+    peers = [len(kept[distinct[stands[rank]]].peers) for rank in wanted]
+    return Job(
+        name=name,
+        traces=tuple(found.trace for found in kept),
+        ranks=np.array(wanted, np.int32),
+        trace_of=np.array([distinct[stands[rank]] for rank in wanted], np.int32),
+        groups=Groups.of([("", members) for members in number]),
+        group_start=np.cumsum([0, *counts]).astype(np.int64),
+        group_of=np.array(group_of, np.int32),
+        peer_start=np.cumsum([0, *peers]).astype(np.int64),
+        peer_of=np.array(peer_of, np.int64),
+        id_base=np.zeros(len(wanted), np.uint64),
+        tag_base=np.zeros(len(wanted), np.int64),
+        world_size=mesh.world,
+        metadata=(DEFAULT_METADATA,),
+        metadata_of=np.zeros(len(wanted), np.int32),
+    )
+
+
+def _group(mesh: DryMesh, members: Members, stands: int, rank: int) -> Members:
+    """The group that stands for `members` on another rank: of the same dimension."""
+    if rank == stands or len(members) == mesh.world or rank in members:
+        return members
+    for dimension in mesh.dimensions:
+        if dimension.members(stands) == members:
+            return dimension.members(rank)
+    raise TraceError(f"rank {rank}: no group is to it what {_shown(members)} is to rank {stands}",
+                     hint="name the ranks that differ with --ranks")  # fmt: skip
+
+
+def _peer(mesh: DryMesh, groups: tuple[Members, ...], slot: int, peer: int, stands: int, rank: int) -> int:
+    """The rank at the other end: at the same place in the group where ranks differ along it, as far away where not."""
+    members = groups[slot]
+    other = _group(mesh, members, stands, rank)
+    if rank == stands or peer not in members:
+        return peer
+    dimension = next((d for d in mesh.dimensions if d.members(stands) == members), None)
+    if len(other) == mesh.world and dimension is None:
+        return other[(other.index(rank) + members.index(peer) - members.index(stands)) % len(other)]
+    away = members.index(peer) - members.index(stands)
+    return other[(other.index(rank) + away) % len(other)]
+
+
+def _shown(members: Members) -> str:
+    return f"{', '.join(map(str, members[:4]))}{', ...' if len(members) > 4 else ''}"
+
+
+def check_ended(ranks: dict[int, DryRank]) -> None:
+    """Refuses ranks that did not come to the same step."""
+    steps = {rank: found.steps for rank, found in ranks.items()}
+    if len(set(steps.values())) > 1:
+        shown = ", ".join(f"rank {rank} {count}" for rank, count in steps.items())
+        raise TraceError(f"ranks ended after different numbers of steps: {shown}")
