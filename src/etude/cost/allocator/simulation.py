@@ -135,6 +135,8 @@ class AllocatorTimeline:
     """As they were asked for, until their streams are done with them."""
     taken_bytes: I64
     """The block that an allocation got; 0 for other events."""
+    address: I64
+    """Where that block is."""
     class_bytes: I64
     """Allocated bytes of each class when most was allocated."""
     retries: int
@@ -168,7 +170,7 @@ def simulate_allocator(events: AllocatorEvents, settings: AllocatorSettings = DE
     blocks, classes = int(block.max(initial=0)) + 1, int(events.class_id.max(initial=0)) + 1
     nothing = np.full(blocks, inner.NOTHING, np.int64)
     owners = loop.Owners(nothing, *(np.zeros(count, np.int64) for count in (blocks, classes, classes)))
-    series = loop.Series(*(np.zeros(len(events), np.int64) for _ in range(4)))
+    series = loop.Series(*(np.zeros(len(events), np.int64) for _ in range(5)))
     ended, count = loop.run(loop.AllocatorColumns(*columns), arena, owners, series)
     if ended in (inner.DOUBLE, inner.UNKNOWN):
         verb = "is allocated twice" if ended == inner.DOUBLE else "is freed and was not allocated"
@@ -178,6 +180,7 @@ def simulate_allocator(events: AllocatorEvents, settings: AllocatorSettings = DE
         reserved_bytes=series.reserved[:count],
         requested_bytes=series.requested[:count],
         taken_bytes=series.taken[:count],
+        address=series.address[:count],
         class_bytes=owners.at_peak,
         retries=int(arena.number[inner.RETRIES]),
         failed_event=count if ended == inner.FULL else None,
