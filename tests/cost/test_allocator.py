@@ -74,6 +74,8 @@ def test_of_two_that_fit_alike_the_one_in_the_lower_segment_is_taken():
     then = (FREE, 0), (ALLOC, 2, 20 * MIB), (FREE, 1), (ALLOC, 3, 3 * MIB), (EMPTY_CACHE, 0)
     assert reserved_mib(large, small, *then)[-1] == 68
     assert reserved_mib(small, large, *then)[-1] == 44
+    known = simulate_allocator(events(large, small, *then), segment_addresses=[64 * MIB, 512 * MIB])
+    assert known.reserved_bytes[-1] == 44 * MIB and known.address[1] == 512 * MIB
 
 
 def test_streams_share_nothing():

@@ -162,11 +162,18 @@ class AllocatorTimeline:
         return int(self.allocated_bytes.argmax()) if len(self.allocated_bytes) else 0
 
 
-def simulate_allocator(events: AllocatorEvents, settings: AllocatorSettings = DEFAULT_SETTINGS) -> AllocatorTimeline:
-    """What PyTorch's caching allocator holds over a sequence of events."""
+def simulate_allocator(
+    events: AllocatorEvents,
+    settings: AllocatorSettings = DEFAULT_SETTINGS,
+    *,
+    segment_addresses: Sequence[int] | NDArray[np.integer] = (),
+) -> AllocatorTimeline:
+    """What PyTorch's caching allocator holds over a sequence of events. `segment_addresses`: where the driver put the
+    first segments, in their order, if it is known."""
     block, stream = (np.unique(column, return_inverse=True)[1] for column in (events.block, events.stream))
     columns = as_read(events.action), *map(as_read, (block, events.size_bytes, stream, events.class_id))
-    arena = _empty_arena(events, settings, int(stream.max(initial=0)) + 1)
+    placed = np.asarray(segment_addresses).astype(np.int64)
+    arena = _empty_arena(events, settings, int(stream.max(initial=0)) + 1, placed)
     blocks, classes = int(block.max(initial=0)) + 1, int(events.class_id.max(initial=0)) + 1
     nothing = np.full(blocks, inner.NOTHING, np.int64)
     owners = loop.Owners(nothing, *(np.zeros(count, np.int64) for count in (blocks, classes, classes)))
@@ -187,7 +194,7 @@ def simulate_allocator(events: AllocatorEvents, settings: AllocatorSettings = DE
     )
 
 
-def _empty_arena(events: AllocatorEvents, settings: AllocatorSettings, streams: int) -> inner.Arena:
+def _empty_arena(events: AllocatorEvents, settings: AllocatorSettings, streams: int, placed: I64) -> inner.Arena:
     """Between two blocks in use there are at most three others: free, unmapped, free."""
     rows = 4 * (int((events.action == AllocatorAction.ALLOC).sum()) + 2 * streams)
     number = np.zeros(inner.NUMBERS, np.int64)
@@ -198,4 +205,6 @@ def _empty_arena(events: AllocatorEvents, settings: AllocatorSettings, streams: 
     size, address, before, after, pool, owner, asked, free, holes, spare = (np.empty(rows, np.int64) for _ in range(10))
     gaps = np.empty(rows, np.int64), np.empty(rows, np.int64)
     state = np.empty(rows, np.uint8)
-    return inner.Arena(size, address, before, after, pool, state, owner, asked, free, holes, spare, *gaps, number)
+    return inner.Arena(
+        size, address, before, after, pool, state, owner, asked, free, holes, spare, *gaps, placed, number
+    )
