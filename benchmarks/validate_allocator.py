@@ -3,7 +3,8 @@
     python benchmarks/validate_allocator.py peaks/
 
 `peaks/` is of `measure_peaks.py`: allocations and frees of programs on a GPU, from their start to the end of the third
-step, and what was allocated and reserved at most.
+step, and what was allocated and reserved at most. `known`: with the addresses at which the driver put the segments,
+which decide between free blocks of one size; Etude's own are an approximation.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import json
 import statistics
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from etude.cost.allocator import AllocatorAction, AllocatorEvents, AllocatorTimeline, simulate_allocator
+from etude.cost.allocator import AllocatorAction, AllocatorEvents, simulate_allocator
 
 ACTIONS = {
     "alloc": AllocatorAction.ALLOC,
@@ -41,31 +43,46 @@ def segment_bytes(columns: dict[str, np.ndarray]) -> np.ndarray:
     return reserved[np.array([str(name) in ACTIONS for name in columns["actions"]])[columns["action"]]]
 
 
-def compared(file: Path) -> tuple[list[str], list[float]]:
-    """Cells of a row, and the errors of the peaks reserved and allocated."""
+class Row(NamedTuple):
+    name: str
+    events: int
+    reserved_bytes: int
+    allocated_bytes: int
+    errors: tuple[float, float, float, float]
+    """Of the peaks reserved and allocated, and of the same with known addresses."""
+    differs: int | None
+    """The first event after which another amount is reserved."""
+
+
+def compared(file: Path) -> Row:
     measured = json.loads(file.with_name(file.name.replace(".events.npz", ".peaks.json")).read_text())
     columns = dict(np.load(file))
-    found: AllocatorTimeline = simulate_allocator(recorded_events(columns))
+    events, segments = recorded_events(columns), columns["actions"][columns["action"]] == "segment_alloc"
     last = measured["after"]["step_3"]
     real = last["peak_reserved_bytes"], last["peak_allocated_bytes"]
-    model = found.peak_reserved_bytes, found.peak_allocated_bytes
-    errors = [m / r - 1 for m, r in zip(model, real, strict=True)]
+    found = simulate_allocator(events)
+    known = simulate_allocator(events, segment_addresses=columns["address"][segments])
+    peaks = [(one.peak_reserved_bytes, one.peak_allocated_bytes) for one in (found, known)]
+    errors = tuple(m / r - 1 for pair in peaks for m, r in zip(pair, real, strict=True))
     differs = np.flatnonzero(found.reserved_bytes != segment_bytes(columns))
-    row = [file.name.removesuffix(".events.npz"), f"{len(found.reserved_bytes):,}"]
-    row += [f"{real[0] / 2**20:,.0f}", f"{errors[0]:+.2%}", f"{real[1] / 2**20:,.1f}", f"{errors[1]:+.3%}"]
-    return [*row, f"{differs[0]:,}" if len(differs) else "never"], errors
+    name = file.name.removesuffix(".events.npz")
+    return Row(name, len(events), *real, errors, int(differs[0]) if len(differs) else None)
 
 
 def main() -> int:
-    files = sorted(Path(sys.argv[1]).glob("*.events.npz"))
-    print(f"{'program':28}{'events':>9}{'reserved MiB':>14}{'model':>9}{'allocated MiB':>15}{'model':>9}  differs from")
-    errors = []
-    for file in files:
-        row, found = compared(file)
-        errors.append([abs(e) for e in found])
-        print(f"{row[0]:28}{row[1]:>9}{row[2]:>14}{row[3]:>9}{row[4]:>15}{row[5]:>9}  {row[6]}")
-    for name, each in zip(("reserved", "allocated"), zip(*errors, strict=True), strict=True):
-        print(f"{name}: median {statistics.median(each):.2%}, worst {max(each):.2%} of {len(each)}")
+    rows = [compared(file) for file in sorted(Path(sys.argv[1]).glob("*.events.npz"))]
+    print(
+        f"{'program':24}{'events':>8}{'reserved':>12}{'model':>8}{'known':>8}{'allocated':>14}{'model':>9}{'known':>9}"
+    )
+    for row in rows:
+        held, used = f"{row.reserved_bytes / 2**20:,.0f} MiB", f"{row.allocated_bytes / 2**20:,.1f} MiB"
+        a, b, c, d = row.errors
+        differs = "" if row.differs is None else f"  differs from event {row.differs:,}"
+        print(f"{row.name:24}{row.events:8,}{held:>12}{a:+8.2%}{c:+8.2%}{used:>14}{b:+9.3%}{d:+9.3%}{differs}")
+    for at, name in enumerate(("reserved", "allocated", "reserved, known addresses", "allocated, known addresses")):
+        each = [abs(row.errors[at]) for row in rows]
+        exact = f"{sum(e == 0 for e in each)} of {len(each)} to the byte"
+        print(f"{name}: median {statistics.median(each):.2%}, worst {max(each):.2%}, {exact}")
     return 0
 
 

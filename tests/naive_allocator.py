@@ -30,7 +30,7 @@ class NaiveAllocator:
     spans: list[Span] = field(default_factory=list)
     segments: int = 0
     gaps: list[tuple[int, int]] = field(default_factory=list)  # addresses: begin, end
-    lowest: int = 10**12 // (32 * MIB) * 32 * MIB
+    lowest: int = 2**60
     reserved: int = 0
 
     def total(self, *states: str) -> int:
@@ -39,7 +39,7 @@ class NaiveAllocator:
     def requested(self) -> int:
         return sum(s.asked for s in self.spans if s.state in ("used", "waiting"))
 
-    def alloc(self, block: int, asked: int, stream: int) -> int | None:
+    def alloc(self, block: int, asked: int, stream: int) -> Span | None:
         size = -(-asked // 512) * 512
         pool = (stream, size <= MIB)
         span = self.fitting(size, pool) or self.fresh(size, pool)
@@ -56,7 +56,7 @@ class NaiveAllocator:
             self.spans.insert(at + 1, Span(span.segment, pool, span.begin + size, span.end))
             span.end = span.begin + size
         span.state, span.block, span.asked = "used", block, asked
-        return span.length
+        return span
 
     def fitting(self, size: int, pool: tuple[int, bool]) -> Span | None:
         fits = [s for s in self.spans if s.state == "free" and s.pool == pool and s.length >= size]

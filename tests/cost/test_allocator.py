@@ -16,6 +16,7 @@ from etude.cost.allocator import (
     nccl_buffer_bytes,
     simulate_allocator,
 )
+from etude.cost.allocator.blocks import SPACE
 from naive_allocator import NaiveAllocator
 
 ALLOC, FREE, REQUESTED, COMPLETED, EMPTY_CACHE = list(AllocatorAction)[1:]
@@ -73,6 +74,8 @@ def test_of_two_that_fit_alike_the_one_in_the_lower_segment_is_taken():
     then = (FREE, 0), (ALLOC, 2, 20 * MIB), (FREE, 1), (ALLOC, 3, 3 * MIB), (EMPTY_CACHE, 0)
     assert reserved_mib(large, small, *then)[-1] == 68
     assert reserved_mib(small, large, *then)[-1] == 44
+    known = simulate_allocator(events(large, small, *then), segment_addresses=[64 * MIB, 512 * MIB])
+    assert known.reserved_bytes[-1] == 44 * MIB and known.address[1] == 512 * MIB
 
 
 def test_streams_share_nothing():
@@ -251,19 +254,20 @@ def steps_of(drawn: list[tuple[int, int, int, int]]) -> list[tuple[int, ...]]:
 def plainly(rows: list[tuple[int, ...]], plain: NaiveAllocator) -> tuple[list[tuple[int, ...]], int | None]:
     found: list[tuple[int, ...]] = []
     for i, (action, block, *rest) in enumerate(rows):
-        taken: int | None = 0
+        taken = address = 0
         known = any(s.block == block for s in plain.spans)
         if action == ALLOC and rest[0]:
-            taken = plain.alloc(block, rest[0], rest[1])
-            if taken is None:
+            span = plain.alloc(block, rest[0], rest[1])
+            if span is None:
                 return found, i
+            taken, address = span.length, span.begin
         elif action == EMPTY_CACHE:
             plain.empty_cache()
         elif known and action == REQUESTED:
             plain.wait(block)
         elif known and action in (FREE, COMPLETED):
             plain.free(block)
-        found.append((plain.total("used"), plain.reserved, plain.requested(), taken))
+        found.append((plain.total("used"), plain.reserved, plain.requested(), taken, address))
         assert plain.reserved == plain.total("used", "waiting", "free")
     return found, None
 
@@ -284,5 +288,6 @@ def test_as_the_plain_one(drawn: list[tuple[int, int, int, int]], capacity: int 
     expected, failed = plainly(rows, plain)
     found = simulate_allocator(events(*rows) if rows else AllocatorEvents.of([], [], []), given)
     columns = found.allocated_bytes, found.reserved_bytes, found.requested_bytes, found.taken_bytes
+    where = found.address % SPACE if grows else found.address  # each pool has its own addresses
     assert found.failed_event == failed
-    assert np.stack(columns, axis=1).tolist() == [list(row) for row in expected]
+    assert np.stack([*columns, where], axis=1).tolist() == [list(row) for row in expected]

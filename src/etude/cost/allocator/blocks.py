@@ -33,7 +33,7 @@ NOTHING, EMPTY, GONE = -1, -2, -3
 """Instead of a block's row: not allocated; allocated with no bytes; completed by `release_all`."""
 UNLIMITED = 1 << 62
 CAPACITY, MAX_SPLIT, EXPANDABLE, ALLOCATED, ASKED, RESERVED, PEAK = range(7)
-LOWEST, GAPS, ROWS, SPARE, FREES, HOLES, RETRIES, NUMBERS = range(7, 15)
+LOWEST, GAPS, ROWS, SPARE, FREES, HOLES, RETRIES, PLACED, NUMBERS = range(7, 16)
 """Places in `Arena.number`: what is given, bytes now, and counts."""
 FINE, DOUBLE, UNKNOWN, FULL = range(4)
 """How an event ended: well, at a block that is allocated already, at one that is not, out of memory."""
@@ -55,6 +55,7 @@ class Arena(NamedTuple):
     spare: I64  # rows to use again
     gap: I64  # addresses without a segment, in any order
     gap_size: I64
+    placed: I64  # addresses of the first segments, where they are known
     number: I64
 
 

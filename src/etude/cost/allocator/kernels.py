@@ -55,6 +55,7 @@ class Series(NamedTuple):
     reserved: I64
     requested: I64
     taken: I64  # the block that an allocation got
+    address: I64  # and where it is
 
 
 @kernel
@@ -112,7 +113,8 @@ def run(requests, arena, owners, series):
         elif action == ALLOC:
             ended = _allocate(requests, i, arena, owners)
             if ended == FINE and owners.row[block] >= 0:
-                series.taken[i] = arena.size[owners.row[block]]
+                row = owners.row[block]
+                series.taken[i], series.address[i] = arena.size[row], arena.address[row]
         else:
             ended = _free(action, block, arena, owners)
         if ended != FINE:

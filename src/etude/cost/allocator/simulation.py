@@ -135,6 +135,8 @@ class AllocatorTimeline:
     """As they were asked for, until their streams are done with them."""
     taken_bytes: I64
     """The block that an allocation got; 0 for other events."""
+    address: I64
+    """Where that block is."""
     class_bytes: I64
     """Allocated bytes of each class when most was allocated."""
     retries: int
@@ -160,15 +162,22 @@ class AllocatorTimeline:
         return int(self.allocated_bytes.argmax()) if len(self.allocated_bytes) else 0
 
 
-def simulate_allocator(events: AllocatorEvents, settings: AllocatorSettings = DEFAULT_SETTINGS) -> AllocatorTimeline:
-    """What PyTorch's caching allocator holds over a sequence of events."""
+def simulate_allocator(
+    events: AllocatorEvents,
+    settings: AllocatorSettings = DEFAULT_SETTINGS,
+    *,
+    segment_addresses: Sequence[int] | NDArray[np.integer] = (),
+) -> AllocatorTimeline:
+    """What PyTorch's caching allocator holds over a sequence of events. `segment_addresses`: where the driver put the
+    first segments, in their order, if it is known."""
     block, stream = (np.unique(column, return_inverse=True)[1] for column in (events.block, events.stream))
     columns = as_read(events.action), *map(as_read, (block, events.size_bytes, stream, events.class_id))
-    arena = _empty_arena(events, settings, int(stream.max(initial=0)) + 1)
+    placed = np.asarray(segment_addresses).astype(np.int64)
+    arena = _empty_arena(events, settings, int(stream.max(initial=0)) + 1, placed)
     blocks, classes = int(block.max(initial=0)) + 1, int(events.class_id.max(initial=0)) + 1
     nothing = np.full(blocks, inner.NOTHING, np.int64)
     owners = loop.Owners(nothing, *(np.zeros(count, np.int64) for count in (blocks, classes, classes)))
-    series = loop.Series(*(np.zeros(len(events), np.int64) for _ in range(4)))
+    series = loop.Series(*(np.zeros(len(events), np.int64) for _ in range(5)))
     ended, count = loop.run(loop.AllocatorColumns(*columns), arena, owners, series)
     if ended in (inner.DOUBLE, inner.UNKNOWN):
         verb = "is allocated twice" if ended == inner.DOUBLE else "is freed and was not allocated"
@@ -178,13 +187,14 @@ def simulate_allocator(events: AllocatorEvents, settings: AllocatorSettings = DE
         reserved_bytes=series.reserved[:count],
         requested_bytes=series.requested[:count],
         taken_bytes=series.taken[:count],
+        address=series.address[:count],
         class_bytes=owners.at_peak,
         retries=int(arena.number[inner.RETRIES]),
         failed_event=count if ended == inner.FULL else None,
     )
 
 
-def _empty_arena(events: AllocatorEvents, settings: AllocatorSettings, streams: int) -> inner.Arena:
+def _empty_arena(events: AllocatorEvents, settings: AllocatorSettings, streams: int, placed: I64) -> inner.Arena:
     """Between two blocks in use there are at most three others: free, unmapped, free."""
     rows = 4 * (int((events.action == AllocatorAction.ALLOC).sum()) + 2 * streams)
     number = np.zeros(inner.NUMBERS, np.int64)
@@ -195,4 +205,6 @@ def _empty_arena(events: AllocatorEvents, settings: AllocatorSettings, streams: 
     size, address, before, after, pool, owner, asked, free, holes, spare = (np.empty(rows, np.int64) for _ in range(10))
     gaps = np.empty(rows, np.int64), np.empty(rows, np.int64)
     state = np.empty(rows, np.uint8)
-    return inner.Arena(size, address, before, after, pool, state, owner, asked, free, holes, spare, *gaps, number)
+    return inner.Arena(
+        size, address, before, after, pool, state, owner, asked, free, holes, spare, *gaps, placed, number
+    )

@@ -4,8 +4,9 @@ Matrix products: PyTorch gives each pair of a cuBLAS handle and a stream one wor
 when it first multiplies on it, and keeps it. A handle belongs to a thread: a program that trains on one stream has two,
 of its own thread and of autograd's. Sizes are of PyTorch's `CublasHandlePool.cpp`: 32 MiB on Hopper and Blackwell,
 128 MiB on AMD's MI300 and later and 32 MiB before, otherwise `:4096:2:16:8`. Products with a bias use cuBLASLt, which
-has 1 MiB of its own where `TORCH_CUBLASLT_UNIFIED_WORKSPACE` is not on (it is by default in PyTorch 2.13). Seen in what
-two programs allocated on an H200 with PyTorch 2.11: 33,554,432 bytes twice, 1,048,576 bytes once.
+has 1 MiB of its own where `TORCH_CUBLASLT_UNIFIED_WORKSPACE` is not on (it is by default in PyTorch 2.13). 24 programs
+on an H200 with PyTorch 2.11 allocated 33,554,432 bytes twice (19 that train), once (4 that do not) or never (one that
+only convolves), and 1,048,576 bytes where they have biases.
 
 NCCL: a receiver has a buffer of each protocol for each channel and connection, outside the allocator. Sizes are of
 NCCL's `init.cc` and `device.h`: Simple 4 MiB, LL 8 lines x 512 threads x 8 steps x 16 bytes, LL128 120 elements x 640
