@@ -58,6 +58,25 @@ def test_a_device_stands_alone_and_says_where_its_figures_come_from(name: str):
                for a, b in (("fp32", "bf16"), ("bf16", "fp8")) if {a, b} <= set(device.peak_flop_per_s))  # fmt: skip
 
 
+def test_a_device_by_itself_is_one_device_until_its_link_is_given():
+    alone, linked = open_system("mi300x"), open_system("mi300x@400Gb/s")
+    assert alone.for_ranks(1) is alone
+    for asked in (lambda: alone.for_ranks(2), lambda: alone.resized(8), lambda: alone.device_of([0, 1])):
+        with pytest.raises(EtudeError, match=r"`mi300x` is one device.*\nhint: .*mi300x-node.*`mi300x@25GB/s`"):
+            asked()
+    assert (linked.name, len(linked.for_ranks(8)), linked.levels[0].bandwidth_bytes_per_s) == (
+        "mi300x@400Gb/s",
+        8,
+        50e9,
+    )
+    with pytest.raises(ClusterError, match="bandwidth: `fast` is not a bandwidth"):
+        open_system("mi300x@fast")
+    with pytest.raises(ClusterError, match="unknown system `gpu@25GB/s`"):
+        open_system("gpu@25GB/s")
+    with pytest.raises(EtudeError, match="hint: give its link: `t4@25GB/s`"):
+        open_system("t4").for_ranks(2)
+
+
 @pytest.mark.parametrize("name", system_names())
 def test_every_figure_has_its_source(name: str):
     system = open_system(name)

@@ -101,12 +101,12 @@ def model_of(name: str, hf: Path | None = None) -> "Model":
 
 
 def memory_limit(text: str | int) -> int:
-    """Bytes of `80GB`, or of the memory of a device of a system; 0 where nothing is given."""
+    """Bytes of `80GB`, or of the memory of a device, by its name or that of a system; 0 where nothing is given."""
     from etude.base.units import parse_bytes
-    from etude.machine import open_system, system_names
+    from etude.machine import device_names, open_system, system_names
 
     if isinstance(text, int):
         return text
-    if text in system_names() or (text and Path(text).is_file()):
+    if text in (*system_names(), *device_names()) or (text and Path(text).is_file()):
         return open_system(text).device.memory_bytes
     return parse_bytes(text) if text else 0
