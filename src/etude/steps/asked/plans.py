@@ -92,9 +92,7 @@ def mapped_figures(found: "Generated") -> dict[str, str]:
 def model_of(name: str, hf: Path | None = None) -> "Model":
     from etude.make.generate.model import open_model
 
-    if hf is not None:
-        return open_model(hf / "config.json" if hf.is_dir() else hf)
-    found = open_model(name)
+    found = open_model(name if hf is None else hf / "config.json" if hf.is_dir() else hf)
     if found.assumed:
         say(f"note: assumed {found.assumed}")
     return found

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from etude.base.errors import UsageError
 from etude.make.generate.model import hf_decoders as d
+from etude.make.generate.model import hf_diffusers as f
 from etude.make.generate.model import hf_encoders as e
 from etude.make.generate.model import hf_hybrids as h
 from etude.make.generate.model import hf_more as m
@@ -22,14 +23,19 @@ from etude.make.generate.model.shape import Model
 def from_config(config: Mapping[str, Any], *, where: str = "config.json") -> Model:
     """Families with blocks in Etude; any other `model_type`, and any key that asks for more, is refused by name."""
     found = HfConfig(config, where)
+    if found.kind in WITHOUT_BLOCKS:
+        raise without_blocks(found.kind, where)
     if found.kind not in READERS:
+        if found.kind.endswith("Pipeline"):
+            raise found.refuse("_class_name", "a pipeline has several networks", "save its `transformer/config.json`")
         for key in ("text_config", "llm_config"):
             if isinstance(found.get(key), dict):
                 raise found.refuse(
                     "model_type", "a model of several towers is not supported", f"save `{key}` as a file"
                 )
         known = ", ".join(READERS)
-        raise UsageError(f"`model_type` {found.kind!r} is not supported", where=where, hint=f"known: {known}")
+        key = "_class_name" if found.get("_class_name") else "model_type"
+        raise UsageError(f"`{key}` {found.kind!r} is not supported", where=where, hint=f"known: {known}")
     for head in found.get("architectures", []):
         if str(head).endswith(_OTHER_HEADS):
             raise found.refuse("architectures", "a head for another task is not supported")
@@ -38,6 +44,23 @@ def from_config(config: Mapping[str, Any], *, where: str = "config.json") -> Mod
         return Model.from_dict({"name": name, **READERS[found.kind](found)}, where)
     except (TypeError, ValueError, KeyError, AttributeError) as problem:
         raise UsageError(f"not a `{found.kind}` config: {problem}", where=where) from None
+
+
+WITHOUT_BLOCKS: Final = {
+    **dict.fromkeys(
+        ("gemma3n", "gemma3n_text"),
+        "several residual streams (AltUp), an embedding for each layer, keys and values shared by layers",
+    ),
+    "kimi_linear": "a delta rule with a gate for each channel (KDA), and latent attention",
+}
+"""Types whose layers cannot be built, and what is missing."""
+
+
+def without_blocks(kind: str, where: str) -> UsageError:
+    problem = f"a `{kind}` model has layers that are not supported: {WITHOUT_BLOCKS[kind]}"
+    return UsageError(
+        problem, where=where, hint="no similar shape is taken instead; `etude collect` records it as it runs"
+    )
 
 
 _OTHER_HEADS: Final = (
@@ -84,6 +107,10 @@ _TEXT: Final[dict[str, Callable[[HfConfig], Given]]] = {
     "seed_oss": m.seed_oss,
     "arcee": m.arcee,
     "ernie4_5": m.ernie,
+    "ernie4_5_moe": m.ernie_moe,
+    "smollm3": m.smollm3,
+    "hunyuan_v1_dense": m.hunyuan,
+    "hunyuan_v1_moe": m.hunyuan_moe,
     "phimoe": m.phimoe,
     "glm4_moe": m.glm4_moe,
     "granitemoeshared": m.granite_shared,
@@ -121,4 +148,8 @@ READERS: Final[dict[str, Callable[[HfConfig], Given]]] = _TEXT | {
     "gemma3": _beside(t.gemma3),
     "llama4": _beside(t.llama4),
     "llava": _beside(t.llava),
+    "WanTransformer3DModel": f.wan,
+    "WanModel": f.wan_native,
+    "QwenImageTransformer2DModel": f.qwen_image,
+    "Flux2Transformer2DModel": f.flux2,
 }
