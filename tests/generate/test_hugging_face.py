@@ -96,6 +96,7 @@ WAN = CONFIGS["wan2.1-14b, diffusers"][1]
         (CONFIGS["hunyuan_v1_moe, 1"][1] | {"moe_topk": [1, 2, 2]}, "`moe_topk` .*: layers of several shapes"),
         (CONFIGS["hunyuan_v1_moe, 1"][1] | {"use_cla": True}, "`use_cla`"),
         (CONFIGS["ernie4_5_moe, 1"][1] | {"use_bias": True}, "`use_bias`"),
+        (CONFIGS["glm_moe_dsa, 1"][1] | {"indexer_types": ["full", "shared"]}, "`indexer_types` .*: layers that share"),
     ],
 )
 def test_what_is_not_built_is_refused_and_nothing_similar_taken(config: dict, problem: str):

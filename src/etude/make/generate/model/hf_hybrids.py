@@ -156,6 +156,8 @@ def qwen3_next(c: HfConfig) -> Given:
         raise c.refuse("layer_types", f"`{wrong[0]}` is not supported", hint=f"supported: {', '.join(letters)}")
     c.only("attention_bias", False)
     many = bool(c.get("num_experts"))
+    if many and not c.get("intermediate_size"):  # no layer is dense
+        c = HfConfig({**c.keys, "intermediate_size": c["moe_intermediate_size"]}, c.where)
     found = decoder(c) | (experts(c) if many else {}) | {"gated": True, "qk_norm": True, "gated_attention": True}
     return found | {
         "head_size": c.get("head_dim", 256),
@@ -175,6 +177,10 @@ def deepseek_v32(c: HfConfig) -> Given:
     if others:
         raise c.refuse("layer_types", f"`{min(others)}` is not supported", hint="supported: indexed_attention")
     c.only("head_dim", c["qk_rope_head_dim"])
+    c.only("index_topk_freq", 1)  # an indexer in every layer
+    for key in ("index_topk_pattern", "indexer_types"):
+        if "shared" in (c.get(key) or []) or "S" in (c.get(key) or []):
+            raise c.refuse(key, "layers that share an indexer are not supported")
     return latent(c.without("layer_types")) | {
         "index_heads": c["index_n_heads"],
         "index_size": c["index_head_dim"],

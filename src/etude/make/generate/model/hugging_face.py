@@ -100,7 +100,7 @@ _TEXT: Final[dict[str, Callable[[HfConfig], Given]]] = {
     "bamba": h.bamba,
     "granitemoehybrid": h.granite_hybrid,
     "qwen3_next": h.qwen3_next,
-    "deepseek_v32": h.deepseek_v32,
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), h.deepseek_v32),
     **dict.fromkeys(("ministral3", "vaultgemma"), d.gated),
     **dict.fromkeys(("exaone4", "mellum"), m.query_normed),
     **dict.fromkeys(("minicpm3", "youtu"), m.low_rank),
@@ -120,7 +120,7 @@ _TEXT: Final[dict[str, Callable[[HfConfig], Given]]] = {
     "codegen": d.gptj,
     "gpt-sw3": d.gpt2,
     "jais2": d.starcoder2,
-    "qwen3_5_text": h.qwen3_next,
+    **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text"), h.qwen3_next),
     **dict.fromkeys(("qwen3_vl_text", "qwen3_vl_moe_text", "qwen3_omni_moe_text"), d.gated),
 }
 
@@ -144,6 +144,7 @@ READERS: Final[dict[str, Callable[[HfConfig], Given]]] = _TEXT | {
     "vit": e.vit,
     "resnet": e.resnet,
     **dict.fromkeys(("qwen3_vl", "qwen3_vl_moe"), _beside(t.qwen3_vl)),
+    **dict.fromkeys(("qwen3_5", "qwen3_5_moe"), _beside(t.qwen3_5)),
     **dict.fromkeys(("qwen3_omni_moe", "qwen3_omni_moe_thinker"), _beside(t.qwen3_omni)),
     "gemma3": _beside(t.gemma3),
     "llama4": _beside(t.llama4),
