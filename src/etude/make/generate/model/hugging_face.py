@@ -51,7 +51,6 @@ WITHOUT_BLOCKS: Final = {
         ("gemma3n", "gemma3n_text"),
         "several residual streams (AltUp), an embedding for each layer, keys and values shared by layers",
     ),
-    "kimi_linear": "a delta rule with a gate for each channel (KDA), and latent attention",
 }
 """Types whose layers cannot be built, and what is missing."""
 
@@ -100,6 +99,7 @@ _TEXT: Final[dict[str, Callable[[HfConfig], Given]]] = {
     "bamba": h.bamba,
     "granitemoehybrid": h.granite_hybrid,
     "qwen3_next": h.qwen3_next,
+    "kimi_linear": h.kimi_linear,
     **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), h.deepseek_v32),
     **dict.fromkeys(("ministral3", "vaultgemma"), d.gated),
     **dict.fromkeys(("exaone4", "mellum"), m.query_normed),

@@ -19,7 +19,7 @@ _VARIANT: Final = re.compile(
     r"w4a16|dynamic|original|turbo|preview|bnb|4bit|8bit|quantized|\d{4})(?=-|$)"
 )
 """Words of an id that say how a model was trained or stored, not its shape."""
-_REFUSED: Final = {"google/gemma-3n-": "gemma3n", "moonshotai/kimi-linear-": "kimi_linear"}
+_REFUSED: Final = {"google/gemma-3n-": "gemma3n"}
 """Beginnings of ids -> `model_type` of configs that are refused."""
 
 
