@@ -148,7 +148,7 @@ etude energy predict llama3-8b --gpus 64 --zero 3 --system my-cluster.yaml   # w
 etude plan llama3-70b --gpus 512 --system my-cluster.yaml            # how to cut a model for it
 ```
 
-Every command with `--system` takes the path of such a file, or the name of a [cluster](#clusters) or [device](#devices) of the catalogue: `--system dgx-h100`, `--system rtx5090`. From Python `etude.open_system("my-cluster.yaml")` is the same, and `.resized(512)` is as many of its nodes as 512 devices take (of a torus the slice nearest to a cube; `wrap` says whether its dimensions still close: on TPU v6e a dimension of 16 does, on v5p those of whole 4x4x4 cubes). What the figures do is in [Costs](costs.md).
+Every command with `--system` takes the path of such a file, or the name of a [cluster](#clusters) or [device](#devices) of the catalogue: `--system dgx-h100`, `--system rtx5090`. A device has no link to others: by its name it is one device, and a job of several ranks on it is refused; `--system rtx5090@25GB/s` gives each the bandwidth of its link, one direction, to a switch. From Python `etude.open_system("my-cluster.yaml")` is the same, and `.resized(512)` is as many of its nodes as 512 devices take (of a torus the slice nearest to a cube; `wrap` says whether its dimensions still close: on TPU v6e a dimension of 16 does, on v5p those of whole 4x4x4 cubes). What the figures do is in [Costs](costs.md).
 
 """
 

@@ -1,3 +1,4 @@
+import math
 from dataclasses import fields
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from etude.machine.system import Device, Level, System
 WANTED = {"v100", "a40", "a100", "h100", "h200", "b200", "gb200", "gb300", "mi300x", "tpu-v5p", "tpu-v6e"}
 WANTED |= {"rtx3090", "rtx4090", "rtx5090", "rtxpro6000", "l40s", "a10", "t4", "mi250x", "mi355x", "gaudi3", "max1550"}
 WANTED |= {"tpu-v4", "tpu-v5e", "tpu-v7", "grace", "xeon-8480", "arm-node", "desktop", "raspberry-pi5", "jetson-orin"}
+WANTED |= {"h800", "h20", "rubin", "trainium2"}
 WANTED |= {"xdna2", "versal-aie16", "mcu", "phone-sme", "bluefield3"}
 SMALL = """
 name: mine
@@ -58,6 +60,25 @@ def test_a_device_stands_alone_and_says_where_its_figures_come_from(name: str):
                for a, b in (("fp32", "bf16"), ("bf16", "fp8")) if {a, b} <= set(device.peak_flop_per_s))  # fmt: skip
 
 
+def test_a_device_by_itself_is_one_device_until_its_link_is_given():
+    alone, linked = open_system("mi300x"), open_system("mi300x@400Gb/s")
+    assert alone.for_ranks(1) is alone
+    for asked in (lambda: alone.for_ranks(2), lambda: alone.resized(8), lambda: alone.device_of([0, 1])):
+        with pytest.raises(EtudeError, match=r"`mi300x` is one device.*\nhint: .*mi300x-node.*`mi300x@25GB/s`"):
+            asked()
+    assert (linked.name, len(linked.for_ranks(8)), linked.levels[0].bandwidth_bytes_per_s) == (
+        "mi300x@400Gb/s",
+        8,
+        50e9,
+    )
+    with pytest.raises(ClusterError, match="bandwidth: `fast` is not a bandwidth"):
+        open_system("mi300x@fast")
+    with pytest.raises(ClusterError, match="unknown system `gpu@25GB/s`"):
+        open_system("gpu@25GB/s")
+    with pytest.raises(EtudeError, match="hint: give its link: `t4@25GB/s`"):
+        open_system("t4").for_ranks(2)
+
+
 @pytest.mark.parametrize("name", system_names())
 def test_every_figure_has_its_source(name: str):
     system = open_system(name)
@@ -71,6 +92,40 @@ def test_data_sheets():
     assert (h100.peak("bf16"), h100.peak("fp8"), h100.memory_bandwidth_bytes_per_s) == (989.4e12, 1978.9e12, 3.35e12)
     assert open_system("dgx-a100").levels[0].bandwidth_bytes_per_s == 300e9
     assert [level.size for level in open_system("tpu-v5p-pod").levels] == [16, 16, 16]
+
+
+@pytest.mark.parametrize(
+    ("name", "inner", "both_directions"),
+    [
+        ("mi355x-node", 8, 7 * 153.6e9),
+        ("gb300-nvl72", 72, 130e12 / 72),
+        ("rubin-nvl144", 72, 260e12 / 72),
+        ("h800-node", 8, 400e9),
+        ("h20-node", 8, 900e9),
+        ("tpu-v5e-pod", 256, 400e9),
+        ("tpu-v7-pod", 4096, 1200e9),
+        ("trn2", 16, 1024e9),
+        ("trn2-ultraserver", 64, 1024e9 + 256e9),
+    ],
+)
+def test_nodes_and_pods_have_the_published_links(name: str, inner: int, both_directions: float):
+    """Bytes per second of a device, both directions, inside a node, a rack or a pod, as vendors give them."""
+    system = open_system(name)
+    near = [level for level in system.levels if level.kind in ("ring", "full")] or list(system.levels[:1])
+    assert math.prod(level.size for level in near) == inner
+    assert 2 * sum(level.bandwidth_bytes_per_s for level in near) == pytest.approx(both_directions, rel=0.005)
+
+
+def test_a_v5e_pod_has_the_published_bisection():
+    """1.6 TB/s: the links of 16 rings of a dimension, cut twice, one direction each."""
+    along = open_system("tpu-v5e-pod").levels[0]
+    assert along.bandwidth_bytes_per_s / 2 * 2 * 16 == 1.6e12
+
+
+def test_a_trn2_slice_closes_only_whole():
+    whole, part = open_system("trn2-ultraserver").resized(64), open_system("trn2-ultraserver").resized(8)
+    assert [(level.kind, level.size) for level in whole.levels] == [("ring", 4)] * 3
+    assert [(level.kind, level.size) for level in part.levels] == [("mesh", 2)] * 3
 
 
 def test_sizes_change():

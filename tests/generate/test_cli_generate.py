@@ -9,6 +9,7 @@ import pytest
 import etude
 from etude.decide.search.plans.space import usual_batch
 from etude.machine import open_system
+from etude.make.generate.model.open import stored_as
 from etude.model.schema import Collective
 from etude.run.simulate.run import simulate
 from etude.surface.cli import main
@@ -249,8 +250,24 @@ def test_the_end_of_an_id_says_the_precision(capsys: pytest.CaptureFixture[str])
 
     plain, silent = weights("Qwen/Qwen3-8B")
     eight, told = weights("Qwen/Qwen3-8B-FP8")
-    assert (eight, weights("lab/Foo-8B-NVFP4")[0] < 3 * plain // 10) == (plain // 2, True)
+    assert (eight, weights("lab/Qwen3-8B-NVFP4")[0] < 3 * plain // 10) == (plain // 2, True)
     assert "note: precision fp8, as the model id says" in told
     assert "precision" not in silent
     assert weights("Qwen/Qwen3-8B-FP8", "--precision", "bf16")[0] == plain
-    assert weights("lab/FP8-Foo-8B")[0] > 9 * plain // 10  # a word elsewhere says nothing
+    assert stored_as("lab/FP8-Foo-8B") == ""  # a word elsewhere says nothing
+
+
+@pytest.mark.parametrize("verb", ["predict", "plan", "search", "energy", "simulate"])
+def test_several_ranks_on_a_device_without_a_link_are_refused(verb: str, tiny: str, tmp_path: Path, capsys):
+    asked = [tiny, "--gpus", "2"]
+    if verb == "simulate":
+        asked = [str(tmp_path / "job")]
+        assert main(["generate", tiny, "--gpus", "2", "-o", asked[0]]) == 0
+    assert main([verb, *asked, "--system", "mi355x"]) == 2
+    assert "`mi355x` is one device, and its link to others is not given" in capsys.readouterr().err
+    assert main(["predict", tiny, "--system", "mi355x"]) == 0
+
+
+def test_the_memory_of_a_device_is_a_limit(tiny: str, capsys):
+    assert main(["generate", tiny, "--gpus", "2", "--memory", "mcu"]) == 2
+    assert "does not fit" in capsys.readouterr().err

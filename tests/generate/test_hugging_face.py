@@ -8,6 +8,7 @@ import pytest
 from etude.base.errors import UsageError
 from etude.make.generate.blocks.families import blocks_of
 from etude.make.generate.model.hugging_face import READERS, from_config
+from etude.make.generate.model.open import open_model
 from etude.make.generate.model.shape import Model
 from etude.make.generate.plan import Plan
 from etude.make.generate.train.job import sequence_of, shard_of
@@ -67,6 +68,50 @@ def test_a_config_that_is_not_understood_is_refused_by_its_key(changes: dict, pr
         from_config(LLAMA | changes)
 
 
+def test_a_diffusion_transformer_is_the_one_of_the_catalogue():
+    for name in ("wan2.1-1.3b", "wan2.1-14b"):
+        read, known = from_config(CONFIGS[f"{name}, diffusers"][1]), open_model(name)
+        assert (read.streams, read.blocks) == (known.streams, known.blocks)
+    native, diffusers = (from_config(CONFIGS[f"wan2.2-5b, {kind}"][1]) for kind in ("native", "diffusers"))
+    assert native.replace(name="") == diffusers.replace(name="")
+
+
+WAN = CONFIGS["wan2.1-14b, diffusers"][1]
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        (WAN | {"image_dim": 1280}, "`image_dim` 1280: a second cross-attention"),
+        (WAN | {"patch_size": [2, 2, 2]}, "`patch_size`"),
+        (
+            WAN | {"_class_name": "WanPipeline"},
+            "`_class_name` WanPipeline: .*\nhint: save its `transformer/config.json`",
+        ),
+        (WAN | {"_class_name": "MochiTransformer3DModel"}, "`_class_name` 'MochiTransformer3DModel' is not supported"),
+        ({"_class_name": "WanModel", "model_type": "i2v"}, "`model_type` i2v: whether it attends to an image"),
+        ({"model_type": "gemma3n", "text_config": {}}, "a `gemma3n` model has layers that are not supported: .*AltUp"),
+        ({"model_type": "gemma3n_text"}, "a `gemma3n_text` model"),
+        (CONFIGS["kimi_linear, 1"][1] | {"layer_types": None}, "`layer_types` None: which layers have attention"),
+        (CONFIGS["kimi_linear, 1"][1] | {"mla_use_output_gate": True}, "`mla_use_output_gate`"),
+        (CONFIGS["kimi_linear, 1"][1] | {"mlp_layer_types": ["sparse"]}, "`mlp_layer_types`"),
+        (CONFIGS["hunyuan_v1_moe, 1"][1] | {"moe_topk": [1, 2, 2]}, "`moe_topk` .*: layers of several shapes"),
+        (CONFIGS["hunyuan_v1_moe, 1"][1] | {"use_cla": True}, "`use_cla`"),
+        (CONFIGS["ernie4_5_moe, 1"][1] | {"use_bias": True}, "`use_bias`"),
+        (CONFIGS["glm_moe_dsa, 1"][1] | {"indexer_types": ["full", "shared"]}, "`indexer_types` .*: layers that share"),
+    ],
+)
+def test_what_is_not_built_is_refused_and_nothing_similar_taken(config: dict, problem: str):
+    with pytest.raises(UsageError, match=problem):
+        from_config(config)
+
+
+def test_a_layer_that_is_left_out_is_said():
+    given = CONFIGS["ernie4_5_moe, 1"][1]
+    assert from_config(given).assumed == ""
+    assert from_config(given | {"num_nextn_predict_layers": 1}).assumed == "no layers that predict further tokens"
+
+
 def test_a_tower_with_more_than_is_built_is_refused_by_its_key():
     tower = {"model_type": "siglip_vision_model", "hidden_size": 8, "image_size": 28, "patch_size": 14}
     with pytest.raises(UsageError, match="vision_use_head"):
@@ -82,8 +127,8 @@ def test_a_tower_with_more_than_is_built_is_refused_by_its_key():
 
 
 def test_every_model_type_that_is_read_has_a_count_of_another_program():
-    counted = {config["model_type"] for _, config in CONFIGS.values()}
+    counted = {config.get("_class_name", config.get("model_type")) for _, config in CONFIGS.values()}
     aliases = {"kimi_k2", "mt5", "camembert", "xlm-roberta", "gpt-sw3", "qwen3_vl_text", "qwen3_vl_moe_text"}
     aliases |= {"qwen3_omni_moe", "qwen3_omni_moe_text", "qwen3_omni_moe_thinker", "gemma3", "llama4"}  # the catalogue
-    aliases |= {"nemotron_h", "deepseek_v32", "qwen3_next", "jamba"}
+    aliases |= {"nemotron_h", "deepseek_v32", "qwen3_next", "jamba", "Flux2Transformer2DModel"}
     assert sorted(set(READERS) - counted - aliases) == []

@@ -35,6 +35,20 @@ def test_a_gated_delta_rule_works_in_chunks_of_64_tokens():
     assert one.flops == 512 * 8 * (2 * 64 * (3 * 8 + 2 * 16) + 6 * 8 * 16)
 
 
+def test_a_delta_rule_that_decays_by_channels_has_narrow_gates_and_reads_its_decays():
+    shape = {"state": 16, "ssm_heads": 8, "ssm_head_size": 16, "ssm_groups": 8, "conv_bias": False}
+    (one,), (plain,) = (ops("mixer.core", mixers=f"a{kind}", **shape) for kind in "kd")
+    assert one.flops == plain.flops == 512 * 8 * (2 * 64 * 5 * 16 + 6 * 16 * 16)
+    assert one.size_bytes - plain.size_bytes == 512 * 8 * 16 * 2  # a decay for each channel of a key, in 16 bits
+    assert one.params == 8 * 16 + 8  # a bias for each channel, a rate for each head
+    (wide,), (narrow,) = ops("mixer.in", mixers="ak", **shape), ops("mixer.decay.in", mixers="ak", **shape)
+    assert (wide.params, narrow.params) == (32 * (3 * 128 + 8), 32 * 16)
+    (half,), (whole,) = (ops("mixer.decay.out", tp=tp, mixers="ak", **shape) for tp in (2, 1))
+    assert (half.params, half.local_params, half.flops) == (16 * 128, 16 * 64, whole.flops / 2)
+    (again,) = ops("mixer.decay.in", tp=2, mixers="ak", **shape)
+    assert again.flops == narrow.flops  # every rank has it whole
+
+
 def test_work_of_a_state_grows_with_tokens_and_that_of_attention_with_pairs():
     assert ops("mixer.core", 1024, mixers="s", **STATE)[0].flops == 2 * ops("mixer.core", mixers="s", **STATE)[0].flops
     long, short = (ops("attention.core", seq)[0].flops for seq in (1024, 512))

@@ -93,6 +93,14 @@ def test_models_by_name_or_by_shape():
         row_model({"model": "mystery"}, [])
 
 
+@pytest.mark.parametrize(
+    ("said", "system"),
+    [("TPU v5e", "tpu-v5e-pod"), ("NVIDIA H20 96GB", "h20-node"), ("MI355X", "mi355x-node"), ("Trainium2", "trn2")],
+)
+def test_gpus_of_tables_are_systems_of_the_catalogue(said: str, system: str):
+    assert gpu_system(said).name == system
+
+
 def test_gpus_of_tables():
     assert gpu_system("H100-80GB (RoCE)") == H100
     assert gpu_system("A100-40GB").device.memory_bytes == 40_000_000_000

@@ -1,7 +1,8 @@
 """The single entry point to a System: a name of the catalogue, or a file of any kind that describes a machine.
 
 open_system("dgx-h100")                  the catalogue; `.resized(512)` is 64 nodes of it
-open_system("rtx5090")                   a device of the catalogue by itself
+open_system("rtx5090")                   a device of the catalogue by itself: one of it
+open_system("rtx5090@25GB/s")            such devices on a switch, each with this link
 open_system("my_cluster.yaml")           levels, and a device of the catalogue or of its own
 open_system("my_graph.yaml")             `topology: cluster.yaml`, an InfraGraph next to it
 open_system("cluster.infragraph.yaml")   an InfraGraph by itself, known by its content
@@ -85,12 +86,25 @@ def _from_catalogue(name: str) -> System:
 
 
 @cache
-def _alone(name: str) -> System:
-    """A device of the catalogue by itself. Where several are taken they meet on a switch of 25 GB/s each, which is
-    assumed."""
-    level = {"name": "host", "kind": "switch", "size": 1, "bandwidth": "25GB/s", "latency": "5us",
-             "source": "assumption: a link of 200 Gb/s"}  # fmt: skip
+def _linked(name: str, link: str, source: str = "as given") -> System:
+    """Devices of the catalogue on a switch, each with a link of this bandwidth."""
+    level = {"name": "host", "kind": "switch", "size": 1, "bandwidth": link, "latency": "5us",
+             "source": {"bandwidth": source, "latency": "assumption: order of magnitude of a network"}}  # fmt: skip
     return system_of({"name": name, "doc": "one device", "device": name, "levels": [level]}, name)
+
+
+@cache
+def _alone(name: str) -> System:
+    """A device of the catalogue by itself. A level needs a bandwidth; nothing is ever sent over this one."""
+    nodes = [one for one in system_names() if _device_name(one) == name and len(_from_catalogue(one)) > 1]
+    such = f"use a system of such devices: {', '.join(nodes)}; or its link" if nodes else "give its link"
+    hint = f"{such}: `{name}@25GB/s` (bandwidth of each, one direction), or a .yaml file with `levels`"
+    return _linked(name, "25GB/s", "assumption: no figure; not used while there is one device").replace(linkless=hint)
+
+
+def _device_name(system: str) -> str:
+    """The device of a system of the catalogue, by its name there."""
+    return str(parse(_folder(f"{system}.yaml").read_text("utf-8"), f"{system}.yaml")["device"])
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -104,8 +118,9 @@ def open_system(name_or_path: str | PathLike[str]) -> System:
     text = fspath(name_or_path)
     if text in system_names():
         return _from_catalogue(text)
-    if text in device_names():
-        return _alone(text)
+    device, _, link = text.partition("@")
+    if device in device_names():
+        return _linked(device, link).replace(name=text) if link else _alone(device)
     if not Path(text).is_file() and not text.endswith(_SUFFIXES):
         known = _known(text, system_names())
         raise ClusterError(f"unknown system `{text}`", hint=f"{known}; or the path of a .yaml file")

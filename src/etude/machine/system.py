@@ -328,6 +328,8 @@ class System:
     """The graph itself, if it comes from a file: rank r is on its device r. The levels then only approximate it."""
     irregular: str = ""
     """Why the levels are a rough approximation that closed forms may not use; empty if they may."""
+    linkless: str = ""
+    """What to name instead, of a device by itself: nothing is known of a link to others; empty if there is one."""
 
     def __post_init__(self) -> None:
         if not self.levels:
@@ -389,6 +391,8 @@ class System:
     def device_of(self, ranks: Any) -> I64:
         """Device number of each rank."""
         wanted = np.asarray(ranks, np.int64)
+        if wanted.size:
+            self.check_linked(int(wanted.max()) + 1)
         if wanted.size and not 0 <= wanted.min() <= wanted.max() < self.num_ranks:
             bad = wanted[(wanted < 0) | (wanted >= self.num_ranks)][0]
             raise UsageError(
@@ -410,6 +414,12 @@ class System:
     def replace(self, **changes: Any) -> System:
         return replace(self, **changes)
 
+    def check_linked(self, devices: int) -> None:
+        """Refuses more than one device where nothing is known of a link between them."""
+        if self.linkless and devices > 1:
+            problem = f"`{self.name}` is one device, and its link to others is not given: {devices:,} were asked for"
+            raise UsageError(problem, hint=self.linkless)
+
     def resized(self, devices: int) -> System:
         """The same system with `devices` devices: the outermost level grows or shrinks; a part of a node stays one.
 
@@ -418,6 +428,7 @@ class System:
         """
         if self.topology is not None:
             raise UsageError(f"system `{self.name}` is a graph with a fixed number of devices")
+        self.check_linked(devices)
         if self._is_slice(devices):
             if self.devices:
                 raise UsageError(f"system `{self.name}`: a torus with several kinds of devices cannot be sliced")

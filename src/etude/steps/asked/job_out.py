@@ -115,7 +115,7 @@ class JobMade(JobOut):
 
     name: str = figure("text", "name of the job; default: the model's", "", like="mine", panel="Output")
     memory: str = figure(
-        "text", "refuse plans that need more memory: `80GB`, or a system whose device memory counts: `dgx-h100`", "",
+        "text", "refuse plans that need more memory: `80GB`, or a device or system whose memory counts: `h100`", "",
         like="80GB", panel="Machine",
     )  # fmt: skip
 

@@ -92,21 +92,19 @@ def mapped_figures(found: "Generated") -> dict[str, str]:
 def model_of(name: str, hf: Path | None = None) -> "Model":
     from etude.make.generate.model import open_model
 
-    if hf is not None:
-        return open_model(hf / "config.json" if hf.is_dir() else hf)
-    found = open_model(name)
+    found = open_model(name if hf is None else hf / "config.json" if hf.is_dir() else hf)
     if found.assumed:
         say(f"note: assumed {found.assumed}")
     return found
 
 
 def memory_limit(text: str | int) -> int:
-    """Bytes of `80GB`, or of the memory of a device of a system; 0 where nothing is given."""
+    """Bytes of `80GB`, or of the memory of a device, by its name or that of a system; 0 where nothing is given."""
     from etude.base.units import parse_bytes
-    from etude.machine import open_system, system_names
+    from etude.machine import device_names, open_system, system_names
 
     if isinstance(text, int):
         return text
-    if text in system_names() or (text and Path(text).is_file()):
+    if text in (*system_names(), *device_names()) or (text and Path(text).is_file()):
         return open_system(text).device.memory_bytes
     return parse_bytes(text) if text else 0

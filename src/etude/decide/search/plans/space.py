@@ -108,6 +108,8 @@ def space_of(
         raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
     systems, opened = {name: open_system(name) for name in names}, open_model(model)
     gpus = _gpus(fixed, over)
+    for one in systems.values():
+        one.check_linked(max(gpus))
     axes = read_axes(over, Setting(opened, systems[names[0]], max(gpus), fixed), fixed)
     kept = {**({} if "gpus" in axes else {"gpus": 1}), **fixed}
     if "global_batch" not in axes and not kept.get("global_batch"):

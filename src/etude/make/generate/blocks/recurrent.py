@@ -1,4 +1,4 @@
-"""Layers with a state instead of keys and values: Mamba, Mamba-2, gated delta rule, linear attention.
+"""Layers with a state instead of keys and values: Mamba, Mamba-2, gated delta rules, linear attention.
 
 All of them read a sequence in chunks: inside a chunk tokens interact as in attention, between chunks a state of fixed
 size is passed. So work grows with tokens, not with pairs; and a served sequence holds one state, whatever its length.
@@ -16,7 +16,7 @@ from etude.make.generate.blocks.ops import Op, Phase, activation, bytes_of, comp
 from etude.make.generate.blocks.shard import Shard, column, plain, row
 from etude.make.generate.model.shape import Mixer, Model
 
-CHUNK: Final = {Mixer.MAMBA: 1, Mixer.MAMBA2: 256, Mixer.DELTA: 64}
+CHUNK: Final = {Mixer.MAMBA: 1, Mixer.MAMBA2: 256, Mixer.DELTA: 64, Mixer.CHANNEL_DELTA: 64}
 """Tokens of a chunk, as in the public kernels; Mamba scans token by token."""
 NAME: Final = "linear_attention::"
 STATE_BYTES: Final = 4
@@ -31,7 +31,8 @@ def mixer(model: Model, local: Shard, kind: Mixer) -> list[Op]:
             f"{model.ssm_groups} groups of a state cannot be split over {local.tp} tensor-parallel ranks",
             hint=f"a --tp that divides {model.ssm_groups}",
         )
-    return {Mixer.MAMBA: _mamba, Mixer.MAMBA2: _mamba2, Mixer.DELTA: _delta}[kind](model, local)
+    made = {Mixer.MAMBA: _mamba, Mixer.MAMBA2: _mamba2, Mixer.DELTA: _delta, Mixer.CHANNEL_DELTA: _channel_delta}
+    return made[kind](model, local)
 
 
 def state_bytes(model: Model, kind: Mixer, tp: int) -> int:
@@ -53,6 +54,8 @@ def core(model: Model, kind: Mixer, tp: int, queries: Sequence[int], dtype: str,
         states += -(-q // chunk) if chunk > 1 else 1
     tokens = sum(queries)
     moved = bytes_of(tokens * (2 * heads * size + 2 * groups * state), dtype)
+    if kind == Mixer.CHANNEL_DELTA:  # a decay for each channel of a key, where the others have one for a head
+        moved += bytes_of(tokens * groups * state, dtype)
     moved += 2 * STATE_BYTES * states * heads * size * state
     ins = shapes((tokens, heads, size), (tokens, groups, state), (tokens, groups, state))
     return _op(f"{NAME}{kind.word}", part, flops, moved, dtype, ins, shapes((tokens, heads, size)))
@@ -157,3 +160,18 @@ def _delta(model: Model, local: Shard) -> list[Op]:
     ops.append(_scanned(model, local, Mixer.DELTA, 2 * model.ssm_heads))
     ops += _gated_norm(local, inner // local.tp, heads, model.ssm_head_size)
     return ops + row(local, inner // local.tp, h, "mixer.out", params=inner * h)
+
+
+def _channel_delta(model: Model, local: Shard) -> list[Op]:
+    """Queries, keys and values of `ssm_heads` heads; the decays of a key's channels and the gate of the output each
+    through a projection as narrow as a head, which every rank has whole."""
+    h, size, inner = model.hidden, model.ssm_head_size, model.ssm_heads * model.ssm_head_size
+    heads, mine = local.split(model.ssm_heads, "heads of the state"), inner // local.tp
+    ops = column(local, h, 3 * mine + heads, "mixer.in", params=h * (3 * inner + model.ssm_heads))
+    for name in ("mixer.decay", "mixer.gate_value"):
+        ops += plain(local, local.tokens, h, size, f"{name}.in", params=h * size)
+        ops += plain(local, local.tokens, size, mine, f"{name}.out", params=size * inner, local_params=size * mine)
+    ops += _short_conv(model, local, Mixer.CHANNEL_DELTA)
+    ops.append(_scanned(model, local, Mixer.CHANNEL_DELTA, inner + model.ssm_heads))
+    ops += _gated_norm(local, mine, heads, size)
+    return ops + row(local, mine, h, "mixer.out", params=inner * h)

@@ -20,7 +20,8 @@ class HfConfig:
 
     @property
     def kind(self) -> str:
-        return str(self.keys.get("model_type", ""))
+        """`model_type`, or of a network of Diffusers its class, which may have a `model_type` of its own."""
+        return str(self.keys.get("_class_name") or self.keys.get("model_type", ""))
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of a key; `null` counts as missing."""

@@ -156,6 +156,8 @@ def qwen3_next(c: HfConfig) -> Given:
         raise c.refuse("layer_types", f"`{wrong[0]}` is not supported", hint=f"supported: {', '.join(letters)}")
     c.only("attention_bias", False)
     many = bool(c.get("num_experts"))
+    if many and not c.get("intermediate_size"):  # no layer is dense
+        c = HfConfig({**c.keys, "intermediate_size": c["moe_intermediate_size"]}, c.where)
     found = decoder(c) | (experts(c) if many else {}) | {"gated": True, "qk_norm": True, "gated_attention": True}
     return found | {
         "head_size": c.get("head_dim", 256),
@@ -175,8 +177,43 @@ def deepseek_v32(c: HfConfig) -> Given:
     if others:
         raise c.refuse("layer_types", f"`{min(others)}` is not supported", hint="supported: indexed_attention")
     c.only("head_dim", c["qk_rope_head_dim"])
+    c.only("index_topk_freq", 1)  # an indexer in every layer
+    for key in ("index_topk_pattern", "indexer_types"):
+        if "shared" in (c.get(key) or []) or "S" in (c.get(key) or []):
+            raise c.refuse(key, "layers that share an indexer are not supported")
     return latent(c.without("layer_types")) | {
         "index_heads": c["index_n_heads"],
         "index_size": c["index_head_dim"],
         "index_top": c["index_topk"],
+    }
+
+
+def kimi_linear(c: HfConfig) -> Given:
+    """A delta rule that decays channel by channel in most layers, latent attention without positions in the others.
+    The published file names layers from 1 on and keys in its own way, `transformers` in its usual one."""
+    own = c.inside("linear_attn_config")
+    for key in ("use_full_rank_gate", "mla_use_output_gate", "routed_expert_hidden_size", "attn_res_block_size"):
+        if c.get(key) or own.get(key):
+            raise (own if own.get(key) else c).refuse(key, "this shape is not supported")
+    c.only("mla_use_nope", True)
+    n, full = c["num_hidden_layers"], [i - 1 for i in own.get("full_attn_layers", [])]
+    types = c.get("layer_types") or ["full_attention" if i in full else "linear_attention" for i in range(n)]
+    dense = c.get("first_k_dense_replace", 1)
+    if not (c.get("layer_types") or full):
+        raise c.refuse("layer_types", "which layers have attention is not given")
+    if c.get("mlp_layer_types", []) not in ([], ["dense"] * dense + ["sparse"] * (n - dense)):
+        raise c.refuse("mlp_layer_types", "dense layers between those with experts are not supported")
+    named = {"num_experts_per_tok": "num_experts_per_token", "n_shared_experts": "num_shared_experts"}
+    named |= {"max_position_embeddings": "model_max_length"}
+    keys = {**c.keys, **{new: c.get(old) for new, old in named.items() if c.get(old)}, "first_k_dense_replace": dense}
+    heads, size = (own["num_heads"], own["head_dim"]) if own.keys else (c["linear_num_heads"], c["linear_head_dim"])
+    return latent(HfConfig(keys, c.where).without("layer_types", "head_dim")) | {
+        "positions": "none",
+        "mixers": "".join("a" if one == "full_attention" else "k" for one in types),
+        "ssm_heads": heads,
+        "ssm_head_size": size,
+        "ssm_groups": heads,
+        "state": size,
+        "conv": own.get("short_conv_kernel_size", 0) or c.get("linear_conv_kernel_dim", 4),
+        "conv_bias": False,
     }

@@ -29,6 +29,66 @@ def ernie(c: HfConfig) -> Given:
     return gated(c) | {"qkv_bias": biased, "out_bias": biased, "ffn_bias": biased}
 
 
+def ernie_moe(c: HfConfig) -> Given:
+    """Experts from one layer to another, dense layers of another width around them. Its layer that predicts further
+    tokens is dense, unlike the last, and left out."""
+    c.only("use_bias", False)
+    n, every = c["num_hidden_layers"], c.get("moe_layer_interval", 1)
+    first, last = c.get("moe_layer_start_index", 1), c.get("moe_layer_end_index", -1)
+    here = range(first, (n if last < 0 else last + 1))
+    plain = c.without("num_nextn_predict_layers", "moe_num_experts")
+    found = ernie(plain) | {"tied": c.get("tie_word_embeddings", True)}
+    if c.get("num_nextn_predict_layers", 0):
+        found["assumed"] = "no layers that predict further tokens"
+    width = c["moe_intermediate_size"]
+    return found | {
+        "experts": c["moe_num_experts"],
+        "top_k": c["moe_k"],
+        "expert_ffn": width,
+        "shared_ffn": c.get("moe_num_shared_experts", 0) * width,
+        "router_bias": True,
+        "feeds": "".join("e" if i in here and (i + 1) % every == 0 else "f" for i in range(n)),
+    }
+
+
+def smollm3(c: HfConfig) -> Given:
+    """Llama; layers without rotary positions cost what the others do."""
+    return gated(c) | {"tied": c.get("tie_word_embeddings", True)}
+
+
+def _for_all(c: HfConfig, key: str) -> int:
+    """A count that may be listed layer by layer."""
+    value = c.get(key)
+    if isinstance(value, list) and len(set(map(str, value))) == 1:
+        value = value[0]
+    if isinstance(value, list):
+        raise c.refuse(key, "layers of several shapes are not supported")
+    return HfConfig({**c.keys, key: value}, c.where)[key]
+
+
+def hunyuan(c: HfConfig) -> Given:
+    """Queries and keys are normalised, head by head."""
+    for key in ("use_cla", "use_mla"):
+        c.only(key, False)
+    size = c.get("head_dim") or c.get("attention_head_dim", 0)
+    return gated(c) | {"head_size": size, "qk_norm": True, "tied": c.get("tie_word_embeddings", False)}
+
+
+def hunyuan_moe(c: HfConfig) -> Given:
+    """Experts in every layer, and one perceptron beside them for all tokens."""
+    one = c.without("num_experts", "moe_intermediate_size", "moe_topk", "num_shared_expert")
+    width = _for_all(c, "moe_intermediate_size") if c.get("moe_intermediate_size") else c["intermediate_size"]
+    if c.get("moe_layer_num_skipped", 0):
+        raise c.refuse("moe_layer_num_skipped", "dense layers before those with experts are not supported")
+    shared = _for_all(c, "num_shared_expert") if c.get("use_mixed_mlp_moe", True) else 0
+    return hunyuan(one) | {
+        "experts": _for_all(c, "num_experts"),
+        "top_k": _for_all(c, "moe_topk"),
+        "expert_ffn": width,
+        "shared_ffn": shared * width,
+    }
+
+
 def phimoe(c: HfConfig) -> Given:
     return gated(c) | {"norm": "layer", "head_bias": c.get("lm_head_bias", False)}
 

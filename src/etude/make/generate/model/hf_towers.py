@@ -201,6 +201,13 @@ def qwen3_vl(c: HfConfig, text: TextReader) -> Given:
     return with_text(c, text(c.inside("text_config")), qwen3_vision(c.inside("vision_config")))
 
 
+def qwen3_5(c: HfConfig, text: TextReader) -> Given:
+    """One merger, of the last layer."""
+    vision = c.inside("vision_config")
+    last = HfConfig({**vision.keys, "deepstack_visual_indexes": []}, vision.where)
+    return with_text(c, text(c.inside("text_config")), qwen3_vision(last))
+
+
 def qwen3_omni(c: HfConfig, text: TextReader) -> Given:
     """The thinker, which makes text; the talker, which makes speech from it, is a separate model."""
     c = c.inside("thinker_config") if c.get("thinker_config") else c

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from etude.base.errors import UsageError
 from etude.make.generate.model import hf_decoders as d
+from etude.make.generate.model import hf_diffusers as f
 from etude.make.generate.model import hf_encoders as e
 from etude.make.generate.model import hf_hybrids as h
 from etude.make.generate.model import hf_more as m
@@ -22,14 +23,19 @@ from etude.make.generate.model.shape import Model
 def from_config(config: Mapping[str, Any], *, where: str = "config.json") -> Model:
     """Families with blocks in Etude; any other `model_type`, and any key that asks for more, is refused by name."""
     found = HfConfig(config, where)
+    if found.kind in WITHOUT_BLOCKS:
+        raise without_blocks(found.kind, where)
     if found.kind not in READERS:
+        if found.kind.endswith("Pipeline"):
+            raise found.refuse("_class_name", "a pipeline has several networks", "save its `transformer/config.json`")
         for key in ("text_config", "llm_config"):
             if isinstance(found.get(key), dict):
                 raise found.refuse(
                     "model_type", "a model of several towers is not supported", f"save `{key}` as a file"
                 )
         known = ", ".join(READERS)
-        raise UsageError(f"`model_type` {found.kind!r} is not supported", where=where, hint=f"known: {known}")
+        key = "_class_name" if found.get("_class_name") else "model_type"
+        raise UsageError(f"`{key}` {found.kind!r} is not supported", where=where, hint=f"known: {known}")
     for head in found.get("architectures", []):
         if str(head).endswith(_OTHER_HEADS):
             raise found.refuse("architectures", "a head for another task is not supported")
@@ -38,6 +44,22 @@ def from_config(config: Mapping[str, Any], *, where: str = "config.json") -> Mod
         return Model.from_dict({"name": name, **READERS[found.kind](found)}, where)
     except (TypeError, ValueError, KeyError, AttributeError) as problem:
         raise UsageError(f"not a `{found.kind}` config: {problem}", where=where) from None
+
+
+WITHOUT_BLOCKS: Final = {
+    **dict.fromkeys(
+        ("gemma3n", "gemma3n_text"),
+        "several residual streams (AltUp), an embedding for each layer, keys and values shared by layers",
+    ),
+}
+"""Types whose layers cannot be built, and what is missing."""
+
+
+def without_blocks(kind: str, where: str) -> UsageError:
+    problem = f"a `{kind}` model has layers that are not supported: {WITHOUT_BLOCKS[kind]}"
+    return UsageError(
+        problem, where=where, hint="no similar shape is taken instead; `etude collect` records it as it runs"
+    )
 
 
 _OTHER_HEADS: Final = (
@@ -77,13 +99,18 @@ _TEXT: Final[dict[str, Callable[[HfConfig], Given]]] = {
     "bamba": h.bamba,
     "granitemoehybrid": h.granite_hybrid,
     "qwen3_next": h.qwen3_next,
-    "deepseek_v32": h.deepseek_v32,
+    "kimi_linear": h.kimi_linear,
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), h.deepseek_v32),
     **dict.fromkeys(("ministral3", "vaultgemma"), d.gated),
     **dict.fromkeys(("exaone4", "mellum"), m.query_normed),
     **dict.fromkeys(("minicpm3", "youtu"), m.low_rank),
     "seed_oss": m.seed_oss,
     "arcee": m.arcee,
     "ernie4_5": m.ernie,
+    "ernie4_5_moe": m.ernie_moe,
+    "smollm3": m.smollm3,
+    "hunyuan_v1_dense": m.hunyuan,
+    "hunyuan_v1_moe": m.hunyuan_moe,
     "phimoe": m.phimoe,
     "glm4_moe": m.glm4_moe,
     "granitemoeshared": m.granite_shared,
@@ -93,7 +120,7 @@ _TEXT: Final[dict[str, Callable[[HfConfig], Given]]] = {
     "codegen": d.gptj,
     "gpt-sw3": d.gpt2,
     "jais2": d.starcoder2,
-    "qwen3_5_text": h.qwen3_next,
+    **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text"), h.qwen3_next),
     **dict.fromkeys(("qwen3_vl_text", "qwen3_vl_moe_text", "qwen3_omni_moe_text"), d.gated),
 }
 
@@ -117,8 +144,13 @@ READERS: Final[dict[str, Callable[[HfConfig], Given]]] = _TEXT | {
     "vit": e.vit,
     "resnet": e.resnet,
     **dict.fromkeys(("qwen3_vl", "qwen3_vl_moe"), _beside(t.qwen3_vl)),
+    **dict.fromkeys(("qwen3_5", "qwen3_5_moe"), _beside(t.qwen3_5)),
     **dict.fromkeys(("qwen3_omni_moe", "qwen3_omni_moe_thinker"), _beside(t.qwen3_omni)),
     "gemma3": _beside(t.gemma3),
     "llama4": _beside(t.llama4),
     "llava": _beside(t.llava),
+    "WanTransformer3DModel": f.wan,
+    "WanModel": f.wan_native,
+    "QwenImageTransformer2DModel": f.qwen_image,
+    "Flux2Transformer2DModel": f.flux2,
 }

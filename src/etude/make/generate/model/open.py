@@ -11,15 +11,16 @@ from typing import Any, Final
 
 from etude.base.errors import UsageError
 from etude.base.figures import read_mapping, safe_loader
-from etude.make.generate.model.guess import guess
-from etude.make.generate.model.hugging_face import from_config
+from etude.make.generate.model.hugging_face import from_config, without_blocks
 from etude.make.generate.model.shape import Model
 
 _VARIANT: Final = re.compile(
     r"-(instruct|it|chat|base|pt|thinking|captioner|hf|diffusers|fp8|fp4|nvfp4|mxfp4|bf16|awq|gptq|gguf|int4|int8|w8a8|"
-    r"w4a16|dynamic|original|turbo|preview|\d{4})(?=-|$)"
+    r"w4a16|dynamic|original|turbo|preview|bnb|4bit|8bit|quantized|\d{4})(?=-|$)"
 )
 """Words of an id that say how a model was trained or stored, not its shape."""
+_REFUSED: Final = {"google/gemma-3n-": "gemma3n"}
+"""Beginnings of ids -> `model_type` of configs that are refused."""
 
 
 _STORED: Final = re.compile(r"^[^/]+/[^/]+-(?:(fp8)|(?:nv|mx)?(fp4))$")
@@ -72,7 +73,8 @@ def _known(name: str) -> Model:
 
 def open_model(name_or_path: str | PathLike[str]) -> Model:
     """A model of the catalogue, by its name or its Hugging Face id, or of a YAML file; a `config.json` of Hugging Face
-    is recognised. The shape for any other id is guessed from the size that it states, and marked in `assumed`.
+    is recognised, and so is one of Diffusers. An id without a published shape is refused: none is guessed from its
+    size.
 
     etude.extend.open_model("llama3-8b").layers
     """
@@ -82,7 +84,7 @@ def open_model(name_or_path: str | PathLike[str]) -> Model:
     path = Path(text)
     if path.suffix in (".yaml", ".yml", ".json"):
         given = read_mapping(path)
-        if "model_type" in given or "architectures" in given:
+        if any(key in given for key in ("model_type", "architectures", "_class_name")):
             return from_config(given, where=str(path))
         return Model.from_dict({"name": path.stem, **given}, str(path))
     if text.lower() in _ids():
@@ -103,16 +105,21 @@ def stored_as(text: str) -> str:
 
 
 def _by_id(text: str) -> Model:
-    """An id that is not listed: another variant of a model that is, or one of a stated size."""
+    """An id that is not listed: another variant of a model that is, or a copy of it by others."""
     plain, name = _without_variant(text), text.rsplit("/", 1)[-1]
     for one, known in _ids().items():
         if _without_variant(one) == plain:
             return _known(known).replace(name=name, assumed=f"the shape: that of {known}, of which the id is a variant")
-    made = guess(name, (_known(n) for n in model_names()))
-    if made is None:
-        hint = "use an id with its size (-8B, -30B-A3B), a name of the catalogue, or --hf with its config.json"
-        raise UsageError(f"model `{text}` is not known, and its id does not state its size", hint=hint)
-    return made
+    for one, known in _ids().items():
+        if _without_variant(one).partition("/")[2] == plain.partition("/")[2]:
+            return _known(known).replace(
+                name=name, assumed=f"the shape: that of {known} ({one}), whose name the id has"
+            )
+    for beginning, kind in _REFUSED.items():
+        if text.lower().startswith(beginning):
+            raise without_blocks(kind, text)
+    hint = "give its config.json with --hf, a .yaml file, or a name of the catalogue; a size alone is not a shape"
+    raise UsageError(f"model `{text}` is not known: the catalogue has no published shape of it", hint=hint)
 
 
 def _without_variant(text: str) -> str:

@@ -32,11 +32,14 @@ class Mixer(StrEnum):
     MAMBA = "m"
     MAMBA2 = "s"
     DELTA = "d"
+    CHANNEL_DELTA = "k"
+    """A delta rule whose state decays channel by channel (Kimi Delta Attention)."""
     NONE = "-"
 
     @property
     def word(self) -> str:
-        return {"a": "attention", "m": "mamba", "s": "mamba2", "d": "gated_delta", "-": "none"}[self.value]
+        words = {"a": "attention", "m": "mamba", "s": "mamba2", "d": "gated_delta", "k": "channel_delta", "-": "none"}
+        return words[self.value]
 
 
 class Feed(StrEnum):
@@ -116,7 +119,7 @@ class Model:
     # layers of several kinds, with a state instead of keys
     mixers: str = figure(
         "text",
-        "token mixer by layer, repeated: a attention, m Mamba, s Mamba-2, d gated delta, - none",
+        "token mixer by layer, repeated: a attention, m Mamba, s Mamba-2, d gated delta, k channel-gated delta, - none",
         "a",
     )
     feeds: str = figure(
@@ -181,7 +184,7 @@ class Model:
             wrong = set(getattr(self, name)) - {str(one) for one in letters}
             if wrong:
                 raise ClusterError(f"{name}: `{min(wrong)}`", hint=f"letters: {', '.join(letters)}")
-        if set(self.mixers) & {"m", "s", "d"} and not (self.state and self.ssm_heads):
+        if set(self.mixers) & {"m", "s", "d", "k"} and not (self.state and self.ssm_heads):
             raise ClusterError("layers with a state need `state` and `ssm_heads`")
         if self.experts and not 0 < self.top_k <= self.experts:
             raise ClusterError(f"top_k {self.top_k} of {self.experts} experts", hint="top_k: 2")

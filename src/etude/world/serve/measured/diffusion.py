@@ -27,7 +27,7 @@ from etude.world.serve.stacks import ServingStack, serving_stack
 STACK: Final = "xdit-0.4"
 GUIDANCE: Final = {
     "hunyuanvideo": (1, 1), "flux.1-dev": (1, 1), "stable-diffusion-3.5": (1, 2), "sd3.5": (1, 2), "cogvideox": (1, 2),
-    "wan2.1": (2, 1),
+    "wan2.1": (2, 1), "flux.2": (1, 1),
 }  # fmt: skip
 """Passes of a step, and samples of a pass for each image, by how the name of a model begins: where guidance is not an
 input of the network, the step without the text is another sample of the same pass, or another pass."""
@@ -35,6 +35,8 @@ APART: Final = (2, 1)
 """Values of other models."""
 PATCH: Final = 16
 """Pixels of a token each way: 8 of the encoder, times 2."""
+COARSE: Final = "wan2.2-ti2v"
+"""Models whose encoder has 16 pixels each way, so that a token has 32."""
 FRAMES: Final = 4
 """Frames per frame of the encoder, except for the first one."""
 PAIRED: Final = "cogvideox1.5"
@@ -143,7 +145,7 @@ def assumed_of(row: dict[str, str]) -> list[str]:
         f"stack {STACK}",
         "precision bf16",
         f"guidance: {passes} passes of a step, {each} samples of a pass for each {sort}",
-        f"a token is {PATCH} x {PATCH} pixels" + (f" of {FRAMES} frames" if sort == "video" else ""),
+        f"a token is {_side(name)} x {_side(name)} pixels" + (f" of {FRAMES} frames" if sort == "video" else ""),
         "text encoders are left out",
     ]
     said += ["the mean of the layouts over GPUs that the model allows (Ulysses, ring)"] if gpus > 1 else []
@@ -169,7 +171,13 @@ def _network(name: str, sort: str, billions: float) -> tuple[str, float]:
 def _tokens(name: str, frames: int, height: int, width: int) -> int:
     coded = (frames - 1) // FRAMES + 1
     coded = -(-coded // 2) if name.startswith(PAIRED) else coded
-    return coded * (height // PATCH) * (width // PATCH)
+    side = _side(name)
+    return coded * (height // side) * (width // side)
+
+
+def _side(name: str) -> int:
+    """Pixels of a token each way."""
+    return 2 * PATCH if name.startswith(COARSE) else PATCH
 
 
 @cache

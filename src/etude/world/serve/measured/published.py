@@ -24,7 +24,7 @@ from etude.make.generate.model import Model, open_model, stored_as
 from etude.steps.measured import gpu_system
 from etude.world.serve.deployment import Deployment, deployed, replica_plan
 from etude.world.serve.engine import Engine
-from etude.world.serve.measured.systems import number, row_model, text, whole
+from etude.world.serve.measured.systems import number, text, whole
 from etude.world.serve.requests import Requests, requests_of
 from etude.world.serve.results import request_times, summary
 from etude.world.serve.serving import Group, Served, serve
@@ -97,16 +97,14 @@ def predicted_row(row: Row, *, system: str = "", stack: str = "", ops: Path | No
 
 
 def _model(row: Row, said: list[str]) -> Model:
-    """By its id, else by its name in words (`LLaMA v3.1 8B`), else by its size."""
-    name = text(row, "model")
-    sizes = number(row, "params_b", 0), number(row, "active_params_b", 0)
-    model = _named(name, *sizes)
+    """By its id, or by its name in words (`LLaMA v3.1 8B`)."""
+    model = _named(text(row, "model"))
     said += [f"model {model.name}, {model.assumed}"] if model.assumed else []
     return model
 
 
 @cache
-def _named(name: str, total: float, active: float) -> Model:
+def _named(name: str) -> Model:
     plain = re.sub(r"[ -]v?(?=\d+(\.\d+)?[ -])", "", name.lower(), count=1).replace(" ", "-")
     bare = re.sub(r"(?<=\d)\.[1-9](?=-\d+b)", "", plain)  # 3.1 and 3.3 have the shapes of 3
     for one in (name, plain, bare):
@@ -114,7 +112,7 @@ def _named(name: str, total: float, active: float) -> Model:
             return open_model(one)
         except UsageError:
             continue
-    return row_model(name, total, active)
+    return open_model(name)
 
 
 def _precision(row: Row, said: list[str]) -> str:

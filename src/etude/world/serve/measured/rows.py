@@ -19,10 +19,11 @@ from etude.base.errors import EtudeError, FormatError, UsageError
 from etude.cost.energy import costs_of, idle_w, limit_w
 from etude.machine import System, open_system
 from etude.machine.system import Device
+from etude.make.generate.model import open_model
 from etude.world.serve.catalogue import PassTables, pass_tables
 from etude.world.serve.deployment import replica_plan
 from etude.world.serve.measured.diffusion import image_latency_s
-from etude.world.serve.measured.systems import SYSTEMS, number, row_model, text, whole
+from etude.world.serve.measured.systems import SYSTEMS, number, text, whole
 from etude.world.serve.pass_time import passes_ns
 from etude.world.serve.profiles import graphs_of
 from etude.world.serve.stacks import ServingStack, serving_stack
@@ -160,7 +161,7 @@ def assumed_of(given: dict[str, str], stack: str = STACK) -> list[str]:
     """What a row of a served model does not state."""
     task, copies = given["task"], whole(given, "dp", 1)
     typical, mean = PROMPTS[task], PROMPTS[task] * MEAN.get(task, 1.0)
-    network = row_model(given["model"], number(given, "total_params_b", 0), number(given, "active_params_b", 0))
+    network = open_model(given["model"])
     ranks = whole(given, "num_gpus") // copies
     said = [
         f"system {SYSTEMS[given['gpu']]} for the GPU {given['gpu']}",
@@ -203,14 +204,13 @@ def steady(row: dict[str, str], device: Device | None = None) -> Steady:
             raise UsageError(f"unknown {what} `{value}`", hint=f"known: {', '.join(known)}")
     gpus, copies = whole(row, "num_gpus"), whole(row, "dp", 1)
     spread = number(row, "ep", 1) > 1
-    sizes = number(row, "total_params_b", 0), number(row, "active_params_b", 0)
     running, output = number(row, "avg_batch_size"), max(number(row, "avg_output_len"), 2.0)
     if not running or running > output * ENTER_MOST:
         raise UsageError(f"{running:g} sequences that answer {output:g} tokens each do not form a steady state")
     if gpus % copies:
         raise UsageError(f"{copies} copies on {gpus} GPUs")
     ranks = gpus // copies
-    key = text(row, "model"), sizes, gpu, ranks, copies, spread, stored
+    key = text(row, "model"), gpu, ranks, copies, spread, stored
     tables, system = _tables(*key) if device is None else _made(*key, device)
     return Steady(
         tables=tables,
@@ -232,7 +232,6 @@ def _tables(*key: Any) -> tuple[PassTables, System]:
 
 def _made(
     model: str,
-    sizes: tuple[float, float],
     gpu: str,
     ranks: int,
     copies: int,
@@ -242,7 +241,7 @@ def _made(
 ) -> tuple[PassTables, System]:
     system = open_system(SYSTEMS[gpu])
     system = system.replace(device=device) if device is not None else system
-    network = row_model(model, *sizes)
+    network = open_model(model)
     plan = replica_plan(network, ranks, ep=ranks if spread and ranks > 1 else 1, precision=PRECISIONS[stored])
     packed = MXFP4 if stored == "mxfp4" else 1.0
     return pass_tables(network, plan, system, packed=packed, groups=copies if spread else 1), system

@@ -6,7 +6,6 @@ import math
 from typing import Final
 
 from etude.base.errors import UsageError
-from etude.make.generate.model import Model, open_model
 
 SYSTEMS: Final = {"H100": "dgx-h100", "B200": "dgx-b200", "H200": "dgx-h200", "A100": "dgx-a100"}
 
@@ -42,13 +41,3 @@ def text(row: dict[str, str], name: str) -> str:
     if not found:
         raise UsageError(f"no `{name}`")
     return found
-
-
-def row_model(name: str, total: float, active: float) -> Model:
-    """By its id; an unknown one by the billions of parameters of its row, if its name does not state them."""
-    try:
-        return open_model(name)
-    except UsageError:
-        if not total or name.count("/") != 1:
-            raise
-    return open_model(f"{name}-{total:g}B" + (f"-A{active:g}B" if 0 < active < total else ""))
