@@ -84,7 +84,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "world.folder": GROUND,
     "world.headlines": set(),
     "world.outcome": BASE | ROOMS_OF_WORLD | {"world.build", "world.devices", "world.folder"},
-    "world.asked": GROUND | {"world.scenario", "world.build", "world.makers", "world.outcome", "world.headlines"},
+    "world.windows": BASE
+    | ROOMS_OF_WORLD
+    | {"cost", "make.generate", "run.simulate", "steps", "world.build", "world.entities", "world.scenario"},
+    "world.asked": GROUND
+    | {"world.scenario", "world.build", "world.makers", "world.outcome", "world.headlines", "world.windows", "steps"},
     "tell.view": BASE,
     "tell.demo": BASE | {"store"},  # its steps are commands, which the command line runs for it
     "tell.report": BASE

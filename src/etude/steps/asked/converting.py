@@ -31,7 +31,18 @@ if TYPE_CHECKING:
 SIMULATORS: Final = ("astra", "flows", "simai")
 """Formats that simulators read; the others hold the job."""
 ASTRA_FILES: Final = ("network.yml", "topology.txt", "README.md")
-OURS: Final = (".et", ".et.gz", ".et.zst", ".json", ".json.gz", ".json.zst", ".parquet", "card.yaml")
+OURS: Final = (
+    ".et",
+    ".et.gz",
+    ".et.zst",
+    ".json",
+    ".json.gz",
+    ".json.zst",
+    ".parquet",
+    "card.yaml",
+    "system.yaml",
+    "options.yaml",
+)
 
 
 class TargetFormat(StrEnum):

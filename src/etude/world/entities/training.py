@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,9 @@ from etude.world.fleet.loop import TrainingJob, TrainingRun
 from etude.world.fleet.recovery import Recovery, policy_of
 from etude.world.fleet.results import summary
 from etude.world.policies import NodeLender
+
+if TYPE_CHECKING:
+    from etude.world.fleet.days.request import TrainInputs
 
 LINKS: Final = "links"
 """Event: from now on its steps run at another part of their speed, as the network is another."""
@@ -51,6 +54,8 @@ class TrainingWorkload:
     """Parts of its speed that power and links leave."""
     networks: list[tuple[int, float]] = field(default_factory=list)
     """Times from which links leave another part."""
+    inputs: TrainInputs | None = None
+    """What its costs were predicted from; None if times were given."""
 
     # -- on the clock --------------------------------------------------------------------------------------------------
 

@@ -63,6 +63,10 @@ class Config:
     """A node may be slower by this factor without delaying the step."""
     moved_bytes: float = 0.0
     """State that the rank which lacks most gets from others when changing from the plan to this state."""
+    behind: float = 1.0
+    """Where micro-batches are dealt by speed: how many times as long the slowest replica takes as the fullest."""
+    plan: Plan | None = field(default=None, compare=False, repr=False)
+    """The plan whose step was predicted; None if times were given."""
 
 
 @dataclass(slots=True)
@@ -158,7 +162,14 @@ class Costs:
             return None
         late = max(least - most, 0.0) * found.rounds.each_ns  # the slow ones may still be the last
         name = f"{slow} of {rounds.most} micro-batches on slow replicas, {most} on others"
-        return replace(found, step_ns=found.step_ns + round(late), name=name, rounds=None, absorbs=factor)
+        return replace(
+            found,
+            step_ns=found.step_ns + round(late),
+            name=name,
+            rounds=None,
+            absorbs=factor,
+            behind=max(least / most, 1.0),
+        )
 
 
 def predicted_costs(
@@ -282,7 +293,7 @@ class OtherPlans:
             usual = self.slow_step_ns(self.plan, slow)
         except EtudeError:
             return None
-        tried = fastest(plans, lambda plan: replace(self.healthy, step_ns=self.slow_step_ns(plan, slow)))
+        tried = fastest(plans, lambda plan: replace(self.healthy, step_ns=self.slow_step_ns(plan, slow), plan=plan))
         if not tried:
             return None
         found, plan = tried[0]
@@ -312,6 +323,7 @@ def _config(found: Prediction, name: str, tokens: int = 0, *, energy: bool) -> C
         energy_j=joules / plan.steps,
         name=name,
         rounds=_rounds(found),
+        plan=plan,
     )
 
 

@@ -46,6 +46,7 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: Fl
         recovery=inputs.recovery,
         lend_to=spec.lend_to,
     )
+    made.inputs = inputs
     if scenario.events.links:
         healthy_ns = costs.healthy.step_ns
         for time_ns, system in read_networks(scenario.events.links, inputs.system):
