@@ -86,7 +86,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "world.outcome": BASE | ROOMS_OF_WORLD | {"world.build", "world.devices", "world.folder"},
     "world.windows": BASE
     | ROOMS_OF_WORLD
-    | {"cost", "make.generate", "run.simulate", "steps", "world.build", "world.entities", "world.scenario"},
+    | {"cost", "make.generate", "make.transform", "run.simulate", "steps"}
+    | {"world.build", "world.entities", "world.scenario"},
     "world.asked": GROUND
     | {"world.scenario", "world.build", "world.makers", "world.outcome", "world.headlines", "world.windows", "steps"},
     "tell.view": BASE,

@@ -101,6 +101,99 @@ def test_power_makes_all_of_a_step_longer(tmp_path):
     assert apart(found) < 1e-4
 
 
+# -- passes ------------------------------------------------------------------------------------------------------------
+
+
+def chat(folder: Path, *rows: tuple[float, int, int], **more) -> dict:
+    """Requests (arrival in s, tokens in, tokens out) of one replica."""
+    lines = "".join(f"{at},{prompt},{output}\n" for at, prompt, output in rows)
+    (folder / "requests.csv").write_text(f"arrival,prompt,output\n{lines}")
+    return scenario(folder, {"serve": "gpt2", "requests": str(folder / "requests.csv"), **more}, horizon="1min")
+
+
+def steps(found: JobWindow) -> list[int]:
+    """Passes of each program of the job."""
+    return [int(trace.step.max()) + 1 for trace in found.job.traces]
+
+
+def test_passes_of_a_request_alone_are_its_latency(tmp_path, capsys):
+    given = chat(tmp_path, (0.0, 100, 5))
+    found = window(tmp_path, given, 0)
+    assert steps(found) == [5]  # the prompt gives the first of five tokens
+    assert found.counts == {"passes": 5, "replicas": 1, "requests": 1}
+    assert found.world_ns == pytest.approx(ran(tmp_path, given, capsys)["latency_s"]["mean"] * 1e9, abs=1)
+    assert apart(found) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "passes", "least"),
+    [
+        ([(0.0, 100, 3), (0.0, 50, 2)], {}, 3, 0.01),  # both prompts, two tokens, one token
+        # pieces of 64, 64 and 22, one token; the loop counts logits of the first two as well, which have none
+        ([(0.0, 150, 2)], {"max_num_batched_tokens": 64}, 4, 0.04),
+        ([(0.0, 40, 4), (30.0, 40, 4)], {}, 4, 0.01),  # the second is not in the stretch
+        ([(0.0, 1, 9), (0.0, 1, 9), (0.0, 1, 9)], {}, 9, 0.01),  # three sequences in a graph of four
+    ],
+)
+def test_passes_are_as_the_loop_put_them_together(tmp_path, rows, more, passes, least):
+    found = window(tmp_path, chat(tmp_path, *rows, **more), 0)
+    assert steps(found) == [passes]
+    assert apart(found) < least
+
+
+def test_replicas_have_ranks_of_their_own(tmp_path):
+    given = chat(tmp_path, (0.0, 64, 8), (0.0, 64, 4), replicas=2, tp=2, router="turn")
+    both, second = window(tmp_path, given, 0), window(tmp_path, given, 0, replica=1)
+    assert (len(both.job), sorted(steps(both))) == (4, [4, 8])
+    assert (len(second.job), steps(second)) == (2, [4])
+    assert apart(both) < 0.01 and apart(second) < 0.01
+
+
+def test_a_stretch_begins_in_the_middle_of_an_answer(tmp_path):
+    given = chat(tmp_path, (0.0, 64, 400))
+    whole = window(tmp_path, given, 0)
+    begun, worked = whole.start_ns, whole.world_ns
+    rest = window(tmp_path, given, (begun + worked // 2) / 1e9)
+    assert 0.45 < steps(rest)[0] / steps(whole)[0] < 0.55
+    assert rest.notes == ()
+    assert apart(rest) < 0.01
+
+
+@pytest.mark.parametrize("stack", ["none", "vllm", "vllm-0.11"])
+def test_the_software_is_in_the_nodes(tmp_path, stack):
+    found = window(tmp_path, chat(tmp_path, (0.0, 700, 20), (0.01, 700, 20), tp=2, stack=stack), 0)
+    assert apart(found) < 0.01
+    hosts = sum(int((trace.cpu == 1).sum()) for trace in found.job.traces)
+    assert hosts == (steps(found)[0] if stack == "vllm-0.11" else 0)
+
+
+def test_calls_of_a_workflow_by_the_role_of_their_model(tmp_path):
+    flow = {"workflow": "swe_agent", "models": {"planner": "gpt2", "worker": "gpt2"}, "replicas": 1}
+    given = scenario(tmp_path, flow, horizon="10min")
+    with pytest.raises(UsageError, match="planner and worker have passes"):
+        window(tmp_path, given, 0, for_ns=20 * 10**9)
+    found = window(tmp_path, given, 0, for_ns=20 * 10**9, role="planner")
+    assert found.counts["passes"] == steps(found)[0] and apart(found) < 0.01
+    with pytest.raises(UsageError, match="no role `critic`"):
+        window(tmp_path, given, 1, role="critic")
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "said"),
+    [
+        ([(0.0, 9, 9), (30.0, 9, 9)], {}, "no pass starts"),
+        ([(0.0, 9, 9)], {"num_speculative_tokens": 2}, "drafted tokens"),
+        ([(0.0, 9, 9)], {"stack": "torch-flash2", "system": "dgx-h200"}, "do not split a sequence"),
+    ],
+)
+def test_passes_that_are_refused(tmp_path, rows, more, said):
+    system = more.pop("system", "dgx-h100")
+    given = chat(tmp_path, *rows, **more)
+    given["machine"]["system"] = system
+    with pytest.raises(UsageError, match=said):
+        window(tmp_path, given, 10 if said == "no pass starts" else 0)
+
+
 # -- the command -------------------------------------------------------------------------------------------------------
 
 

@@ -65,6 +65,8 @@ class WrittenWindow:
 
     window: JobWindow
     node_level_ns: int
+    off: Any = None
+    """Relative difference of each pass; None: it has no passes."""
 
     @property
     def record(self) -> dict[str, Any]:
@@ -77,9 +79,15 @@ class WrittenWindow:
             "world_s": found.world_ns / 1e9,
             "node_level_s": self.node_level_ns / 1e9,
             "difference": self.node_level_ns / found.world_ns - 1.0,
+            **({} if self.off is None else {"median_error": self._error(0.5), "max_error": self._error(1.0)}),
             "options": found.given(),
             "notes": list(found.notes),
         }
+
+    def _error(self, part: float) -> float:
+        import numpy as np
+
+        return float(np.quantile(np.abs(self.off), part))
 
 
 def window_inputs(asked: WorldWindow) -> WindowInputs:
@@ -97,7 +105,11 @@ def write_window(given: WindowInputs) -> WrittenWindow:
         _write(found, given.place)
     for note in found.notes:
         say(f"note: {note}")
-    return WrittenWindow(found, found.simulated().makespan_ns)
+    run = found.simulated()
+    if found.pass_ns is None:
+        return WrittenWindow(found, run.makespan_ns)
+    world, node_level = found.pass_ns(run)
+    return WrittenWindow(found, run.makespan_ns, node_level / world - 1.0)
 
 
 def _write(found: JobWindow, place: OutputPlace) -> None:
@@ -119,10 +131,13 @@ def _write_yaml(values: dict[str, Any], path: Path, *, force: bool) -> None:
 def readable(found: WrittenWindow) -> dict[str, Any]:
     record, window = found.record, found.window
     counts = ", ".join(f"{name} {value}" for name, value in window.counts.items())
+    difference = f"{record['difference']:+.3%}"
+    if found.off is not None:
+        difference += f"; of a pass {record['median_error']:.2%} at the median, {record['max_error']:.1%} at most"
     return {
         "from": format_time(window.start_ns),
         "written": f"{counts}; {record['ranks']:,} ranks, {record['nodes']:,} nodes",
         "world": format_time(window.world_ns),
         "node by node": format_time(found.node_level_ns),
-        "difference": f"{record['difference']:+.3%}",
+        "difference": difference,
     }

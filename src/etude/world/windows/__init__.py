@@ -4,7 +4,7 @@
     found.job, found.system              # what the simulator runs
     found.world_ns, found.node_level_ns() # the time of the stretch in the world, and node by node
 
-The world stands at the moment when `window` is called, and may be run on from there.
+The world stands at the moment when `window` is called, or LEAD_NS of the file before it, and is run on from there.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64
 from etude.machine.system import System
 from etude.model.job import Job
 from etude.run.simulate import Simulated, simulate
@@ -59,6 +60,8 @@ class JobWindow:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of the simulation."""
     notes: tuple[str, ...] = ()
+    pass_ns: Callable[[Simulated], tuple[F64, F64]] | None = None
+    """Times of each pass in the world, and in a run of the job; None: it has no passes."""
 
     def simulated(self) -> Simulated:
         return simulate(self.job, self.system, **self.options)
@@ -74,7 +77,10 @@ class JobWindow:
             found["overlap"] = [f"compute={overlap.compute!r}"]
         if remote := self.options.get("remote_memory"):
             found["remote-memory"] = [f"bandwidth={remote.bytes_per_s!r}B/s"]
-        return {name: texts for name, texts in found.items() if texts}
+        return {name: texts for name, texts in found.items() if texts} | self._times()
+
+    def _times(self) -> dict[str, str]:
+        return {"collective-times": "recorded"} if "collective_times" in self.options else {}
 
 
 def window_of(scenario: Scenario, name: str, wanted: WindowRequest) -> JobWindow:
@@ -87,10 +93,12 @@ def window_of(scenario: Scenario, name: str, wanted: WindowRequest) -> JobWindow
         raise UsageError(f"cannot be written node by node: {why}", where=where, hint="train, serve, workflow, images")
     if scenario.horizon_ns and wanted.at_ns >= scenario.horizon_ns:
         raise UsageError("the moment is not before the horizon", where=where, hint="an earlier --at")
+    module = import_module(f"etude.world.windows.{spec.kind}")
     world = world_of(scenario)
-    world.clock.run(wanted.at_ns)
-    make: Callable[[RunningWorld, WorkloadSpec, WindowRequest, str], JobWindow]
-    make = import_module(f"etude.world.windows.{spec.kind}").window
+    until_ns = wanted.at_ns - getattr(module, "LEAD_NS", 0)
+    if until_ns > 0:
+        world.clock.run(until_ns)
+    make: Callable[[RunningWorld, WorkloadSpec, WindowRequest, str], JobWindow] = module.window
     return make(world, spec, wanted, where)
 
 

@@ -17,7 +17,6 @@ from etude.model.job import Job
 from etude.run.simulate import Overlap
 from etude.steps.step import efficiency_of, machine_for, with_host_memory
 from etude.world.build import RunningWorld
-from etude.world.entities.training import TrainingWorkload
 from etude.world.fleet.account import stretches
 from etude.world.fleet.days.request import TrainInputs
 from etude.world.fleet.loop import BUSY, RUNNING, TrainingJob
@@ -32,8 +31,9 @@ EVEN: Final = 1e-6
 
 
 def window(world: RunningWorld, spec: WorkloadSpec, wanted: WindowRequest, where: str) -> JobWindow:
-    workload: TrainingWorkload = world.machine.workloads[spec.name]
-    job, inputs = workload.job, workload.inputs
+    workload: Any = world.machine.workloads[spec.name]
+    job: TrainingJob = workload.job
+    inputs: TrainInputs | None = workload.inputs
     while _check(job, where):
         world.clock.run(job.now + job.todo)
     assert inputs is not None
@@ -100,10 +100,11 @@ def _slow_links(job: Job, slow: dict[int, float]) -> dict[tuple[int, int], float
     found = dict[tuple[int, int], float]()
     for group in range(len(job.groups)):
         members = job.groups.ranks(group)
-        mine = [] if members is None else [rank for rank in members.tolist() if rank in slow]
-        if mine and len(members) > 1:
+        ranks = [] if members is None else members.tolist()
+        mine = [rank for rank in ranks if rank in slow]
+        if mine and len(ranks) > 1:
             worst = max(mine, key=lambda rank: slow[rank])
-            other = next(rank for rank in members.tolist() if rank != worst)
+            other = next(rank for rank in ranks if rank != worst)
             found[worst, other] = max(slow[worst], found.get((worst, other), 1.0))
     for rank, factor in slow.items():
         at = job.index(rank)
