@@ -7,11 +7,13 @@ import pytest
 
 import etude
 from etude.base.errors import UsageError
+from etude.model.build import TraceBuilder, job_of
 from etude.model.schema import Kind
 from etude.surface.cli import main
 from etude.world.asked.run import is_kind, kinds
 from etude.world.scenario import WorkloadKinds, scenario_of
 from etude.world.windows import JobWindow, WindowRequest, window_of
+from etude.world.windows.sequence import in_sequence
 
 TRAIN = {"train": "gpt2", "gpus": 16, "tp": 2, "global_batch": 64}
 SHRINK = TRAIN | {"recover": "shrink"}
@@ -192,6 +194,64 @@ def test_passes_that_are_refused(tmp_path, rows, more, said):
     given["machine"]["system"] = system
     with pytest.raises(UsageError, match=said):
         window(tmp_path, given, 10 if said == "no pass starts" else 0)
+
+
+# -- images and post-training ------------------------------------------------------------------------------------------
+
+
+def pictures(folder: Path, **more) -> dict:
+    """One picture of 20 steps, which comes at once."""
+    asked = {"images": "flux.1-dev", "requests": "mix:512x512@20", "rate": 1, "count": 1, "burst": 0, "gpus": 8, **more}
+    return scenario(folder, asked)
+
+
+def test_steps_of_a_picture_alone_are_its_latency(tmp_path, capsys):
+    given = pictures(tmp_path, degree="fixed:1", stack="none")  # without the software pixels take no time
+    found = window(tmp_path, given, 0, for_ns=100 * 10**9)
+    assert (steps(found), found.counts["devices"]) == ([20], 1)
+    assert found.world_ns == pytest.approx(ran(tmp_path, given, capsys)["latency_s"]["mean"] * 1e9, abs=1)
+    assert apart(found) < 1e-5
+
+
+def test_layouts_of_several_devices_take_turns(tmp_path):
+    found = window(tmp_path, pictures(tmp_path, degree="fixed:4"), 0, for_ns=100 * 10**9)
+    trace = found.job.traces[0]
+    assert (steps(found), len(found.job)) == ([20], 4)
+    assert set(trace.step[trace.kind == Kind.COLL].tolist()) == set(range(0, 20, 2))  # by heads
+    assert set(trace.step[trace.kind == Kind.SEND].tolist()) == set(range(1, 20, 2))  # around a ring
+    assert int((trace.cpu == 1).sum()) == 20
+    assert apart(found) < 0.01
+
+
+def test_jobs_in_sequence():
+    one, two = TraceBuilder(), TraceBuilder()
+    first = one.add(Kind.COMP, "a", duration_ns=10, stream=7)
+    one.add(Kind.COMP, "b", duration_ns=5, stream=7, data=[first])
+    two.add(Kind.COMP, "c", duration_ns=20, stream=7)
+    jobs = [job_of(name, [builder]) for name, builder in (("one", one), ("two", two))]
+    # 15, then 20 while the host needs 50, then 15
+    found = in_sequence("both", jobs, [0, 1, 0], [0, 50])
+    assert found.traces[0].coded("name")[1][:2] == ["a", "b"]
+    assert etude.simulate(found, "dgx-h100").makespan_ns == 80
+    assert found.nodes == 2 + 2 + 2
+
+
+def test_rollouts_and_updates(tmp_path):
+    # one replica of a node's eight devices makes four samples of 100 tokens at once, then updates on sixteen
+    post = {
+        "rl": "gpt2", "nodes": 2, "steps": 5, "train": {"plan": {"gpus": 16, "tp": 2}},
+        "rollout": {"samples": 4, "tokens": 100, "tp": 4, "at_once": 4, "context": 512},
+    }  # fmt: skip
+    given = scenario(tmp_path, post)
+    made = window(tmp_path, given, 0, for_ns=100 * 10**9)
+    assert made.counts == {"passes": 400, "replicas": 4, "requests": 4}  # a sample on each of four replicas
+    assert (len(made.job), steps(made)) == (16, [100] * 4)
+    update = window(tmp_path, given, made.world_ns / 1e9 + 1e-3)
+    assert (update.counts, len(update.job)) == ({"updates": 1, "gpus": 16}, 16)
+    assert apart(made) < 0.01 and apart(update) < 1e-6
+    post["train"] = {"time": "10s"}
+    with pytest.raises(UsageError, match="a given time"):
+        window(tmp_path, given, made.world_ns / 1e9 + 1e-3)
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

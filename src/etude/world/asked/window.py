@@ -20,7 +20,13 @@ from etude.world.windows import JobWindow, WindowRequest, window_of, workload_sp
 SYSTEM, OPTIONS = "system.yaml", "options.yaml"
 """Files of a window's folder: the machine as the workload has it, and options of the simulation."""
 MOMENT: Final = "The moment"
-READ: Final = {"train": ("steps",), "serve": ("for_ns", "replica"), "workflow": ("for_ns", "replica", "role")}
+READ: Final = {
+    "train": ("steps",),
+    "serve": ("for_ns", "replica"),
+    "workflow": ("for_ns", "replica", "role"),
+    "images": ("for_ns",),
+    "rl": ("for_ns",),
+}
 """Parameters that a kind of workload reads."""
 
 

@@ -24,6 +24,8 @@ class ImagesWorkload(PlainWorkload):
     devices: DevicePool
     limit_s: float = 0.0
     """Limit of goodput where a request has no deadline; 0: none."""
+    made_of: Any = None
+    """What its costs were worked out from; None if they were given."""
 
     def advance(self, until_ns: int) -> Iterable[Event]:
         return self.loop.advance(until_ns)

@@ -26,4 +26,4 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: Fl
     if len(got) < nodes:
         raise refused(f"needs {nodes} nodes, and {len(got)} are free", spec, scenario, "machine: nodes: more")
     notes = ("faults of its nodes are not felt",) if len(events) else ()
-    return ImagesWorkload(spec.name, serving.ready(), devices, serving.limit_s), notes
+    return ImagesWorkload(spec.name, serving.ready(), devices, serving.limit_s, serving), notes
