@@ -77,7 +77,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"world.clock", "world.scenario"},
     "world.entities": BASE | ROOMS_OF_WORLD | {"world.clock", "world.devices", "world.policies"},
     "world.scenario": GROUND,
-    "world.makers": BASE | ROOMS_OF_WORLD | {"world.clock", "world.devices", "world.entities", "world.scenario"},
+    "world.makers": BASE
+    | ROOMS_OF_WORLD
+    | {"make.generate", "world.clock", "world.devices", "world.entities", "world.scenario"},
     "world.build": BASE
     | ROOMS_OF_WORLD
     | {"world.clock", "world.devices", "world.policies", "world.entities", "world.makers", "world.scenario"},

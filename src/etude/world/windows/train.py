@@ -137,7 +137,9 @@ def _ended(world: RunningWorld, job: TrainingJob, steps: int, where: str) -> tup
             if one.steps and one.start_ns >= begun:
                 found += [((one.end_ns - one.start_ns) // one.steps, one.config)] * one.steps
     if not found:
-        raise UsageError(f"at {now / 1e9:g} s it is in a step that a fault interrupts", where=where, hint="another --at")
+        raise UsageError(
+            f"at {now / 1e9:g} s it is in a step that a fault interrupts", where=where, hint="another --at"
+        )
     alike = [ns for ns, name in found[:steps] if abs(ns - found[0][0]) <= 1 and name == config.name]
     less = f"{len(alike)} of {steps} steps: then its speed or its plan changes, or it saves its state"
     return alike, [less] if len(alike) < steps else []
