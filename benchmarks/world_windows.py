@@ -33,7 +33,6 @@ from etude.world.windows import JobWindow, WindowRequest, window_of
 LEAST = 0.01
 SLOW = "several slow nodes: the world counts the slowest alone, and other stages or micro-batches for one node"
 STAGES = "other stages for a slow node: the world scales the planned step by what they gain with slow compute alone"
-LINKS = "slow links on fewer nodes: the world slows the step by the factor of the whole plan"
 PIPE = "a slow node of a pipeline: others wait for it anyway at times, and the world slows all of the step"
 SHAPES = "tokens between the shapes of step costs: products pad their rows to whole tiles, the world interpolates"
 PIECES = "pieces of prompts that give no token: the world counts logits of one"
@@ -150,7 +149,7 @@ def mechanism(kind: str, found: JobWindow, run: Any, job: dict[str, Any]) -> str
             return SLOW
         if plan.startswith("layers"):
             return STAGES
-        return PIPE if job["pp"] > 1 and "slow_ranks" in found.options else LINKS if plan != "as planned" else ""
+        return PIPE if job["pp"] > 1 and "slow_ranks" in found.options else ""
     if kind == "images":
         return RING if len(found.job) > found.counts["groups"] else ""
     if found.pass_ns is None:

@@ -87,6 +87,19 @@ def test_links_that_change_are_those_of_the_moment(tmp_path):
     assert apart(before) < 1e-6 and apart(after) < 1e-6
 
 
+def test_links_that_change_on_fewer_nodes(tmp_path):
+    # on one node no link between nodes is left to be slow
+    (tmp_path / "links.csv").write_text("time_s,infiniband\n0,1\n600,0.25\n")
+    stop = "100,node,stop,node,1,1,1800,1\n"
+    given = scenario(tmp_path, SHRINK, faults=stop, events={"links": "links.csv"})
+    before, after = window(tmp_path, given, 500), window(tmp_path, given, 700)
+    assert len(before.job) == len(after.job) == 8
+    assert after.world_ns == pytest.approx(before.world_ns, abs=1)
+    assert apart(after) < 1e-6
+    again = window(tmp_path, given, 2500)  # the node is back
+    assert len(again.job) == 16 and again.world_ns > before.world_ns and apart(again) < 1e-6
+
+
 def test_a_job_that_waits_has_no_step(tmp_path):
     job = TRAIN | {"recover": "restart", "restart": "200s", "detect": "60s"}
     given = scenario(tmp_path, job, faults="100,node,stop,node,1,1,1800,1\n")

@@ -210,7 +210,7 @@ def test_a_cap_leaves_to_slow_links_what_they_leave_of_the_power():
     clock = Clock(600 * S)
     governor = PowerGovernor(clock, machine, 4.5, 1.0, policy("power", "cap-training-first"))
     clock.add(machine, train, governor)
-    clock.post([Event(299 * S, LINKS, train.name, 0.5)], outside=True)
+    clock.post([Event(299 * S, LINKS, train.name, lambda state: 0.5)], outside=True)
     clock.run()
     train.close()
     assert (train.job.account.step, train.work_j(600 * S)) == (29, pytest.approx(299.75))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 RESTART, SHRINK, REDISTRIBUTE, REPLAN = "restart", "shrink", "redistribute", "replan"
 SHAPES: Final = (SHRINK, REDISTRIBUTE, REPLAN)
 """Ways to run on fewer nodes."""
+AS_PLANNED: Final = "as planned"
 
 
 class StepRounds(NamedTuple):
@@ -180,10 +181,12 @@ def predicted_costs(
     from etude.steps import predict
 
     def one(wanted: Plan, name: str, tokens: int = 0, *, energy: bool = energy) -> Config:
-        return _config(predict(model, wanted, system, stack=stack, check=check), name, tokens, energy=energy)
+        made = _config(predict(model, wanted, system, stack=stack, check=check), name, tokens, energy=energy)
+        return replace(made, plan=wanted)
 
     found = predict(model, plan, system, stack=stack, check=check)
-    healthy, replica = _config(found, "as planned", energy=energy), plan.tp * plan.cp * plan.pp
+    healthy = replace(_config(found, AS_PLANNED, energy=energy), plan=plan)
+    replica = plan.tp * plan.cp * plan.pp
     whole = plan_memory(model, plan.replace(zero=0, dp_shard=0))
     per_weight = sum(m.weights + m.optimizer for m in whole) / max(sum(m.weights for m in whole), 1)
     node, outer = min(system.levels[0].size, plan.gpus), system.levels[-1]
@@ -323,7 +326,6 @@ def _config(found: Prediction, name: str, tokens: int = 0, *, energy: bool) -> C
         energy_j=joules / plan.steps,
         name=name,
         rounds=_rounds(found),
-        plan=plan,
     )
 
 

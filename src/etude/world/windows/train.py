@@ -39,12 +39,12 @@ def window(world: RunningWorld, spec: WorkloadSpec, wanted: WindowRequest, where
     assert inputs is not None
     plan = job.config.plan
     assert plan is not None
-    alone, slow = _slowness(job, workload.linked)
+    alone, slow = _slowness(job)
     begun = job.now - job.into
     steps_ns, notes = _ended(world, job, max(wanted.steps, 1), where)
     machine = machine_for(plan, _linked(inputs, world.scenario, begun), inputs.stack)
     by = efficiency_of(inputs.model, inputs.system, inputs.stack)
-    made = generate(inputs.model, plan.replace(steps=len(steps_ns), host_ns=plan.host_ns * alone))
+    made = generate(inputs.model, plan.replace(steps=len(steps_ns), host_ns=plan.host_ns * by.host * alone))
     options: dict[str, Any] = {"slow_ranks": slow, "slow_links": _slow_links(made.job, slow)} if slow else {}
     if by.overlap > 1:
         options["overlap"] = Overlap(compute=by.overlap)
@@ -77,7 +77,7 @@ def _check(job: TrainingJob, where: str) -> bool:
     return bool(job.todo) and abs(job.into - job.worked * job.slower) > 2
 
 
-def _slowness(job: TrainingJob, linked: float) -> tuple[float, dict[int, float]]:
+def _slowness(job: TrainingJob) -> tuple[float, dict[int, float]]:
     """How many times as long everything takes for want of power, for saves in the background and for faults of no node;
     and what comes on top of that on the ranks of slow nodes."""
     felt = max(job._felt() / job.config.absorbs, 1.0)
@@ -91,7 +91,7 @@ def _slowness(job: TrainingJob, linked: float) -> tuple[float, dict[int, float]]
                 first = int(job.used[:node].sum()) * job.costs.gpus_per_node
                 ranks = range(first, min(first + job.costs.gpus_per_node, job.config.gpus))
                 slow |= {rank: max(more, slow.get(rank, 1.0)) for rank in ranks}
-    alone = whole / felt * linked * alike
+    alone = whole / felt * job.linked_pace * alike
     return alone if abs(alone - 1.0) > EVEN else 1.0, slow
 
 
