@@ -71,8 +71,8 @@ class WrittenWindow:
 
     window: JobWindow
     node_level_ns: int
-    off: Any = None
-    """Relative difference of each pass; None: it has no passes."""
+    passes: tuple[Any, Any] | None = None
+    """Times of each pass, or group of devices, in the world and node by node; None: of training."""
 
     @property
     def record(self) -> dict[str, Any]:
@@ -85,15 +85,19 @@ class WrittenWindow:
             "world_s": found.world_ns / 1e9,
             "node_level_s": self.node_level_ns / 1e9,
             "difference": self.node_level_ns / found.world_ns - 1.0,
-            **({} if self.off is None else {"median_error": self._error(0.5), "max_error": self._error(1.0)}),
+            **({} if self.passes is None else self._of_passes(*self.passes)),
             "options": found.given(),
             "notes": list(found.notes),
         }
 
-    def _error(self, part: float) -> float:
+    @staticmethod
+    def _of_passes(world: Any, node_level: Any) -> dict[str, float]:
+        """Difference of all together, and of one at the median and at most."""
         import numpy as np
 
-        return float(np.quantile(np.abs(self.off), part))
+        off = np.abs(node_level / world - 1.0)
+        whole = float(node_level.sum() / world.sum() - 1.0)
+        return {"passes_difference": whole, "median_error": float(np.median(off)), "max_error": float(off.max())}
 
 
 def window_inputs(asked: WorldWindow) -> WindowInputs:
@@ -112,10 +116,7 @@ def write_window(given: WindowInputs) -> WrittenWindow:
     for note in found.notes:
         say(f"note: {note}")
     run = found.simulated()
-    if found.pass_ns is None:
-        return WrittenWindow(found, run.makespan_ns)
-    world, node_level = found.pass_ns(run)
-    return WrittenWindow(found, run.makespan_ns, node_level / world - 1.0)
+    return WrittenWindow(found, run.makespan_ns, None if found.pass_ns is None else found.pass_ns(run))
 
 
 def _write(found: JobWindow, place: OutputPlace) -> None:
@@ -137,13 +138,15 @@ def _write_yaml(values: dict[str, Any], path: Path, *, force: bool) -> None:
 def readable(found: WrittenWindow) -> dict[str, Any]:
     record, window = found.record, found.window
     counts = ", ".join(f"{name} {value}" for name, value in window.counts.items())
-    difference = f"{record['difference']:+.3%}"
-    if found.off is not None:
-        difference += f"; of a pass {record['median_error']:.2%} at the median, {record['max_error']:.1%} at most"
-    return {
+    rows = {
         "from": format_time(window.start_ns),
         "written": f"{counts}; {record['ranks']:,} ranks, {record['nodes']:,} nodes",
         "world": format_time(window.world_ns),
         "node by node": format_time(found.node_level_ns),
-        "difference": difference,
+        "difference": f"{record['difference']:+.3%}",
     }
+    if found.passes is not None:
+        one = "a group" if "groups" in window.counts else "a pass"
+        rows["of all together"] = f"{record['passes_difference']:+.3%}"
+        rows[f"of {one}"] = f"{record['median_error']:.2%} at the median, {record['max_error']:.1%} at most"
+    return rows

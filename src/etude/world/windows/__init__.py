@@ -61,7 +61,7 @@ class JobWindow:
     """Of the simulation."""
     notes: tuple[str, ...] = ()
     pass_ns: Callable[[Simulated], tuple[F64, F64]] | None = None
-    """Times of each pass in the world, and in a run of the job; None: it has no passes."""
+    """Times of each pass, or of each group of devices, in the world and in a run of the job; None: of training."""
 
     def simulated(self) -> Simulated:
         return simulate(self.job, self.system, **self.options)

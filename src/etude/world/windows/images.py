@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import F64
 from etude.machine import open_system
 from etude.model.job import Job
 from etude.model.join import join
+from etude.run.simulate import Simulated
 from etude.steps import grown
 from etude.world.build import RunningWorld
 from etude.world.scenario import WorkloadSpec
@@ -60,6 +62,12 @@ def window(world: RunningWorld, spec: WorkloadSpec, wanted: WindowRequest, where
     if not found:
         raise UsageError("a single step is half of each layout of its devices", where=where, hint="a longer --for")
     job = found[0] if len(found) == 1 else join(found)
+    first = np.cumsum([0] + [len(one) for one in found[:-1]])
+
+    def group_ns(run: Simulated) -> tuple[F64, F64]:
+        ends = [float(run.part(int(rank)).end_ns.max()) for rank in first]
+        return np.array(times, np.float64), np.array(ends)
+
     return JobWindow(
         job=job,
         system=grown(system, len(job)),
@@ -68,6 +76,7 @@ def window(world: RunningWorld, spec: WorkloadSpec, wanted: WindowRequest, where
         counts={"groups": len(found), "devices": len(job), "images": len({r for one in runs for r in one.members})},
         options={"collective_times": "recorded"} if any(len(one.devices) > 1 for one in runs) else {},
         notes=tuple(notes),
+        pass_ns=group_ns,
     )
 
 
