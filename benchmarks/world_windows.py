@@ -237,7 +237,7 @@ def main() -> None:
         f"in all: {moments} moments, {near} within 1%, {moments - near - unknown} above it by a known mechanism, "
         f"{unknown} by another; {time.process_time() - since:.0f} CPU s"
     )
-    sys.exit(unknown > 0)
+    sys.exit(1 if unknown else 0)
 
 
 if __name__ == "__main__":
