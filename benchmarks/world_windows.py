@@ -224,8 +224,8 @@ def main() -> None:
     for kind in [given.kind] if given.kind else KINDS:
         answers = [one(kind, seed, rows=given.rows) for seed in range(given.seed, given.seed + given.count)]
         found = [answer for answer in answers if not isinstance(answer, str)]
-        off = [abs(off) for off, _ in found]
-        within = sum(one <= LEAST for one in off)
+        off = [abs(off) for off, _ in found] or [0.0]
+        within = sum(abs(off) <= LEAST for off, _ in found)
         moments, near = moments + len(found), near + within
         unknown += sum(abs(off) > LEAST and not why for off, why in found)
         print(f"{kind}: {len(found)} moments, {within} within 1%: median {np.median(off):.4%}, largest {max(off):.2%}")
