@@ -36,6 +36,7 @@ class WorldWindow(Written):
 
     etude world window monday.yaml --workload pretrain --at 40min --steps 2 -o job/
     etude world window monday.yaml --workload chat --at 10min --for 500ms --replica 0 -o job/
+    etude world window monday.yaml --workload agents --at 2s --role planner
     etude simulate job/ --system job/system.yaml --yaml job/options.yaml
 
     The scenario runs up to the moment. Of training the step in progress is written, in the plan that the job has
