@@ -7,6 +7,7 @@ import numpy as np
 
 from etude.world.clock import NEVER, Clock, Event
 from etude.world.devices import DevicePool
+from etude.world.entities.images import ImagesWorkload
 from etude.world.entities.machine import GIVEN, MACHINE, OFFER, WANTED, SharedMachine
 from etude.world.entities.seats import SeatedScale
 from etude.world.entities.serving import ServingWorkload
@@ -20,6 +21,10 @@ from etude.world.outcome import paid
 from etude.world.policies import NodeLender, policy
 from etude.world.serve import Engine
 from etude.world.serve.elastic.scale import ScaleRule
+from etude.world.serve.images.costs import ImageCosts
+from etude.world.serve.images.requests import ImageRequests
+from etude.world.serve.images.serving import ImageLoop
+from etude.world.serve.images.words import DegreeRule
 from etude.world.serve.requests import Requests, requests_of
 from etude.world.serve.serving import Group, ServingOptions, ready_for
 from etude.world.serve.steps import StepCost, step_cost
@@ -118,6 +123,26 @@ def serving(
     groups, options = [Group(cost, rows)], ServingOptions(router=router)
     ready = ready_for(requests, engine, groups, options)
     made = ServingWorkload(name, requests, groups, engine, options, ready, scale, {"": {}}, machine.devices)
+    machine.workloads[name] = made
+    return made
+
+
+def pictures(
+    machine: SharedMachine,
+    requests: ImageRequests,
+    rule: DegreeRule,
+    *,
+    nodes: int,
+    cold_ns: int = 0,
+    step_ns: Sequence[int] = (S,),
+    name: str = "pictures",
+) -> ImagesWorkload:
+    """Steps of these times by degree, on these nodes; texts and pixels take no time."""
+    sizes, none = len(requests.sizes), np.zeros(len(requests.sizes), np.int64)
+    costs = ImageCosts(rule.degrees, np.array([[[ns] for ns in step_ns]] * sizes), none, none)
+    got = machine.devices.take_nodes(name, nodes, 0)
+    loop = ImageLoop(requests, costs, nodes * machine.devices.per_node, rule)
+    made = ImagesWorkload(name, loop, machine.devices, nodes=got, cold_ns=cold_ns)
     machine.workloads[name] = made
     return made
 

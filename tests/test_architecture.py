@@ -77,14 +77,21 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"world.clock", "world.scenario"},
     "world.entities": BASE | ROOMS_OF_WORLD | {"world.clock", "world.devices", "world.policies"},
     "world.scenario": GROUND,
-    "world.makers": BASE | ROOMS_OF_WORLD | {"world.clock", "world.devices", "world.entities", "world.scenario"},
+    "world.makers": BASE
+    | ROOMS_OF_WORLD
+    | {"make.generate", "world.clock", "world.devices", "world.entities", "world.scenario"},
     "world.build": BASE
     | ROOMS_OF_WORLD
     | {"world.clock", "world.devices", "world.policies", "world.entities", "world.makers", "world.scenario"},
     "world.folder": GROUND,
     "world.headlines": set(),
     "world.outcome": BASE | ROOMS_OF_WORLD | {"world.build", "world.devices", "world.folder"},
-    "world.asked": GROUND | {"world.scenario", "world.build", "world.makers", "world.outcome", "world.headlines"},
+    "world.windows": BASE
+    | ROOMS_OF_WORLD
+    | {"cost", "make.generate", "make.transform", "run.simulate", "steps"}
+    | {"world.build", "world.entities", "world.scenario"},
+    "world.asked": GROUND
+    | {"world.scenario", "world.build", "world.makers", "world.outcome", "world.headlines", "world.windows", "steps"},
     "tell.view": BASE,
     "tell.demo": BASE | {"store"},  # its steps are commands, which the command line runs for it
     "tell.report": BASE

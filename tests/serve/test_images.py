@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 
 from etude.base.errors import UsageError
+from etude.machine import open_system
 from etude.make.generate import Plan
 from etude.make.generate.model import open_model
+from etude.steps import predict
 from etude.surface.cli import main
 from etude.world.serve.images import degree_rule, image_stream, image_summary, serve_images
 from etude.world.serve.images.costs import ImageCosts
 from etude.world.serve.images.requests import images_of
 from etude.world.serve.images.words import DegreeRule
-from etude.world.serve.measured.diffusion import _work
+from etude.world.serve.measured.diffusion import denoising_work
 
 SMALL, LARGE = (1, 512, 512), (1, 1024, 1024)
 COSTS = ImageCosts(
@@ -163,6 +165,8 @@ def test_rotary_embeddings_move_every_query_and_key_operator_by_operator():
     of queries, and of keys, are 25.8 GB, which an H100 moves at 3.35 TB/s; the kernel itself adds a tenth."""
     model, plan = open_model("flux.1-dev"), Plan(gpus=1, seq=1024, train="forward")
     still = [replace(b, parts=tuple(replace(one, rotary=False) for one in b.parts)) for b in model.blocks]
-    turned, plain = (_work(one, "dgx-h100", plan).rest for one in (model, replace(model, blocks=tuple(still))))
+    system = open_system("dgx-h100")
+    both = [predict(one, plan, system, check=False) for one in (model, replace(model, blocks=tuple(still)))]
+    turned, plain = (denoising_work(one, "dgx-h100")[0].rest for one in both)
     moved_ns = 57 * 1536 * 24 * 128 * 2 * 48 / 3.35e12 * 1e9
     assert moved_ns < turned - plain < 1.15 * moved_ns

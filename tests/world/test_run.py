@@ -264,3 +264,19 @@ def test_rounds_that_say_what_the_machine_says_are_refused(tmp_path, capsys, mor
     (tmp_path / "bad.yaml").write_text(text)
     assert main(["world", "run", str(tmp_path / "bad.yaml")]) == 2
     assert "workloads: rounds" in capsys.readouterr().err
+
+
+def test_images_feel_faults_and_say_so(tmp_path, capsys):
+    (tmp_path / "faults.csv").write_text("time_s,name,effect,scope,node,nodes,duration_s\n3,node,stop,node,0,1,60\n")
+    video = '{images: flux.1-dev, requests: "mix:512x512@20", rate: 8, count: 40, gpus: 8, degree: "fixed:1"}'
+    (tmp_path / "one.yaml").write_text(
+        f"{MACHINE}horizon: 2min\nworkloads:\n  videos: {video}\nevents: {{faults: faults.csv}}\n"
+    )
+    found = ran(tmp_path / "one.yaml", (tmp_path / "one.yaml").read_text(), capsys)
+    its, parts = found["workloads"]["videos"], found["account"]["device_ns"]
+    assert (its["finished"], its["failures"]) == (40, 1)
+    assert its["begun_again"] == 8  # one on each device, as more come than are done
+    assert parts["parts"]["videos"]["redo"] > 0
+    assert sum(sum(one.values()) for one in parts["parts"].values()) == parts["total"]
+    assert main(["world", "run", str(tmp_path / "one.yaml")]) == 0
+    assert "1 nodes lost, 8 requests begun again" in capsys.readouterr().out

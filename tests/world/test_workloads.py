@@ -1,5 +1,6 @@
 """Workloads of one machine, each composition worked by hand: steps of 10 s, passes of 1 us, faults at known times."""
 
+import numpy as np
 import pytest
 
 from etude.base.errors import UsageError
@@ -19,9 +20,11 @@ from etude.world.fleet.sharing.jobs import read_jobs
 from etude.world.fleet.sharing.policies import sharing_policy
 from etude.world.fleet.sharing.supply import Supply
 from etude.world.policies import PowerView, placed, policy, speed_of
+from etude.world.serve.images.requests import images_of
+from etude.world.serve.images.words import DegreeRule
 from etude.world.serve.requests import requests_of
 from etude.world.serve.steps import step_cost
-from small_worlds import Borrower, S, costs, faults, machine_of, run, serving, tier, training
+from small_worlds import Borrower, S, costs, faults, machine_of, pictures, run, serving, tier, training, wrong_in
 
 SLOW = step_cost(tokens=[1], layers_ns=[0.5e9])
 
@@ -207,7 +210,7 @@ def test_a_cap_leaves_to_slow_links_what_they_leave_of_the_power():
     clock = Clock(600 * S)
     governor = PowerGovernor(clock, machine, 4.5, 1.0, policy("power", "cap-training-first"))
     clock.add(machine, train, governor)
-    clock.post([Event(299 * S, LINKS, train.name, 0.5)], outside=True)
+    clock.post([Event(299 * S, LINKS, train.name, lambda state: 0.5)], outside=True)
     clock.run()
     train.close()
     assert (train.job.account.step, train.work_j(600 * S)) == (29, pytest.approx(299.75))
@@ -333,3 +336,73 @@ def test_places_and_speeds_are_checked():
     for found in (-1, 5.0, float("nan"), None, "fast"):
         with pytest.raises(UsageError, match="returned"):
             speed_of(lambda view, found=found: found, view)
+
+
+# -- images whose nodes fail -------------------------------------------------------------------------------------------
+
+ONE = DegreeRule(degrees=(1,))
+PICTURE = (1, 512, 512)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "has", "ends", "parts"),
+    [
+        # its second node is idle: the ten steps of 1 s begin again there at 4.5; the first is back at 7.5, and loads
+        # for two seconds: it has 37 device seconds in all
+        (2, 2, 14.5, {"busy": 10, "redo": 4.5, "starting": 2, "idle": 20.5}),
+        # a free node takes the place, and has the weights at 6.5
+        (2, 1, 16.5, {"busy": 10, "redo": 4.5, "starting": 2, "idle": 3.5}),
+        # the node itself comes back at 7.5 and has the weights at 9.5
+        (1, 1, 19.5, {"busy": 10, "redo": 4.5, "starting": 2, "idle": 0.5}),
+    ],
+)
+def test_a_picture_begins_again_when_its_node_fails(nodes, has, ends, parts):
+    machine = machine_of(nodes, faults((round(4.5 * S), 0, 3 * S)))
+    made = pictures(machine, images_of([0], [PICTURE], [10]), ONE, nodes=has, cold_ns=2 * S)
+    run(machine, 20 * S)
+    assert made.loop.finish_ns.tolist() == [round(ends * S)]
+    assert seconds(made.parts_ns(20 * S)) == parts
+    assert (made.failures, made.figures(20 * S)["begun_again"]) == (1, 1)
+    assert wrong_in(machine, 20 * S) == []
+
+
+def test_a_node_that_fails_while_it_loads_is_replaced():
+    # lost at 4.5; the second node loads from there on and fails at 5.5; the third has the weights at 7.5
+    machine = machine_of(3, faults((round(4.5 * S), 0, 100 * S), (round(5.5 * S), 1, 100 * S)))
+    made = pictures(machine, images_of([0], [PICTURE], [10]), ONE, nodes=1, cold_ns=2 * S)
+    run(machine, 20 * S)
+    assert made.loop.finish_ns.tolist() == [round(17.5 * S)]
+    assert seconds(made.parts_ns(20 * S)) == {"busy": 10, "redo": 4.5, "starting": 3, "idle": 2.5}
+    assert made.failures == 2
+
+
+def test_an_elastic_group_goes_on_with_the_devices_that_are_left():
+    # two devices take 0.6 s for a step: 7 steps by 4.2, lost in the 8th; then one alone, with 1 s for each of ten
+    machine = machine_of(2, faults((round(4.5 * S), 1, 100 * S)))
+    rule = DegreeRule(degrees=(1, 2), elastic=True)
+    made = pictures(machine, images_of([0], [PICTURE], [10]), rule, nodes=2, step_ns=(S, round(0.6 * S)))
+    run(machine, 20 * S)
+    assert made.loop.finish_ns.tolist() == [round(14.5 * S)]
+    assert seconds(made.parts_ns(20 * S)) == {"busy": 10, "redo": 2 * 4.5, "idle": 5.5}
+    cut = made.loop.tasks.rows[0]
+    assert (cut[1], cut[2], cut[3], cut[7]) == ("cut", 0, round(4.5 * S), [0, 1])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_pictures_are_never_lost(seed):
+    """Random faults: every picture is done, and device time adds up."""
+    random = np.random.default_rng(seed)
+    rows = sorted(
+        (int(random.integers(60 * S)), int(random.integers(5)), int(random.integers(1, 30) * S)) for _ in range(9)
+    )
+    machine = machine_of(5, faults(*rows), per_node=2)
+    elastic = bool(seed % 2)
+    rule = DegreeRule(degrees=(1, 2, 4) if elastic else (2,), elastic=elastic, set_up_ns=S // 3 if elastic else 0)
+    steps = (S, S * 6 // 10, S * 4 // 10) if elastic else (S,)
+    wanted = images_of(np.sort(random.integers(0, 60 * S, 12)), [PICTURE] * 12, random.integers(1, 9, 12))
+    made = pictures(machine, wanted, rule, nodes=3, cold_ns=2 * S, step_ns=steps)
+    run(machine, 400 * S)
+    assert (made.loop.finish_ns > 0).all()
+    assert wrong_in(machine, 400 * S) == []
+    last = {row[0][0]: row for row in made.loop.tasks.rows if row[1] == "steps"}
+    assert len(last) == 12

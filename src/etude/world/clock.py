@@ -168,13 +168,15 @@ class Clock:
         self.crossings += 1
         self.post(entity.advance(self.now_ns))
 
-    def run(self) -> None:
-        """Everything before the horizon, and all work up to it."""
+    def run(self, until_ns: int = NEVER) -> None:
+        """Everything before the horizon, or before an earlier moment, and all work up to it. From there it may go
+        on."""
         order: Sequence[Entity] = list(self.entities.values())
+        end_ns = min(self.horizon_ns, until_ns)
         while True:
             times = [one.next_ns() for one in order]
             at = min([*times, self._heap[0][0] if self._heap else NEVER])
-            if at >= self.horizon_ns:
+            if at >= end_ns:
                 break
             self.now_ns = at
             for one, time_ns in zip(order, times, strict=True):
@@ -185,7 +187,7 @@ class Clock:
                 entity = self.entities[event.to]
                 self.reach(entity)
                 self.post(entity.on(event))
-        self.now_ns = self.horizon_ns
+        self.now_ns = end_ns
         for one in order:
             self.reach(one)
 

@@ -45,7 +45,9 @@ def _answered(its: Mapping[str, Any]) -> list[str]:
         first = "first token " if "ttft_s" in its else ""
         found += [first + text for text in _spread(its["ttft_s" if first else "latency_s"])]
         found.append(f"{its['within_limits']:.1%} of these within the limits")
-    if its.get("failures"):
+    if its.get("failures") and "begun_again" in its:
+        found.append(f"{its['failures']:,} nodes lost, {its['begun_again']:,} requests begun again")
+    elif its.get("failures"):
         found.append(f"{its['failures']:,} replicas lost, {its['moved_requests']:,} requests moved")
     return found
 

@@ -31,7 +31,18 @@ if TYPE_CHECKING:
 SIMULATORS: Final = ("astra", "flows", "simai")
 """Formats that simulators read; the others hold the job."""
 ASTRA_FILES: Final = ("network.yml", "topology.txt", "README.md")
-OURS: Final = (".et", ".et.gz", ".et.zst", ".json", ".json.gz", ".json.zst", ".parquet", "card.yaml")
+OURS: Final = (
+    ".et",
+    ".et.gz",
+    ".et.zst",
+    ".json",
+    ".json.gz",
+    ".json.zst",
+    ".parquet",
+    "card.yaml",
+    "system.yaml",
+    "options.yaml",
+)
 
 
 class TargetFormat(StrEnum):
@@ -68,10 +79,13 @@ class ConvertOptions:
     """Parameters of how a job is written."""
 
     to: TargetFormat = figure(
-        "choice", "the format to write. `astra`: a folder with all files that ASTRA-sim reads. `flows`: a table of the "
+        "choice",
+        "the format to write. `astra`: a folder with all files that ASTRA-sim reads. `flows`: a table of the "
         "messages that collectives consist of, for packet simulators, as CSV or Parquet. `simai`: SimAI's text "
-        "workload", TargetFormat.ET, of=TargetFormat,
-    )  # fmt: skip
+        "workload",
+        TargetFormat.ET,
+        of=TargetFormat,
+    )
     system: str = figure(
         "text", "the system that the written files simulate (`astra`, `flows`), or whose compute times they have "
         "(`simai`)", "", needs="to=astra|to=flows|to=simai", names=("-s",), like="dgx-h100",

@@ -1,5 +1,5 @@
 from etude.surface.verb import Verb
-from etude.world.asked import run
+from etude.world.asked import run, window
 
 VERBS = (
     Verb(
@@ -9,5 +9,13 @@ VERBS = (
         run=run.run_world,
         record=lambda found: found.record,
         reads=run.readable,
+    ),
+    Verb(
+        name="world window",
+        asks=window.WorldWindow,
+        inputs=window.window_inputs,
+        run=window.write_window,
+        record=lambda found: found.record,
+        reads=window.readable,
     ),
 )

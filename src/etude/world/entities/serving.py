@@ -43,6 +43,8 @@ class ServingWorkload(PlainWorkload):
     done: bool = False
     decided: bool = False
     """Whether the rule decided since the last moment."""
+    made_of: Any = None
+    """Models and pools of its replicas, and what their costs were worked out from; None if costs were given."""
 
     def __post_init__(self) -> None:
         self.loop = loop_with(self.options.hooks, self.ready.asked)

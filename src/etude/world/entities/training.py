@@ -7,9 +7,9 @@ and a free one takes its place if there is one; else the job goes on as its way 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -21,12 +21,15 @@ from etude.world.entities.machine import FAULT, GIVEN, LEND, MACHINE, OFFER
 from etude.world.fleet.account import LOST, TRAIN, Account, stretches
 from etude.world.fleet.checkpoint import SaveTier
 from etude.world.fleet.copies import Copies
-from etude.world.fleet.costs import SHAPES, Costs
+from etude.world.fleet.costs import SHAPES, Config, Costs
 from etude.world.fleet.events import FleetEvents
 from etude.world.fleet.loop import TrainingJob, TrainingRun
 from etude.world.fleet.recovery import Recovery, policy_of
 from etude.world.fleet.results import summary
 from etude.world.policies import NodeLender
+
+if TYPE_CHECKING:
+    from etude.world.fleet.days.request import TrainInputs
 
 LINKS: Final = "links"
 """Event: from now on its steps run at another part of their speed, as the network is another."""
@@ -46,16 +49,15 @@ class TrainingWorkload:
     spares: int = 0
     lent: int = 0
     """Nodes that it does without while another has them."""
-    powered: float = 1.0
-    linked: float = 1.0
-    """Parts of its speed that power and links leave."""
-    networks: list[tuple[int, float]] = field(default_factory=list)
-    """Times from which links leave another part."""
+    networks: list[tuple[int, Callable[[Config], float]]] = field(default_factory=list)
+    """Times from which links leave another part of its speed, by its state."""
+    inputs: TrainInputs | None = None
+    """What its costs were predicted from; None if times were given."""
 
     # -- on the clock --------------------------------------------------------------------------------------------------
 
     def link_events(self) -> list[Event]:
-        return [Event(time_ns, LINKS, self.name, speed) for time_ns, speed in self.networks]
+        return [Event(time_ns, LINKS, self.name, pace) for time_ns, pace in self.networks]
 
     def next_ns(self) -> int:
         return self.job.next_ns()
@@ -71,8 +73,7 @@ class TrainingWorkload:
             self.lent += int(event.about)
             self.job.give_up(int(event.about))
         elif event.kind == LINKS:
-            self.linked = float(event.about)
-            self.job.throttle(self.powered * self.linked)
+            self.job.relink(event.about)
         elif event.kind == OFFER:
             self.lent = 0
             self._take(event.time_ns)
@@ -89,8 +90,7 @@ class TrainingWorkload:
 
     def slow_down(self, speed: float) -> None:
         """Runs at a part of its speed, for want of power."""
-        self.powered = speed
-        self.job.throttle(self.powered * self.linked)
+        self.job.throttle(speed)
 
     def _wanted(self) -> int:
         """Nodes that it wants to have."""
@@ -164,7 +164,7 @@ class TrainingWorkload:
     def full_w(self) -> float:
         """Power above idle of its steps, as fast as links let them."""
         config = self.job.config
-        return self.linked * (config.energy_j / (config.step_ns / 1e9) - self.job.costs.idle_w * config.gpus)
+        return self.job.linked_pace * (config.energy_j / (config.step_ns / 1e9) - self.job.costs.idle_w * config.gpus)
 
 
 def training_workload(

@@ -29,6 +29,8 @@ class WorkflowWorkload(PlainWorkload):
     scales: dict[str, SeatedScale]
     """Of each model: its replicas and their devices."""
     devices: DevicePool
+    made_of: Any = None
+    """What its models run on; None if costs were given."""
 
     def __post_init__(self) -> None:
         for name, scale in self.scales.items():

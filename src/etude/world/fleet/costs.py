@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 RESTART, SHRINK, REDISTRIBUTE, REPLAN = "restart", "shrink", "redistribute", "replan"
 SHAPES: Final = (SHRINK, REDISTRIBUTE, REPLAN)
 """Ways to run on fewer nodes."""
+AS_PLANNED: Final = "as planned"
 
 
 class StepRounds(NamedTuple):
@@ -63,6 +64,10 @@ class Config:
     """A node may be slower by this factor without delaying the step."""
     moved_bytes: float = 0.0
     """State that the rank which lacks most gets from others when changing from the plan to this state."""
+    behind: float = 1.0
+    """Where micro-batches are dealt by speed: how many times as long the slowest replica takes as the fullest."""
+    plan: Plan | None = field(default=None, compare=False, repr=False)
+    """The plan whose step was predicted; None if times were given."""
 
 
 @dataclass(slots=True)
@@ -158,7 +163,14 @@ class Costs:
             return None
         late = max(least - most, 0.0) * found.rounds.each_ns  # the slow ones may still be the last
         name = f"{slow} of {rounds.most} micro-batches on slow replicas, {most} on others"
-        return replace(found, step_ns=found.step_ns + round(late), name=name, rounds=None, absorbs=factor)
+        return replace(
+            found,
+            step_ns=found.step_ns + round(late),
+            name=name,
+            rounds=None,
+            absorbs=factor,
+            behind=max(least / most, 1.0),
+        )
 
 
 def predicted_costs(
@@ -169,10 +181,12 @@ def predicted_costs(
     from etude.steps import predict
 
     def one(wanted: Plan, name: str, tokens: int = 0, *, energy: bool = energy) -> Config:
-        return _config(predict(model, wanted, system, stack=stack, check=check), name, tokens, energy=energy)
+        made = _config(predict(model, wanted, system, stack=stack, check=check), name, tokens, energy=energy)
+        return replace(made, plan=wanted)
 
     found = predict(model, plan, system, stack=stack, check=check)
-    healthy, replica = _config(found, "as planned", energy=energy), plan.tp * plan.cp * plan.pp
+    healthy = replace(_config(found, AS_PLANNED, energy=energy), plan=plan)
+    replica = plan.tp * plan.cp * plan.pp
     whole = plan_memory(model, plan.replace(zero=0, dp_shard=0))
     per_weight = sum(m.weights + m.optimizer for m in whole) / max(sum(m.weights for m in whole), 1)
     node, outer = min(system.levels[0].size, plan.gpus), system.levels[-1]
@@ -282,7 +296,7 @@ class OtherPlans:
             usual = self.slow_step_ns(self.plan, slow)
         except EtudeError:
             return None
-        tried = fastest(plans, lambda plan: replace(self.healthy, step_ns=self.slow_step_ns(plan, slow)))
+        tried = fastest(plans, lambda plan: replace(self.healthy, step_ns=self.slow_step_ns(plan, slow), plan=plan))
         if not tried:
             return None
         found, plan = tried[0]

@@ -6,7 +6,7 @@ many iterations of the loop as it has saves and faults.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -70,6 +70,8 @@ class TrainingJob:
     """Whether nodes come back to it once they are repaired; else only as they `join`."""
     pace: float = 1.0
     """Speed for want of power, at most 1."""
+    linked: Callable[[Config], float] | None = None
+    """Part of the speed that links leave in a state; None: all of it."""
     lent: dict[int, NDArray[np.int64]] = field(default_factory=dict)
     """Rows of `events` in which the job gives up nodes of its own accord, and which."""
     now: int = 0
@@ -163,8 +165,17 @@ class TrainingJob:
 
     def throttle(self, pace: float) -> None:
         """From now on it runs at this part of its speed, at least a hundredth."""
-        self.pace = max(pace, SLOWEST)
+        self.pace = pace
         self._speed()
+
+    def relink(self, linked: Callable[[Config], float]) -> None:
+        """From now on links leave this part of the speed."""
+        self.linked = linked
+        self._speed()
+
+    @property
+    def linked_pace(self) -> float:
+        return 1.0 if self.linked is None else self.linked(self.config)
 
     def close(self) -> None:
         """The end: what was not done by then counts as idle time, and progress that no copy holds is lost."""
@@ -388,7 +399,7 @@ class TrainingJob:
 
     def _speed(self) -> bool:
         """Sets the step time by the slowest of the job's nodes; returns whether it changed."""
-        factor = max(self._felt() / self.config.absorbs, 1.0) / self.pace
+        factor = max(self._felt() / self.config.absorbs, 1.0) / max(self.pace * self.linked_pace, SLOWEST)
         changed = factor != self.factor
         if changed and self.todo:
             self.todo = max(round(self.todo * factor / self.factor), 1)

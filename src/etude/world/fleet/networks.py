@@ -9,14 +9,42 @@ time_s,infiniband
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from etude.base.errors import UsageError
 from etude.machine import System
+from etude.world.fleet.costs import AS_PLANNED, Config
 from etude.world.fleet.sharing.supply import read_steps
+
+if TYPE_CHECKING:
+    from etude.make.generate import Plan
+    from etude.world.fleet.days.request import TrainInputs
 
 LEAST: Final = 0.001
 """Least part of a bandwidth: a network without any is a fault of its nodes."""
+
+
+class LinkedPace:
+    """Part of its speed that another network leaves a job: a plan on fewer nodes is predicted with it when the job is
+    first in that state. Where stages or micro-batches follow a slow node, it is that of the whole plan."""
+
+    def __init__(self, inputs: TrainInputs, system: System, usual_ns: int, healthy_ns: int) -> None:
+        self.inputs, self.system, self.whole = inputs, system, usual_ns / healthy_ns
+        self._known: dict[tuple[str, int], float] = {}
+
+    def __call__(self, config: Config) -> float:
+        if config.plan is None or config.absorbs > 1.0 or config.name == AS_PLANNED:
+            return self.whole
+        key = config.name, config.gpus
+        if key not in self._known:
+            self._known[key] = config.step_ns / self._step_ns(config.plan)
+        return self._known[key]
+
+    def _step_ns(self, plan: Plan) -> int:
+        from etude.steps import predict
+
+        given = self.inputs
+        return predict(given.model, plan, self.system, stack=given.stack, check=False).step_time_ns
 
 
 class ChangedNetwork(NamedTuple):

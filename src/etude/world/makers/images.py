@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from etude.base.parameters import refuse_unread
+from etude.make.generate import Plan
+from etude.make.generate.model import open_model
+from etude.make.generate.train import plan_memory
 from etude.world.devices import DevicePool
 from etude.world.entities.images import ImagesWorkload
 from etude.world.fleet.events import FleetEvents
 from etude.world.makers import Made, refused, request
 from etude.world.scenario import Scenario, WorkloadSpec
 from etude.world.serve.asked.images import ServeImages, image_serving
+from etude.world.serve.elastic.moves import change_ns, moved_bytes
+from etude.world.serve.pools import Between
 
 
 def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: FleetEvents) -> Made:
@@ -25,5 +30,12 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: Fl
     got = devices.take_nodes(spec.name, nodes, 0)
     if len(got) < nodes:
         raise refused(f"needs {nodes} nodes, and {len(got)} are free", spec, scenario, "machine: nodes: more")
-    notes = ("faults of its nodes are not felt",) if len(events) else ()
-    return ImagesWorkload(spec.name, serving.ready(), devices, serving.limit_s), notes
+    cold_ns = _cold_ns(serving.model) if len(events) else 0
+    return ImagesWorkload(spec.name, serving.ready(), devices, serving.limit_s, got, cold_ns, serving), ()
+
+
+def _cold_ns(model: str) -> int:
+    """Time in which a device is set up and loads the weights, of which each has all."""
+    between, plan = Between(), Plan.from_dict({"gpus": 1, "train": "forward"}, model)
+    weights = float(plan_memory(open_model(model), plan)[0].weights)
+    return change_ns(between.set_up_ns, moved_bytes(1, 0, 1, weights), between.load_bytes_per_s)

@@ -76,6 +76,7 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: Fl
         service.limits,
         devices,
         stays=not scenario.horizon_ns,
+        made_of=(service, serving.replicas.costs),
     )
     return made, service.notes
 

@@ -12,7 +12,7 @@ from etude.world.entities.training import training_workload
 from etude.world.fleet.days.request import TrainRequest, costs_of, train_inputs
 from etude.world.fleet.events import FleetEvents
 from etude.world.fleet.loop import SLOWEST
-from etude.world.fleet.networks import read_networks
+from etude.world.fleet.networks import LinkedPace, read_networks
 from etude.world.makers import Made, refused, request
 from etude.world.scenario import Scenario, WorkloadSpec
 
@@ -46,13 +46,14 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: Fl
         recovery=inputs.recovery,
         lend_to=spec.lend_to,
     )
+    made.inputs = inputs
     if scenario.events.links:
         healthy_ns = costs.healthy.step_ns
         for time_ns, system in read_networks(scenario.events.links, inputs.system):
-            pace = healthy_ns / costs_of(replace(inputs, system=system))[0].healthy.step_ns
-            if pace < SLOWEST:
+            pace = LinkedPace(inputs, system, healthy_ns, costs_of(replace(inputs, system=system))[0].healthy.step_ns)
+            if pace.whole < SLOWEST:
                 hint = "a network without any bandwidth is a fault of its nodes"
-                slow = f"links: from {time_ns / 1e9:g} s on a step takes {1 / pace:,.0f} times as long"
+                slow = f"links: from {time_ns / 1e9:g} s on a step takes {1 / pace.whole:,.0f} times as long"
                 raise refused(f"{slow}; at most {1 / SLOWEST:.0f} times is modelled", spec, scenario, hint)
             made.networks.append((time_ns, pace))
     return made, (*inputs.notes, *filter(None, [told]))

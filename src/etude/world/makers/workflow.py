@@ -42,7 +42,7 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: Fl
             if seat is None:
                 raise refused(f"{name}: {one.replicas} replicas of {tp} devices: {row} have room", spec, scenario)
             scales[name].seats[row] = seat
-    return WorkflowWorkload(spec.name, loop, scales, devices), notes
+    return WorkflowWorkload(spec.name, loop, scales, devices, serving), notes
 
 
 def _by_role(spec: WorkloadSpec, models: Mapping[str, Any], scenario: Scenario) -> str:

@@ -241,7 +241,7 @@ def _made(model: Model, plan: Plan, system: System, kv_dtype: str, packed: float
     part = run.part(0)
     trace, time_ns = part.trace, np.where(part.timed, part.end_ns - part.start_ns, 0).astype(np.float64)
     ops = ops_of(trace)
-    kind = _kinds(trace, ops, system.device.busy(), packed != 1.0)
+    kind = kinds_of_work(trace, ops, system.device.busy(), packed != 1.0)
     if packed != 1.0:
         ops, time_ns = _packed(system.device, ops, time_ns, packed)
     sums = np.zeros((len(PARTS) + 1, len(shapes)))
@@ -360,7 +360,7 @@ def _work_nj(device: Device, ops: OpTable, time_ns: F64, talks: NDArray[np.bool_
     return np.where(talks, costs.communication_w, np.maximum(beyond, 0.0)) * time_ns
 
 
-def _kinds(trace: Trace, ops: OpTable, device: Device, packed: bool) -> NDArray[np.int64]:
+def kinds_of_work(trace: Trace, ops: OpTable, device: Device, packed: bool) -> NDArray[np.int64]:
     """Row of each node in the sums: one of PARTS, or the last for attention."""
     product = np.isin(ops.op_class, (OpClass.GEMM, OpClass.CONVOLUTION))
     codes, words = trace.coded("name")

@@ -88,25 +88,37 @@ def _attention(cost, shape, keys):
 
 
 @kernel(allocates=False)
+def graph_of(cost, shape):
+    """Tokens that layers run with, and 1 if there is no graph for them."""
+    tokens = shape.prompt_tokens + shape.decode + shape.more_tokens
+    known = cost.padded if shape.prompt_tokens else cost.decode_padded
+    eager = 1 if tokens >= len(known) else 0
+    return tokens if eager else known[tokens], eager
+
+
+@kernel(allocates=False)
+def host_of(cost, shape, eager):
+    """Time of the host while the device works, and of the engine after it."""
+    sequences = shape.decode + shape.outputs
+    own = cost.engine_ns[0, eager] + cost.engine_ns[1, eager] * sequences
+    host = cost.floor_ns[eager * (2 if shape.prompt_tokens and shape.decode else 1)]
+    schedule = cost.floor_ns[4] * sequences
+    return host + schedule if cost.floor_ns[5] else max(host, schedule), own
+
+
+@kernel(allocates=False)
 def pass_ns(cost, shape, number):
     """Time of one pass; `number` says which of the recorded ones it is."""
     if len(cost.recorded):
         return cost.recorded[min(number, len(cost.recorded) - 1)]
-    tokens = shape.prompt_tokens + shape.decode + shape.more_tokens
-    known = cost.padded if shape.prompt_tokens else cost.decode_padded
-    eager = 1 if tokens >= len(known) else 0
-    run = tokens if eager else known[tokens]
+    run, eager = graph_of(cost, shape)
     device = (_curve(cost.tokens, cost.layers_ns, float(run)) + attention_of(cost, shape)) * shape.depth
     if shape.outputs:
         device += _curve(cost.sequences, cost.head_ns, float(shape.outputs))
     if cost.beside_ns.shape[1]:
         beside = _curve(cost.tokens, cost.beside_ns[0], float(run))
         device = max(device, beside + _curve(cost.tokens, cost.beside_ns[1], float(run)) * device)
-    sequences = shape.decode + shape.outputs
-    own = cost.engine_ns[0, eager] + cost.engine_ns[1, eager] * sequences
-    host = cost.floor_ns[eager * (2 if shape.prompt_tokens and shape.decode else 1)]
-    schedule = cost.floor_ns[4] * sequences
-    host = host + schedule if cost.floor_ns[5] else max(host, schedule)
+    host, own = host_of(cost, shape, eager)
     return max(np.int64(np.ceil(max(device + cost.floor_ns[3], host) + own - 1e-6)), 1)
 
 

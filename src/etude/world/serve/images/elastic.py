@@ -32,7 +32,6 @@ class Elastic(Tasks):
     def __init__(self, requests: ImageRequests, costs: ImageCosts, gpus: int, rule: DegreeRule) -> None:
         super().__init__(requests, costs, rule)
         self.gpus, self.free = gpus, set(range(gpus))
-        self.groups: list[DeviceGroup] = []
         self.before: dict[int, tuple[int, ...]] = {}
         """Devices that a request had last."""
 
@@ -42,6 +41,25 @@ class Elastic(Tasks):
         for r in group.has:
             self.before[r] = group.devices
             self.ready.append(r)
+
+    def freed(self, group: DeviceGroup) -> None:
+        self.groups.remove(group)
+        self.free |= set(group.devices) - self.gone
+
+    def lose(self, devices: set[int], now: int) -> None:
+        self.free -= devices
+        super().lose(devices, now)
+        for r in [r for r in self.ready if not devices.isdisjoint(self.before.get(r, ()))]:
+            self.ready.remove(r)
+            self.begin_again(r, now)
+
+    def begin_again(self, r: int, now: int) -> None:
+        self.before.pop(r, None)
+        super().begin_again(r, now)
+
+    def regain(self, devices: set[int]) -> None:
+        super().regain(devices)
+        self.free |= devices
 
     def decide(self, now: int) -> None:
         shares = self._dealt(now)
@@ -79,7 +97,8 @@ class Elastic(Tasks):
         shares = [_Share(list(group.has), group) for group in self.groups if group.task == STEPS]
         shares += [_Share([r]) for r in self.ready if self.stage[r] != DONE]
         shares.sort(key=lambda share: self.key(share.members[0]))
-        left = self.gpus - sum(len(group.devices) for group in self.groups if group.task != STEPS)
+        there = self.gpus - len(self.gone)
+        left = there - sum(len(group.devices) for group in self.groups if group.task != STEPS)
         if self.rule.hook is not None:
             return self._asked(shares, left, now)
         dealt: list[_Share] = []

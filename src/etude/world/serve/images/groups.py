@@ -11,6 +11,8 @@ from etude.world.serve.images.words import DegreeRule
 
 ENCODE, STEPS, DECODE, DONE = 0, 1, 2, 3
 TASKS: Final = ("encode", "steps", "decode")
+CUT: Final = "cut"
+"""A task that lost a device."""
 
 
 class DeviceGroup:
@@ -38,6 +40,11 @@ class Tasks:
         """The group that a device was in before."""
         self.later = Agenda()
         self.rows: list[tuple[Any, ...]] = []
+        self.groups: list[DeviceGroup] = []
+        self.gone: set[int] = set()
+        """Devices that are not there."""
+        self.again: dict[int, int] = {}
+        """Requests that began again, and when they last did."""
         self._step = {degree: costs.step_ns[:, j].tolist() for j, degree in enumerate(costs.degrees)}
         self._once = {ENCODE: costs.encode_ns.tolist(), DECODE: costs.decode_ns.tolist()}
         self.allowed = [
@@ -96,6 +103,32 @@ class Tasks:
         count = max(-(-past // group.each), 1)
         if group.task == STEPS and count < group.count:
             self._until(group, count)
+
+    def freed(self, group: DeviceGroup) -> None:
+        """The group does nothing more."""
+        raise NotImplementedError
+
+    def lose(self, devices: set[int], now: int) -> None:
+        """Devices are gone: requests of groups with one of them begin again, without what was done of them."""
+        self.gone |= devices
+        for device in devices:
+            self.last.pop(device, None)
+        for group in [one for one in self.groups if one.note and devices & set(one.devices)]:
+            self.later.drop(group.note)
+            set_up, members = min(group.set_up, now - group.begin), list(group.members)
+            self.rows.append((members, CUT, group.begin, now, set_up, 0, len(group.devices), list(group.devices)))
+            again, group.has, group.note = group.has, [], 0
+            self.freed(group)
+            for r in again:
+                self.begin_again(r, now)
+
+    def begin_again(self, r: int, now: int) -> None:
+        self.stage[r], self.left[r], self.again[r] = ENCODE, int(self.requests.steps[r]), now
+        self.arrive(r)
+
+    def regain(self, devices: set[int]) -> None:
+        """Devices are there again."""
+        self.gone -= devices
 
     def over(self, group: DeviceGroup) -> list[int]:
         """Completes the group's task; returns its requests that have their pixels."""

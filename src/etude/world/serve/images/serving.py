@@ -48,9 +48,13 @@ class Staying(Tasks):
     def ended(self, group: DeviceGroup) -> None:
         self.idle.append(group)
 
+    def freed(self, group: DeviceGroup) -> None:
+        self.idle.append(group)
+
     def decide(self, now: int) -> None:
         self.ready.sort(key=self.key)
-        for group in sorted(self.idle, key=lambda group: (not group.has, group.devices)):
+        whole = [group for group in self.idle if self.gone.isdisjoint(group.devices)]
+        for group in sorted(whole, key=lambda group: (not group.has, group.devices)):
             self._join(group)
             for task in (DECODE, ENCODE, STEPS):
                 members = [r for r in group.has if self.stage[r] == task]
@@ -97,10 +101,23 @@ class ImageLoop(LoneEntity):
                     where=f"request {int(np.flatnonzero(self.requests.size == size)[0])}",
                 )
 
+    def lose(self, devices: set[int], now: int) -> None:
+        """Devices are gone from now on."""
+        self.now_ns = now
+        self.tasks.lose(devices, now)
+        self.settle()
+
+    def expect(self, devices: set[int], at_ns: int) -> int:
+        """Devices will be there again; returns the number by which that can be dropped."""
+        return self.later.note(at_ns, "back", devices, rank=1)
+
     def happen(self, kind: str, about: Any) -> None:
         if kind == "end":
             self.finish_ns[self.tasks.over(about)] = self.now_ns
             self.tasks.ended(about)
+            return
+        if kind == "back":
+            self.tasks.regain(about)
             return
         self.tasks.arrive(about)
         if self.tasks.stage[about] == DONE:

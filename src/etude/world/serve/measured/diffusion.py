@@ -9,20 +9,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from etude.base.errors import EtudeError, UsageError
 from etude.cost.ops import OpClass
 from etude.cost.traces import ops_of
+from etude.kernels.arrays import F64
 from etude.machine import open_system
 from etude.make.generate import Plan
-from etude.make.generate.model import Family, Model, open_model
+from etude.make.generate.model import Family, open_model
 from etude.model.schema import Kind
 from etude.steps import predict
 from etude.world.serve.measured.systems import SYSTEMS, number
 from etude.world.serve.stacks import ServingStack, serving_stack
+
+if TYPE_CHECKING:
+    from etude.steps import Prediction
 
 STACK: Final = "xdit-0.4"
 GUIDANCE: Final = {
@@ -84,6 +88,8 @@ class Images:
     passes: float
     decoded: float
     """Pixels of all frames of a batch, in units of videos."""
+    asked: tuple[str, int, str, int, int]
+    """Of `denoising_passes`."""
 
     def latency_s(self, stack: ServingStack) -> float:
         return (self.step_ns(stack) + self.decode_ns(stack)) / 1e9
@@ -129,6 +135,7 @@ def asked_images(
     network, scale = _network(model, sort or ("video" if frames > 1 else "image"), billions)
     return Images(
         layouts=_layouts(network, _tokens(name, frames, height, width), system, gpus, own),
+        asked=(network, _tokens(name, frames, height, width), system, gpus, own),
         samples=batch * each / own * scale,
         passes=passes * steps,
         decoded=batch * frames * height * width * (FLAT if frames == 1 else 1.0),
@@ -182,17 +189,23 @@ def _side(name: str) -> int:
 
 @cache
 def _layouts(model: str, tokens: int, on: str, gpus: int, batch: int) -> tuple[DenoisingTimes, ...]:
-    """One for each possible split of tokens: heads or tokens may not divide."""
-    network = open_model(model)
+    """One for each possible split of tokens."""
+    return tuple(denoising_work(one, on)[0] for one in denoising_passes(model, tokens, on, gpus, batch))
+
+
+def denoising_passes(model: str, tokens: int, on: str, gpus: int, batch: int) -> tuple[Prediction, ...]:
+    """A pass of the network for each possible split of tokens: heads or tokens may not divide."""
+    network, system = open_model(model), open_system(on)
     if gpus == 1:
-        return (_work(network, on, Plan(gpus=1, seq=tokens, micro_batch=batch, train="forward")),)
+        alone = Plan(gpus=1, seq=tokens, micro_batch=batch, train="forward")
+        return (predict(network, alone, system, check=False),)
     streams = [replace(s, tokens=_even(s.tokens, gpus)) if s.tokens > 1 else s for s in network.streams]
     network = replace(network, streams=tuple(streams))
     found, problem = [], None
     asked = {"gpus": gpus, "cp": gpus, "seq": _even(tokens, gpus), "micro_batch": batch, "train": "forward"}
     for kind in ("ulysses", RING):
         try:
-            found.append(_work(network, on, Plan.from_dict({**asked, "cp_kind": kind}, model)))
+            found.append(predict(network, Plan.from_dict({**asked, "cp_kind": kind}, model), system, check=False))
         except EtudeError as why:
             problem = why
     if not found and problem is not None:
@@ -205,24 +218,43 @@ def _even(tokens: int, gpus: int) -> int:
     return -(-tokens // gpus) * gpus
 
 
-def _work(model: Model, on: str, plan: Plan) -> DenoisingTimes:
-    system = open_system(on)
-    part = predict(model, plan, system, check=False).simulated.part(0)
+class NodeWork(NamedTuple):
+    """Times of the nodes of a pass, ns; each node has one of them."""
+
+    products: F64
+    attention: F64
+    rest: F64
+    network: F64
+
+
+def denoising_work(found: Prediction, on: str) -> tuple[DenoisingTimes, NodeWork]:
+    """The work of a pass, in all and node by node."""
+    system, part, plan = open_system(on), found.simulated.part(0), found.generated.plan
     time_ns = np.where(part.timed, part.end_ns - part.start_ns, 0).astype(np.float64)
     ops, computes = ops_of(part.trace), part.trace.kind == int(Kind.COMP)
     product = computes & np.isin(ops.op_class, (OpClass.GEMM, OpClass.CONVOLUTION))
     attention = computes & (ops.op_class == OpClass.ATTENTION)
     ring = plan.cp_kind == RING and plan.cp > 1
-    moved = 0.0
-    if any(one.rotary for block in model.blocks for one in block.parts):
+    moved = np.zeros(len(part.trace))
+    if any(one.rotary for block in found.generated.model.blocks for one in block.parts):
         turned = attention & (ops.m == ops.n)  # not cross-attention to the text
-        moved = ROTARY * float((ops.m * ops.k * ops.batch)[turned].sum()) / (plan.cp if ring else 1)
-    return DenoisingTimes(
+        moved[turned] = ROTARY * (ops.m * ops.k * ops.batch)[turned]
+    parts = plan.cp if ring else 1
+    others, peak = computes & ~product & ~attention, system.device.peak_flop_per_s["bf16"]
+    turning_ns = 1e9 / system.device.memory_bandwidth_bytes_per_s
+    nodes = NodeWork(
+        products=np.where(product, time_ns, 0.0),
+        attention=np.where(attention, ops.flops, 0) / peak * 1e9,
+        rest=np.where(others, time_ns, 0.0) + moved / parts * turning_ns,
+        network=np.where(computes, 0.0, time_ns),
+    )
+    whole = DenoisingTimes(
         products=float(time_ns[product].sum()),
-        attention=float(ops.flops[attention].sum()) / system.device.peak_flop_per_s["bf16"] * 1e9,
-        rest=float(time_ns[computes & ~product & ~attention].sum())
-        + moved / system.device.memory_bandwidth_bytes_per_s * 1e9,
+        attention=float(ops.flops[attention].sum()) / peak * 1e9,
+        rest=float(time_ns[others].sum())
+        + float(moved.sum()) / parts / system.device.memory_bandwidth_bytes_per_s * 1e9,
         network=float(time_ns[~computes].sum()),
         operations=len(part.trace),
         hidden=ring,
     )
+    return whole, nodes

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from etude.make.generate import Plan
 from etude.make.generate.model import Model
 from etude.make.generate.passes import ModelPass, Span, replicas_job
 from etude.model.job import Job
+from etude.model.run import Run
 from etude.run.simulate import simulate
 from etude.steps import grown
 from etude.world.serve import batching, loop
@@ -30,6 +31,7 @@ from etude.world.serve import state as of
 from etude.world.serve.hooks import loop_with
 from etude.world.serve.pass_content import shape_of
 from etude.world.serve.serving import Group, Ready, Served, ServingOptions, ready_for
+from etude.world.serve.steps import PassContent
 
 ALL: Final = -1
 MOST: Final = 20_000
@@ -55,6 +57,11 @@ class PassWindow:
     start_ns: tuple[I64, ...]
     time_ns: tuple[I64, ...]
     """As in the loop."""
+    contents: tuple[tuple[PassContent, ...], ...]
+    more_ns: tuple[I64, ...]
+    """Part of the time that is no work of the device: loads from a store, swapped blocks."""
+    missed: int = 0
+    """Passes that were chosen before the loop was observed."""
 
 
 def parse_window(text: str) -> ServedWindow:
@@ -88,7 +95,7 @@ def passes_in(served: Served, groups: Sequence[Group], window: ServedWindow, **g
     # With asynchronous scheduling a pass is built when the one before it starts.
     under_way = start[(start < window.begin_ns) & (end >= window.begin_ns)]
     ready = ready_for(served.requests, served.engine, groups, ServingOptions(**given))
-    seen = _Seen(window)
+    seen = PassObserver(window)
     hooks = ServingOptions(**given).hooks
     _run(ready, loop_with(hooks, ready.asked), int(under_way.min(initial=window.begin_ns)) - 1)
     _run(ready, loop_with(hooks, ready.asked, seen.around()), window.end_ns - 1)
@@ -108,13 +115,22 @@ def _run(ready: Ready, advance: Callable[..., int], until_ns: int) -> None:
         ready.asked.answer(state)
 
 
-class _Seen:
-    """Observed content of passes."""
+class ObservedPass(NamedTuple):
+    start_ns: int
+    time_ns: int
+    spans: list[tuple[int, int, int, bool, bool]]
+    """Request, tokens, keys, whether it reads a prompt, and its end."""
+    content: PassContent
+    more_ns: int
 
-    def __init__(self, window: ServedWindow) -> None:
-        self.window = window
+
+class PassObserver:
+    """Observed content of passes that start in a window."""
+
+    def __init__(self, window: ServedWindow, swap_ns: float = 0.0) -> None:
+        self.window, self.swap_ns, self.missed = window, swap_ns, 0
         self.next: dict[int, list[tuple[int, int, int, bool, bool]]] = {}
-        self.begun: dict[int, list[tuple[int, int, list[tuple[int, int, int, bool, bool]]]]] = {}
+        self.begun: dict[int, list[ObservedPass]] = {}
 
     def around(self) -> dict[Any, Any]:
         return {batching.choose: self._choose, batching._add: self._add, loop._begin: self._begin}
@@ -140,35 +156,55 @@ class _Seen:
     def _begin(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         def begin(state: of.State, mine: Any, batch: I64, shape: Any, clock: Any, *more: Any) -> Any:
             i, now, time_ns = int(more[-3]), int(more[-2]), int(more[-1])
-            if self.window.begin_ns <= now and self.window.replica in (ALL, i):
-                spans = self.next[i]
-                _check(spans, shape, f"replica {i}: the pass at {now / 1e9:.6f} s")
-                self.begun.setdefault(i, []).append((now, time_ns, spans))
+            if self.window.begin_ns <= now < self.window.end_ns and self.window.replica in (ALL, i):
+                if i not in self.next:
+                    self.missed += 1
+                    return plain(state, mine, batch, shape, clock, *more)
+                spans, where = self.next[i], f"replica {i}: the pass at {now / 1e9:.6f} s"
+                content = _check(spans, shape, where)
+                if mine.adapters:
+                    raise UsageError(
+                        "has adapters, and is not written node by node", where=where, hint="another window"
+                    )
+                extra = int(np.ceil(mine.moved * self.swap_ns)) + int(mine.loading_ns)
+                self.begun.setdefault(i, []).append(ObservedPass(now, time_ns, spans, content, extra))
             return plain(state, mine, batch, shape, clock, *more)
 
         return begin
 
     def moment(self) -> PassWindow:
         replicas = tuple(sorted(self.begun))
-        passes, requests, starts, times = [], [], [], []
+        passes, requests = [], []
         for i in replicas:
             number: dict[int, int] = {}
             made = []
-            for _, _, spans in self.begun[i]:
+            for seen in self.begun[i]:
                 one = tuple(
                     Span(number.setdefault(r, len(number)), tokens, keys, prompt=reads, last=last)
-                    for r, tokens, keys, reads, last in spans
+                    for r, tokens, keys, reads, last in seen.spans
                 )
                 made.append(ModelPass(one, sum(not s.prompt or s.last for s in one)))
             passes.append(tuple(made))
             requests.append(tuple(number))
-            starts.append(np.array([now for now, _, _ in self.begun[i]], np.int64))
-            times.append(np.array([time_ns for _, time_ns, _ in self.begun[i]], np.int64))
-        return PassWindow(replicas, tuple(passes), tuple(requests), tuple(starts), tuple(times))
+
+        def column(name: str) -> tuple[I64, ...]:
+            return tuple(np.array([getattr(one, name) for one in self.begun[i]], np.int64) for i in replicas)
+
+        contents = tuple(tuple(one.content for one in self.begun[i]) for i in replicas)
+        return PassWindow(
+            replicas,
+            tuple(passes),
+            tuple(requests),
+            column("start_ns"),
+            column("time_ns"),
+            contents,
+            column("more_ns"),
+            self.missed,
+        )
 
 
-def _check(spans: Sequence[tuple[int, int, int, bool, bool]], shape: Any, where: str) -> None:
-    """Checks that everything in the pass was observed."""
+def _check(spans: Sequence[tuple[int, int, int, bool, bool]], shape: Any, where: str) -> PassContent:
+    """The content of a pass. Raises UsageError unless all of it was observed."""
     reads = [(tokens, keys) for _, tokens, keys, prompt, _ in spans if prompt]
     answers = [keys for _, _, keys, prompt, _ in spans if not prompt]
     pairs = sum(n * (keys - n) + n * (n + 1) / 2 for n, keys in reads)
@@ -185,6 +221,7 @@ def _check(spans: Sequence[tuple[int, int, int, bool, bool]], shape: Any, where:
             where=where,
             hint="use another window, or leave these out",
         )
+    return PassContent(*found)
 
 
 def job_of_window(model: Model, plan: Plan, moment: PassWindow, *, kv_dtype: str = "") -> Job:
@@ -194,7 +231,11 @@ def job_of_window(model: Model, plan: Plan, moment: PassWindow, *, kv_dtype: str
 
 def node_level_ns(job: Job, plan: Plan, moment: PassWindow, system: System) -> tuple[F64, ...]:
     """Times of the passes of each replica if the job is simulated, its kernels by roofline."""
-    run = simulate(job, grown(system, len(job)), compute="roofline")
+    return pass_times_ns(simulate(job, grown(system, len(job)), compute="roofline"), plan, moment)
+
+
+def pass_times_ns(run: Run, plan: Plan, moment: PassWindow) -> tuple[F64, ...]:
+    """Times of the passes of each replica in a run of their job."""
     found = []
     for k, passes in enumerate(moment.passes):
         part = run.part(k * plan.gpus)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -76,6 +77,7 @@ class ModelPool:
         """Call of each row."""
         self.ended = np.zeros(len(requests), bool)
         self.room = int(state.replica["room"].min())
+        self.loop: Callable[..., int] = advance
 
     def give(self, call: int, at_ns: int) -> None:
         """A call is ready."""
@@ -111,7 +113,7 @@ class ModelPool:
         """Runs to a time, or until calls are answered: (call, when) of these."""
         clock = self.in_rows.clock[0]
         clock.until_ns = until_ns
-        while (why := advance(self.state, self.rules, self.machines, NO_LOG)) == of.ASKED:
+        while (why := self.loop(self.state, self.rules, self.machines, NO_LOG)) == of.ASKED:
             clock.chosen = place(self, self.rows[clock.about])
         if why == of.STUCK and clock.misfit != of.NOBODY:
             raise UsageError(f"a call never gets memory on `{self.name}`", hint="use a higher tp for its role")
