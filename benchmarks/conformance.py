@@ -31,10 +31,9 @@ from conformance_formulas import PROGRAMS, RECORDED, WARMUP, Call, Program, Step
 
 import etude
 from etude.base.errors import EtudeError
-from etude.capture.collect.dry.launch import DrySettings
+from etude.capture.dry import DrySettings, dry_program
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind
-from etude.steps.dry import dry_program
 from etude.store import columns
 from etude.surface.cli import main as etude_main
 

@@ -26,7 +26,7 @@ SETTINGS = {"world": 1, "local_world": 8, "device": DEVICE, "warmup": 1, "steps"
 def record(name: str, batch: int, out: Path) -> None:
     with tempfile.TemporaryDirectory() as made:
         (Path(made) / "settings.json").write_text(json.dumps(SETTINGS))
-        words = [sys.executable, "-m", "etude.capture.collect.dry.worker", made, "python"]
+        words = [sys.executable, "-m", "etude.capture.dry", made, "python"]
         words += [str(HERE / "dry_foreign_program.py"), name, str(batch)]
         paths = [str(HERE), str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")]
         environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(paths)}

@@ -14,8 +14,8 @@ import statistics
 import sys
 from pathlib import Path
 
-from etude.capture.ingest.dry_memory import dry_memory
-from etude.capture.ingest.dry_rank import read_dry_rank
+from etude.capture.dry.memory import dry_memory
+from etude.capture.dry.recorded_rank import read_dry_rank
 
 STEP = "step_3"
 
@@ -42,7 +42,7 @@ def main(dry: Path, peaks: Path) -> None:
             off = [row[i] for row in rows]
             if off:
                 print(f"{'compiled' if compiled else 'eager':9} {len(rows)} runs, {what}: median "
-                      f"{statistics.median(map(abs, off)):.1%}, most {max(off):+.1%}, least {min(off):+.1%}")  # fmt: skip
+                      f"{statistics.median(map(abs, off)):.1%}, from {min(off):+.1%} to {max(off):+.1%}")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ GROUND = {f"base.{n}" for n in ("errors", "faces", "units", "files", "figures", 
 GROUND |= {"base.notebook", "base.trust", "base.parameters", "base.grammar"}
 GROUND |= {"base.talk", "base.outputs", "base.cluster", "base.excerpts", "base.shapes", "base.results"}
 BASE = GROUND | {"kernels", "machine", "model"}
-CAPTURE = {"capture.collect", "capture.link", "capture.ingest"}
+CAPTURE = {"capture.collect", "capture.dry", "capture.link", "capture.ingest"}
 MAKE = {"make.generate", "make.synth", "make.transform"}
 RUN = {"run.simulate", "run.astra", "run.replay", "run.qualify"}
 VERBS = CAPTURE | MAKE | RUN | {"analyse", "tell.view"}
@@ -54,6 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cost": BASE,
     # verbs: never one another, except that ingest uses link
     "capture.collect": BASE | {"store", "__init__"},
+    "capture.dry": BASE | {"cost", "capture.collect"},
     "capture.link": BASE,
     "capture.ingest": BASE | {"store", "cost", "capture.link"},
     "capture.opening": BASE | {"store", "cost", "capture.link", "capture.ingest", "base.remote"},

@@ -13,8 +13,7 @@ from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
     from etude.capture.collect import CollectOptions, LaunchedProgram
-    from etude.capture.collect.dry.launch import DrySettings
-    from etude.steps.dry import DryProgram
+    from etude.capture.dry import DryProgram, DrySettings
 
 
 RECORDED = "What is recorded"
@@ -41,8 +40,10 @@ class Collect:
         "command", "the command to run, after `--`", metavar="-- COMMAND...", like="python train.py"
     )
     out: str = figure("out", "the folder to record into", names=("-o",))
-    steps: int = figure("count", "optimizer steps to record", 3, panel=RECORDED)
-    warmup: int = figure("count", "optimizer steps to skip before recording", 6, zero=True, panel=RECORDED)
+    steps: int = figure("count", "optimizer steps to record; 1 with --dry", 3, panel=RECORDED, like=2)
+    warmup: int = figure(
+        "count", "optimizer steps to skip before recording; 1 with --dry", 6, zero=True, panel=RECORDED, like=2
+    )
     whole: bool = figure("switch", "record everything, from `import torch` to the end", False, panel=RECORDED)
     name: str = figure("text", "prefix of the names of the files", "trace", like="gpt")
     stacks: bool = figure("switch", "also record Python frames", False, panel=RECORDED)
@@ -55,18 +56,36 @@ class Collect:
         "count", "ranks of the program; default: as its launcher says, or 1", None, needs="dry", panel=DRY
     )
     ranks: str | None = figure(
-        "text", "run these ranks, and write them alone", None, needs="dry", panel=DRY, like="0,1", metavar="0,8,504",
+        "text",
+        "run these ranks, and write them alone",
+        None,
+        needs="dry",
+        panel=DRY,
+        like="0,1",
+        metavar="0,8,504",
         plain=True,
-    )  # fmt: skip
+    )
     node: int = figure("count", "ranks of a node, where the command does not say so", 8, needs="dry", panel=DRY)
     device: str | None = figure(
-        "text", "the GPU that the program is told it has, of the catalogue; default: none", None, needs="dry",
-        panel=DRY, like="h100", metavar="NAME", plain=True,
-    )  # fmt: skip
+        "text",
+        "the GPU that the program finds, of the catalogue; default: none",
+        None,
+        needs="dry",
+        panel=DRY,
+        like="h100",
+        metavar="NAME",
+        plain=True,
+    )
     answer: tuple[str, ...] = figure(
-        "several", "value of a tensor that the program decides by, by its name or the line that asks: loss=2.0, "
-        "train.py:31=0", (), needs="dry", panel=DRY, like=("loss=2.0",), metavar="NAME=VALUE", plain=True,
-    )  # fmt: skip
+        "several",
+        "value of a tensor that the program decides by, by its name or the line that asks: loss=2.0, train.py:31=0",
+        (),
+        needs="dry",
+        panel=DRY,
+        like=("loss=2.0",),
+        metavar="NAME=VALUE",
+        plain=True,
+    )
     json: bool = figure("switch", "print JSON", False, needs="dry")
     force: bool = figure("switch", "replace an earlier run", False, names=("-f",))
 
@@ -107,7 +126,7 @@ def inputs(asked: Collect) -> CollectInputs:
 
 
 def _dry(asked: Collect) -> DryInputs:
-    from etude.capture.collect.dry.launch import DrySettings
+    from etude.capture.dry import DrySettings
 
     for name in ("stacks", "allocations", "full_only"):
         if is_given(asked, name):
@@ -116,9 +135,12 @@ def _dry(asked: Collect) -> DryInputs:
     steps = asked.steps if is_given(asked, "steps") else 1
     warmup = asked.warmup if is_given(asked, "warmup") else 1
     settings = DrySettings(
-        world=asked.world or 0, local_world=asked.node, warmup=0 if asked.whole else warmup,
-        steps=0 if asked.whole else steps, answers=_answers(asked.answer),
-    )  # fmt: skip
+        world=asked.world or 0,
+        local_world=asked.node,
+        warmup=0 if asked.whole else warmup,
+        steps=0 if asked.whole else steps,
+        answers=_answers(asked.answer),
+    )
     return DryInputs(settings, _ranks(asked.ranks), asked.device, asked.json, asked.force, asked.name)
 
 
@@ -160,7 +182,7 @@ class DryResult:
 
 def _run_dry(given: CollectInputs, asked: DryInputs) -> DryResult:
     from etude.base.files import writing
-    from etude.steps.dry import dry_program
+    from etude.capture.dry import dry_program
     from etude.store import columns
 
     name = asked.name if asked.name != "trace" else Path(given.out).name
@@ -173,10 +195,10 @@ def _run_dry(given: CollectInputs, asked: DryInputs) -> DryResult:
 
 def _show_dry(result: DryResult) -> None:
     from etude.base.units import format_bytes, format_count
-    from etude.steps.dry import record
+    from etude.capture.dry import dry_record
     from etude.surface.cli.output import emit
 
-    found = record(result.program)
+    found = dry_record(result.program)
     if result.json:
         emit(found)
         return
@@ -186,8 +208,10 @@ def _show_dry(result: DryResult) -> None:
     say(f"etude collect: {counted(found['ranks'], 'rank')}, {counted(found['nodes'], 'node')}, in {result.out}")
     say(f"operations      {format_count(found['flops'])}")
     say(f"communication   {sent or 'none'}")
-    say(f"peak memory     {format_bytes(memory.peak_allocated_bytes)} ({parts}); "
-        f"{format_bytes(memory.peak_reserved_bytes)} in segments of the allocator")  # fmt: skip
+    say(
+        f"peak memory     {format_bytes(memory.peak_allocated_bytes)} ({parts}); "
+        f"{format_bytes(memory.peak_reserved_bytes)} in segments of the allocator"
+    )
     for assumption in result.program.assumptions:
         say(f"assumed: {assumption}")
 

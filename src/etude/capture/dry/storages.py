@@ -5,7 +5,7 @@ from array import array
 from typing import Any
 
 
-class Storages:
+class TensorStorages:
     """Numbers storages in the order in which they appear. `events` are (number, bytes) pairs: bytes below 0 free it."""
 
     def __init__(self) -> None:

@@ -21,13 +21,13 @@ NODE_RANKS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrySettings:
-    """What a dry run is told."""
+    """Parameters of a dry run."""
 
     world: int = 0
     """Ranks in all; 0: as many as the command's launcher would start, or one."""
     local_world: int = NODE_RANKS
     device: dict[str, Any] | None = None
-    """Name, memory and multiprocessors of the device that the program is told it has; None: a CPU."""
+    """Name, memory and multiprocessors of the device that the program finds; None: a CPU."""
     warmup: int = 1
     steps: int = 1
     """0: all of the program."""
@@ -41,10 +41,10 @@ class DryRanks:
         check_command(command, "collect --dry -o job/")
         self._folder, self._rounds = folder, 0
         (folder / "settings.json").write_text(json.dumps(asdict(settings)))
-        source = str(Path(__file__).resolve().parents[4])
+        source = str(Path(__file__).resolve().parents[3])
         paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "CUDA_VISIBLE_DEVICES": ""}
-        words = [sys.executable, "-m", "etude.capture.collect.dry.worker", str(folder), *command]
+        words = [sys.executable, "-m", "etude.capture.dry", str(folder), *command]
         self._process = subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, text=True)
 
     def __enter__(self) -> "DryRanks":
@@ -88,24 +88,27 @@ def refuse_problem(rank: int, problem: dict[str, Any], *, on_device: bool) -> No
     """Raises the sentence for what stopped a rank."""
     kind = problem["kind"]
     if kind == "value":
-        name = problem["name"]
+        name = problem.get("name", problem["where"])
         raise UsageError(
             f"rank {rank} decides by the value of a tensor, and a dry run has none: `{problem['line']}`",
-            where=problem["where"], hint=f"state it: --answer {name}=1.0, or --answer {problem['where']}=1.0",
-        )  # fmt: skip
+            where=problem["where"],
+            hint=f"state it: --answer {name}=1.0, or --answer {problem['where']}=1.0",
+        )
     if kind == "exit":
         raise UsageError(f"rank {rank}: the program ended with exit code {problem['what']}")
     if kind == "shape":
         raise UsageError(
             f"rank {rank}: the shape of a result depends on values, and a dry run has none: `{problem['line']}`",
-            where=problem["where"], hint=f"state how many there are: --answer {problem['where']}=128",
-        )  # fmt: skip
+            where=problem["where"],
+            hint=f"state how many there are: --answer {problem['where']}=128",
+        )
     if kind == "processes":
         raise UsageError(
             f"rank {rank}: the program starts processes of its own: `{problem['line']}`",
-            where=problem["where"], hint="a dry run starts the ranks itself: give it what each of them runs",
-        )  # fmt: skip
+            where=problem["where"],
+            hint="a dry run starts the ranks itself: give it what each of them runs",
+        )
     text = " ".join(problem.get("text", "").split())
-    device = "" if on_device else "; with --device h100 the program is told that it has such a GPU"
+    device = "" if on_device else "; with --device h100 the program finds such a GPU"
     hint = f"a dry run runs the program as it is, and needs what it reads{device}"
     raise UsageError(f"rank {rank}: {problem['what']}: {text[:600]}", where=problem["where"], hint=hint)

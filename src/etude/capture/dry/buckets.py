@@ -3,7 +3,7 @@ these tensors are real."""
 
 from typing import Any
 
-from etude.capture.collect.dry.watch import tensors_in
+from etude.capture.dry.tensors import tensors_in
 
 
 class Buckets:
@@ -11,7 +11,7 @@ class Buckets:
 
     def __init__(self, torch: Any, real: Any) -> None:
         self._torch, self._real, self._sorting = torch, real, False
-        reducer = getattr(torch.distributed, "Reducer", None)
+        reducer: Any = getattr(torch.distributed, "Reducer", None)
         original = getattr(reducer, "_rebuild_buckets", None)
         if original is None:
             return

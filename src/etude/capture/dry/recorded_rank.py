@@ -1,8 +1,8 @@
 """One rank of a dry run as a trace: its operators that do work, with FLOPs and bytes, and no times.
 
 What a rank writes (see `collect.dry`) has a row for each operator that PyTorch dispatched. Rows that do work become
-nodes; views and empty tensors do not. A node waits for what its stream did before, for what its stream was told to wait
-for, and for the writers of what it reads on other streams.
+nodes; views and empty tensors do not. A node waits for what its stream did before, for what the program lets its stream
+wait for, and for the writers of what it reads on other streams.
 """
 
 from __future__ import annotations
@@ -175,8 +175,16 @@ def _calls(rank: DryRank, calls: list[DryCall | None]) -> tuple[dict[str, Any], 
         src[i], dst[i] = (here, there) if kind[i] == Kind.SEND else (there, here)
         in_bytes[i] = out_bytes[i] = max(call.in_bytes, call.out_bytes)
         tag[i] = call.tag
-    columns = {"kind": kind, "collective": collective, "in_bytes": in_bytes, "out_bytes": out_bytes, "tag": tag,
-               "group": group, "src": src, "dst": dst}  # fmt: skip
+    columns = {
+        "kind": kind,
+        "collective": collective,
+        "in_bytes": in_bytes,
+        "out_bytes": out_bytes,
+        "tag": tag,
+        "group": group,
+        "src": src,
+        "dst": dst,
+    }
     return columns, list(groups), list(peers)
 
 

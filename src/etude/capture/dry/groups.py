@@ -5,15 +5,31 @@ import inspect
 from importlib import import_module
 from typing import Any
 
-from etude.capture.collect.dry.post import Post
-from etude.capture.collect.dry.watch import Watch
+from etude.capture.dry.post import Post
+from etude.capture.dry.watch import Watch
 
 _CALLS = (
-    "allreduce", "allreduce_coalesced", "allgather", "_allgather_base", "allgather_into_tensor_coalesced",
-    "allgather_coalesced", "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "broadcast",
-    "reduce", "gather", "scatter", "alltoall", "alltoall_base", "barrier", "send", "recv", "recv_anysource",
+    "allreduce",
+    "allreduce_coalesced",
+    "allgather",
+    "_allgather_base",
+    "allgather_into_tensor_coalesced",
+    "allgather_coalesced",
+    "reduce_scatter",
+    "_reduce_scatter_base",
+    "reduce_scatter_tensor_coalesced",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "alltoall",
+    "alltoall_base",
+    "barrier",
+    "send",
+    "recv",
+    "recv_anysource",
     "_end_coalescing",
-)  # fmt: skip
+)
 
 
 def stand_in(torch: Any, watch: Watch, real: Any, post: Post, *, rank: int, world: int) -> None:
@@ -35,12 +51,13 @@ def stand_in(torch: Any, watch: Watch, real: Any, post: Post, *, rank: int, worl
 
         return make
 
-    module = import_module("torch.distributed.distributed_c10d")
+    module: Any = import_module("torch.distributed.distributed_c10d")
     for owner in (dist, module):
-        owner.init_process_group = init_process_group  # type: ignore[attr-defined]
-    module.new_group = new_group(module.new_group)  # type: ignore[attr-defined]
-    for owner in (dist, import_module("torch.distributed.device_mesh")):
-        owner.new_group = module.new_group  # type: ignore[attr-defined]
+        owner.init_process_group = init_process_group
+    module.new_group = new_group(module.new_group)
+    meshes: Any = import_module("torch.distributed.device_mesh")
+    for owner in (dist, meshes):
+        owner.new_group = module.new_group
     dist._verify_params_across_processes = lambda *args: None
     _share_objects(dist, module, post)
     _note_works(dist, watch)
@@ -54,8 +71,9 @@ def _real_meshes(real: Any) -> None:
         if inspect.isfunction(function) and name not in ("__eq__", "__hash__", "__repr__"):
             setattr(module.DeviceMesh, name, _within(real, function))
     made = _within(real, module.init_device_mesh)
-    for owner in (module, import_module("torch.distributed")):
-        owner.init_device_mesh = made  # type: ignore[attr-defined]
+    dist: Any = import_module("torch.distributed")
+    for owner in (module, dist):
+        owner.init_device_mesh = made
 
 
 def _within(real: Any, function: Any) -> Any:

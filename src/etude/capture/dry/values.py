@@ -1,11 +1,11 @@
-"""What a program is told when it asks for a number that a dry run does not have."""
+"""The answer to a program that asks for a number that a dry run does not have."""
 
 import linecache
 import os
 import sys
 from typing import Any
 
-_HERE = os.sep + os.path.join("etude", "capture", "collect") + os.sep
+_HERE = os.sep + os.path.join("etude", "capture") + os.sep
 
 
 class AskedValueError(Exception):
@@ -45,8 +45,8 @@ class Unknown(float):
     def _made(self, *_: Any) -> "Unknown":
         return Unknown(self.name)
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _made  # type: ignore[assignment]
-    __pow__ = __rpow__ = __neg__ = __abs__ = __floordiv__ = __mod__ = _made  # type: ignore[assignment]
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _made
+    __pow__ = __rpow__ = __neg__ = __abs__ = __floordiv__ = __mod__ = _made
 
     def __round__(self, *_: Any) -> "Unknown":  # type: ignore[override]
         return Unknown(self.name)
@@ -59,9 +59,17 @@ class Unknown(float):
     __hash__ = float.__hash__
 
 
-BUILT_IN = {"distributed/pipelining/schedules.py": 0, "amp/grad_scaler.py": 0, "torch/nn/init.py": 0}
+BUILT_IN = {
+    "distributed/pipelining/schedules.py": 0,
+    "amp/grad_scaler.py": 0,
+    "torch/nn/init.py": 0,
+    "utils/data/dataloader.py": 0,
+    "utils/data/sampler.py": 0,
+}
 """Answers to questions of PyTorch itself: stages find out their shapes while they run; no gradient is infinite; numbers
-that were drawn are within their bounds."""
+that were drawn are within their bounds; seeds are 0."""
+SAMPLERS = ("utils/data/sampler.py", "utils/data/distributed.py")
+"""They ask for the order of samples: it is that of the data set."""
 
 
 class Answers:
@@ -72,6 +80,10 @@ class Answers:
         self.used: dict[str, int] = {}
         self.unknown: dict[str, int] = {}
         """Lines that were given an unknown number, and how often."""
+
+    def order(self, length: int) -> list[int] | None:
+        """The order of samples, if that is what is asked."""
+        return list(range(length)) if _asking_file().endswith(SAMPLERS) else None
 
     def count(self, most: int) -> int:
         """How many of `most` a result has whose shape depends on numbers: stated, as a count or as a share."""
@@ -112,11 +124,16 @@ def asking() -> tuple[str, str, Any]:
     return f"{file.rsplit('/', 1)[-1]}:{number}", linecache.getline(file, number).strip(), frame
 
 
-def _built_in() -> int | None:
+def _asking_file() -> str:
+    """The file that asks, PyTorch's own included."""
     frame: Any = sys._getframe(1)
     while frame is not None and _HERE in frame.f_code.co_filename:
         frame = frame.f_back
-    file = frame.f_code.co_filename if frame is not None else ""
+    return frame.f_code.co_filename if frame is not None else ""
+
+
+def _built_in() -> int | None:
+    file = _asking_file()
     return next((value for ending, value in BUILT_IN.items() if file.endswith(ending)), None)
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from etude.base.errors import UsageError
-from etude.capture.collect.dry.launch import DryRanks, DrySettings, refuse_problem
-from etude.capture.ingest.dry_memory import DryMemory, dry_memory
-from etude.capture.ingest.dry_rank import DryRank, DryTrace, dry_trace, read_dry_rank
-from etude.capture.ingest.dry_world import DryMesh, check_ended, dry_job, first_ranks, mesh_of
+from etude.capture.dry.launch import DryRanks, DrySettings, refuse_problem
+from etude.capture.dry.memory import DryMemory, dry_memory
+from etude.capture.dry.mesh import DryMesh, check_ended, dry_job, first_ranks, mesh_of
+from etude.capture.dry.recorded_rank import DryRank, DryTrace, dry_trace, read_dry_rank
 from etude.machine.open import open_device
 from etude.model.job import Job
 
@@ -38,9 +38,14 @@ class DryProgram:
 
 
 def dry_program(
-    command: Sequence[str], *, name: str, world: int = 0, ranks: Sequence[int] = (), device: str | None = None,
+    command: Sequence[str],
+    *,
+    name: str,
+    world: int = 0,
+    ranks: Sequence[int] = (),
+    device: str | None = None,
     settings: DrySettings | None = None,
-) -> DryProgram:  # fmt: skip
+) -> DryProgram:
     """Runs what is needed of a program and makes the job of all its ranks; with `ranks`, of these alone."""
     told = settings or DrySettings()
     about = None
@@ -94,7 +99,7 @@ def _refuse(read: dict[int, DryRank], told: DrySettings) -> None:
         if one.problem is not None:
             refuse_problem(rank, one.problem, on_device=told.device is not None)
         if not any(one.columns.works):
-            hint = "does it train on a GPU alone? --device h100 tells it that it has one" if not told.device else None
+            hint = "does it train on a GPU alone? with --device h100 it finds one" if not told.device else ""
             raise UsageError(f"rank {rank}: the program ended and no operator of PyTorch ran", hint=hint)
 
 
@@ -106,7 +111,7 @@ def _first_step(read: dict[int, DryRank], told: DrySettings) -> int:
 
 def _check_standing(mesh: DryMesh, traces: dict[int, DryTrace], named: list[int]) -> None:
     """Ranks that were run besides those that stand for others must do what these do."""
-    from etude.capture.ingest.dry_world import same
+    from etude.capture.dry.mesh import same
 
     for rank, trace in traces.items() if not named else ():
         other = mesh.stands_for(rank)
@@ -120,8 +125,13 @@ def _check_standing(mesh: DryMesh, traces: dict[int, DryTrace], named: list[int]
 def _told(job: Job, read: dict[int, DryRank], memory: dict[int, DryMemory], device: str | None) -> Job:
     fullest = max(memory.values(), key=lambda found: found.peak_allocated_bytes)
     one = next(iter(read.values()))
-    told = {"tool": "etude collect --dry", "dry": "true", "torch": one.torch, "device": device or "cpu",
-            "memory": json.dumps(fullest.to_dict())}  # fmt: skip
+    told = {
+        "tool": "etude collect --dry",
+        "dry": "true",
+        "torch": one.torch,
+        "device": device or "cpu",
+        "memory": json.dumps(fullest.to_dict()),
+    }
     return job.replace(provenance=told)
 
 
@@ -140,7 +150,7 @@ def _assumptions(read: dict[int, DryRank], mesh: DryMesh, device: str | None) ->
     return tuple(found)
 
 
-def record(found: DryProgram) -> dict[str, Any]:
+def dry_record(found: DryProgram) -> dict[str, Any]:
     """What `--json` prints."""
     from etude.model.totals import totals
 

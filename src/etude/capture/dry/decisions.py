@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from etude.capture.collect.dry.buckets import Buckets
-from etude.capture.collect.dry.values import Answers
-from etude.capture.collect.dry.watch import tensors_in
+from etude.capture.dry.buckets import Buckets
+from etude.capture.dry.tensors import tensors_in
+from etude.capture.dry.values import Answers
 
 _MADE = ("zeros", "ones", "empty", "full", "arange", "empty_strided", "scalar_tensor")
 FACTORIES = frozenset(f"aten::{name}" for name in (*_MADE, *(f"new_{name}" for name in _MADE)))
@@ -17,8 +17,11 @@ class Decisions:
         """`called`: functions of PyTorch that the program's Python is in."""
         self._torch, self._answers, self._buckets, self._called, self._real = torch, answers, buckets, called, real
         aten = torch.ops.aten
-        self._counted = {aten.nonzero.default: self._nonzero, aten.masked_select.default: self._selected,
-                         aten.bincount.default: self._bincount}  # fmt: skip
+        self._counted: dict[Any, Any] = {
+            aten.nonzero.default: self._nonzero,
+            aten.masked_select.default: self._selected,
+            aten.bincount.default: self._bincount,
+        }
 
     def answer(self, function: Any, args: Any, kwargs: Any) -> tuple[Any] | None:
         """The result of an operator that is not seen, or None."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from etude.capture.collect.dry.values import Answers
+from etude.capture.dry.values import Answers
 
 
 def answering(torch: Any, answers: Answers, called: list[Any]) -> Any:
@@ -24,7 +24,7 @@ def answering(torch: Any, answers: Answers, called: list[Any]) -> Any:
 
         def _changed(self, function: Any, args: Any, named: dict[str, Any]) -> Any:
             answer = asked.get(function)
-            if function is not device_type and torch.cuda.is_available():
+            if function is not device_type:
                 if "device" in named:
                     named = {**named, "device": indexed(torch, named["device"])}
                 if answer is None and any(isinstance(one, (device_type, str)) for one in args):
@@ -50,14 +50,14 @@ def _keep_in_backward(mode: Any) -> None:
 
 
 def indexed(torch: Any, device: Any) -> Any:
-    """A CUDA device with its number: C++ would ask the device that is not there for it."""
+    """A CUDA device with its number, for which C++ would ask the device that is not there; the host without one."""
     if isinstance(device, int) and not isinstance(device, bool):
         return torch.device("cuda", device)
-    if isinstance(device, str) and device == "cuda":
-        return torch.device("cuda", torch.cuda.current_device())
+    if isinstance(device, str) and device.partition(":")[0] in ("cuda", "cpu"):
+        device = torch.device(device)
     if isinstance(device, torch.device) and device.type == "cuda" and device.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    return device
+        return torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_available() else 0)
+    return torch.device("cpu") if isinstance(device, torch.device) and device.type == "cpu" else device
 
 
 def _asked(torch: Any, answers: Answers) -> dict[Any, Callable[..., Any]]:
@@ -73,17 +73,28 @@ def _asked(torch: Any, answers: Answers) -> dict[Any, Callable[..., Any]]:
 
         return answer
 
-    def listed(function: Any, args: Any, named: dict[str, Any]) -> Any:
-        if _constant(args[0]):
-            return function(*args, **named)
-        return _nested(list(args[0].shape), lambda: answers.of(args[0], kind="item"))
+    def listed(given: Any) -> Any:
+        if given.constant is not None:
+            return given.constant.tolist()
+        order = answers.order(given.numel())
+        if order is not None:
+            return order
+        return _nested(list(given.shape), lambda: answers.of(given, kind="item"))
+
+    # A fake tensor has a `tolist` of its own, which asks for one number after another.
+    import_module("torch._subclasses.fake_tensor").FakeTensor.tolist = listed  # type: ignore[attr-defined]
 
     table: dict[Any, Callable[..., Any]] = {
-        tensor.to: moved, tensor.cuda: moved, tensor.cpu: moved, tensor.item: number("item"),
-        tensor.__float__: number("float"), tensor.__int__: number("int"), tensor.__bool__: number("bool"),
-        tensor.__index__: number("int"), tensor.tolist: listed,
+        tensor.to: moved,
+        tensor.cuda: moved,
+        tensor.cpu: moved,
+        tensor.item: number("item"),
+        tensor.__float__: number("float"),
+        tensor.__int__: number("int"),
+        tensor.__bool__: number("bool"),
+        tensor.__index__: number("int"),
         torch.nn.functional.scaled_dot_product_attention: lambda f, args, named: _attention(torch, f, args, named),
-    }  # fmt: skip
+    }
     return table
 
 
@@ -112,9 +123,10 @@ def _moved(torch: Any, function: Any, args: Any, named: dict[str, Any]) -> Any:
     target = indexed(torch, torch.device(target) if isinstance(target, str) else target)
     if not hasattr(given, "fake_mode") and not _is_plain(torch, given):
         return function(given, *([target] if target is not None else []), *rest, **named)
+    dtype = named.get("dtype") or next((value for value in rest if isinstance(value, torch.dtype)), None)
     if target is None or given.device == target:
-        return given if not rest and not (set(named) - {"non_blocking"}) else torch.Tensor.to(given, *rest, **named)
-    dtype = named.get("dtype", next((value for value in rest if isinstance(value, torch.dtype)), None))
+        more = {key: named[key] for key in ("copy", "memory_format") if named.get(key) is not None}
+        return torch.Tensor.to(given, dtype=dtype or given.dtype, **more) if dtype is not None or more else given
     blocking = bool(named.get("non_blocking", next((value for value in rest if isinstance(value, bool)), False)))
     return torch.ops.aten._to_copy.default(given, device=target, dtype=dtype, non_blocking=blocking)
 

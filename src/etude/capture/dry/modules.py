@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-from etude.capture.collect.dry.watch import Watch
+from etude.capture.dry.watch import Watch
 
 
 def watch_modules(torch: Any, watch: Watch) -> None:

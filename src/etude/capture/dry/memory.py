@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from etude.capture.ingest.dry_rank import DryRank
+from etude.capture.dry.recorded_rank import DryRank
 from etude.cost.allocator import AllocatorAction, AllocatorEvents, cublas_workspace_bytes, simulate_allocator
 from etude.kernels.arrays import I64
 
@@ -44,16 +44,16 @@ def dry_memory(rank: DryRank, device: str | None) -> DryMemory:
     kind = _classes(rank)
     action = np.where(size > 0, AllocatorAction.ALLOC, AllocatorAction.FREE).astype(np.uint8)
     stream = np.array(rank.storages.streams, np.int64)[block] if len(block) else block
-    found = [action, block, np.abs(size), stream, kind[block] if len(block) else block]
+    found: list[Any] = [action, block, np.abs(size), stream, kind[block] if len(block) else block]
     if device is not None:
         found = _with_workspaces(rank, device, found)
-    timeline = simulate_allocator(AllocatorEvents(*found))
+    timeline = simulate_allocator(AllocatorEvents.of(*found))
     by_class = {name: int(timeline.class_bytes[i]) for i, name in enumerate(CLASSES) if i < len(timeline.class_bytes)}
     allocated, reserved = (int(column.max(initial=0)) for column in (timeline.allocated_bytes, timeline.reserved_bytes))
     return DryMemory(allocated, reserved, {name: size for name, size in by_class.items() if size})
 
 
-def _with_workspaces(rank: DryRank, device: str, found: list[I64]) -> list[I64]:
+def _with_workspaces(rank: DryRank, device: str, found: list[Any]) -> list[Any]:
     """The same with workspaces of matrix products before everything else: they are made once and stay."""
     names = {rank.words[i] for i in set(rank.columns.name)}
     if not names & set(PRODUCTS):
@@ -62,8 +62,13 @@ def _with_workspaces(rank: DryRank, device: str, found: list[I64]) -> list[I64]:
     first = int(found[1].max(initial=0)) + 1
     backward = "backward" in {rank.words[i] for i in set(rank.columns.phase)}
     blocks = np.arange(first, first + (THREADS if backward else 1))
-    added = [np.full(len(blocks), AllocatorAction.ALLOC, np.uint8), blocks, np.full(len(blocks), each),
-             np.zeros(len(blocks), np.int64), np.full(len(blocks), CLASSES.index("workspaces"))]  # fmt: skip
+    added = [
+        np.full(len(blocks), AllocatorAction.ALLOC, np.uint8),
+        blocks,
+        np.full(len(blocks), each),
+        np.zeros(len(blocks), np.int64),
+        np.full(len(blocks), CLASSES.index("workspaces")),
+    ]
     return [np.concatenate([a, b]) for a, b in zip(added, found, strict=True)]
 
 

@@ -3,21 +3,41 @@
 from dataclasses import dataclass
 from typing import Any
 
+from etude.capture.dry.tensors import tensors_in
+
 KINDS = {
-    "allreduce_": "all_reduce", "allreduce_coalesced_": "all_reduce", "allgather_": "all_gather",
-    "_allgather_base_": "all_gather", "allgather_into_tensor_coalesced_": "all_gather",
-    "allgather_coalesced_": "all_gather", "reduce_scatter_": "reduce_scatter",
-    "_reduce_scatter_base_": "reduce_scatter", "reduce_scatter_tensor_coalesced_": "reduce_scatter",
-    "broadcast_": "broadcast", "reduce_": "reduce", "gather_": "gather", "scatter_": "scatter",
-    "alltoall_": "all_to_all", "alltoall_base_": "all_to_all", "barrier": "barrier",
-    "send": "send", "recv_": "recv", "recv_any_source_": "recv",
-    "all_reduce": "all_reduce", "all_reduce_": "all_reduce", "all_reduce_coalesced": "all_reduce",
-    "all_reduce_coalesced_": "all_reduce", "all_gather_into_tensor": "all_gather",
-    "all_gather_into_tensor_out": "all_gather", "all_gather_into_tensor_coalesced": "all_gather",
-    "reduce_scatter_tensor": "reduce_scatter", "reduce_scatter_tensor_out": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter", "all_to_all_single": "all_to_all",
+    "allreduce_": "all_reduce",
+    "allreduce_coalesced_": "all_reduce",
+    "allgather_": "all_gather",
+    "_allgather_base_": "all_gather",
+    "allgather_into_tensor_coalesced_": "all_gather",
+    "allgather_coalesced_": "all_gather",
+    "reduce_scatter_": "reduce_scatter",
+    "_reduce_scatter_base_": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced_": "reduce_scatter",
+    "broadcast_": "broadcast",
+    "reduce_": "reduce",
+    "gather_": "gather",
+    "scatter_": "scatter",
+    "alltoall_": "all_to_all",
+    "alltoall_base_": "all_to_all",
+    "barrier": "barrier",
+    "send": "send",
+    "recv_": "recv",
+    "recv_any_source_": "recv",
+    "all_reduce": "all_reduce",
+    "all_reduce_": "all_reduce",
+    "all_reduce_coalesced": "all_reduce",
+    "all_reduce_coalesced_": "all_reduce",
+    "all_gather_into_tensor": "all_gather",
+    "all_gather_into_tensor_out": "all_gather",
+    "all_gather_into_tensor_coalesced": "all_gather",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "reduce_scatter_tensor_out": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "all_to_all_single": "all_to_all",
     "broadcast": "broadcast",
-}  # fmt: skip
+}
 """Operators of `c10d` and of `_c10d_functional`, and what they do."""
 
 
@@ -39,9 +59,14 @@ class Communication:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "kind": self.kind, "group": self.group, "in_bytes": self.in_bytes, "out_bytes": self.out_bytes,
-            "peer": self.peer, "root": self.root, "tag": self.tag,
-        }  # fmt: skip
+            "kind": self.kind,
+            "group": self.group,
+            "in_bytes": self.in_bytes,
+            "out_bytes": self.out_bytes,
+            "peer": self.peer,
+            "root": self.root,
+            "tag": self.tag,
+        }
 
 
 def communication_of(torch: Any, function: Any, args: Any, kwargs: Any) -> Communication | None:
@@ -67,12 +92,19 @@ def communication_of(torch: Any, function: Any, args: Any, kwargs: Any) -> Commu
     if made and kind in ("all_reduce", "broadcast", "all_to_all"):
         out_bytes = in_bytes
     return Communication(
-        kind, str(group.group_name), members, in_bytes, out_bytes,
+        kind,
+        str(group.group_name),
+        members,
+        in_bytes,
+        out_bytes,
         peer=_member(members, named.get("dst", named.get("src"))) if kind in ("send", "recv") else None,
         root=_member(members, named.get("root_rank", named.get("root", named.get("src"))))
-        if kind in ("broadcast", "reduce", "gather", "scatter") else None,
-        tag=int(named.get("tag", 0) or 0), reads=tuple(reads), writes=tuple(writes),
-    )  # fmt: skip
+        if kind in ("broadcast", "reduce", "gather", "scatter")
+        else None,
+        tag=int(named.get("tag", 0) or 0),
+        reads=tuple(reads),
+        writes=tuple(writes),
+    )
 
 
 def _group(torch: Any, named: dict[str, Any]) -> Any:
@@ -89,7 +121,6 @@ def _member(members: list[int], group_rank: Any) -> int | None:
 
 def _sides(torch: Any, kind: str, named: dict[str, Any]) -> tuple[list[Any], list[Any]]:
     """(Tensors that are read, tensors that are written.)"""
-    from etude.capture.collect.dry.watch import tensors_in
 
     def of(*names: str) -> list[Any]:
         return [t for name in names if name in named for t in tensors_in(named[name], torch.Tensor)]

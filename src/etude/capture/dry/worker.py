@@ -1,13 +1,10 @@
-"""Ranks of a program as a dry run: `python -m etude.capture.collect.dry.worker FOLDER COMMAND...`.
+"""One rank of a dry run: PyTorch with its modes and stand-ins set, the script, and what was seen."""
 
-`FOLDER/settings.json` says the world, the ranks of a node, the device (or none), the steps to skip and to record, and
-stated answers. PyTorch is imported once. A line of stdin names ranks that run at the same time: each is a fork, runs
-the script unchanged as `__main__`, and writes `FOLDER/rank.N.json.gz`; `FOLDER/round.K` appears when the K-th line is
-done. Only rank 0's output is shown.
-"""
-
+import functools
 import gzip
 import json
+import multiprocessing
+import multiprocessing.process
 import os
 import runpy
 import sys
@@ -16,62 +13,31 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from etude.capture.collect.dry import cuda, groups
-from etude.capture.collect.dry.buckets import Buckets
-from etude.capture.collect.dry.casts import set_casts
-from etude.capture.collect.dry.command import NotPythonError, rank_program
-from etude.capture.collect.dry.decisions import Decisions
-from etude.capture.collect.dry.fakes import fake_mode, with_numbers
-from etude.capture.collect.dry.functions import answering
-from etude.capture.collect.dry.modules import watch_modules
-from etude.capture.collect.dry.post import OtherRankError, Post
-from etude.capture.collect.dry.values import Answers, AskedShapeError, AskedValueError, is_foreign
-from etude.capture.collect.dry.watch import COLUMNS, HOST, Watch, watching
 from etude.capture.collect.steps import OptimizerClock
+from etude.capture.dry import cuda, groups
+from etude.capture.dry.buckets import Buckets
+from etude.capture.dry.casts import set_casts
+from etude.capture.dry.decisions import Decisions
+from etude.capture.dry.fakes import fake_mode, with_numbers
+from etude.capture.dry.functions import answering
+from etude.capture.dry.modules import watch_modules
+from etude.capture.dry.post import OtherRankError, Post
+from etude.capture.dry.values import Answers, AskedShapeError, AskedValueError, is_foreign
+from etude.capture.dry.watch import COLUMNS, HOST, Watch, watching
 
 FORMAT = 1
+
+
+class OwnProcessesError(Exception):
+    """The program starts processes of its own."""
 
 
 class StepsDone(BaseException):
     """All steps that were asked for are recorded: the rest of the program is not run."""
 
 
-def main() -> int:
-    folder, command = Path(sys.argv[1]), sys.argv[2:]
-    settings = json.loads((folder / "settings.json").read_text())
-    torch: Any = import_module("torch")
-    try:
-        program = rank_program(command)
-    except NotPythonError as problem:
-        (folder / "refused.json").write_text(json.dumps({"kind": "command", "what": str(problem)}))
-        return 2
-    world = settings["world"] or max(1, program.ranks_of_node) * max(1, program.nodes)
-    settings |= {"world": world, "local_world": min(world, program.ranks_of_node or settings["local_world"])}
-    (folder / "world").write_text(str(world))
-    import_module("torch._dynamo")  # much of PyTorch, as it is, before anything stands in for a part of it
-    for number, line in enumerate(sys.stdin):
-        ranks = [rank for rank in json.loads(line) if rank < world]
-        _round(torch, folder, settings | {"ranks": ranks}, list(program.words))
-        (folder / f"round.{number}").touch()
-    return 0
-
-
-def _round(torch: Any, folder: Path, settings: dict[str, Any], words: list[str]) -> None:
-    """Runs some ranks at the same time: they may wait for one another."""
-    children = {}
-    for rank in settings["ranks"]:
-        (folder / f"ended.{rank}").unlink(missing_ok=True)
-        child = os.fork()
-        if child == 0:
-            os._exit(_rank(torch, folder, settings | {"rank": rank}, words))
-        children[child] = rank
-    while children:
-        child, status = os.wait()
-        if child in children:
-            (folder / f"ended.{children.pop(child)}").write_text(str(os.waitstatus_to_exitcode(status)))
-
-
-def _rank(torch: Any, folder: Path, settings: dict[str, Any], words: list[str]) -> int:
+def run_rank(torch: Any, folder: Path, settings: dict[str, Any], words: list[str]) -> None:
+    """Runs a rank in this process, which does nothing else, and writes what it did."""
     with open(os.devnull, "r+") as nowhere:
         os.dup2(nowhere.fileno(), 0)
         for stream in (1, 2) if settings["rank"] else ():
@@ -85,16 +51,21 @@ def _rank(torch: Any, folder: Path, settings: dict[str, Any], words: list[str]) 
     file.with_suffix(".part").rename(file)
     sys.stdout.flush()
     sys.stderr.flush()
-    return 0
 
 
 def _environment(settings: dict[str, Any]) -> None:
     rank, world, local = settings["rank"], settings["world"], settings["local_world"]
     os.environ |= {
-        "RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank % local), "LOCAL_WORLD_SIZE": str(local),
-        "GROUP_RANK": str(rank // local), "MASTER_ADDR": "localhost", "MASTER_PORT": "29500",
-        "TORCHELASTIC_RUN_ID": "dry", "TOKENIZERS_PARALLELISM": "false",
-    }  # fmt: skip
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world),
+        "LOCAL_RANK": str(rank % local),
+        "LOCAL_WORLD_SIZE": str(local),
+        "GROUP_RANK": str(rank // local),
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "29500",
+        "TORCHELASTIC_RUN_ID": "dry",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
 
 
 class DryRun:
@@ -122,6 +93,7 @@ class DryRun:
             post = Post(folder, settings["rank"], settings["ranks"], real)
             groups.stand_in(torch, self.watch, real, post, rank=settings["rank"], world=settings["world"])
         self._loaders()
+        self._processes()
         self._compile()
         watch_modules(torch, self.watch)
         self._clock = OptimizerClock(torch, self._stepped)
@@ -151,8 +123,12 @@ class DryRun:
                 problem = {"kind": "exit", "what": str(ended.code)}
         except BaseException as raised:
             problem = _problem(raised)
-            if problem["what"] == "DynamicOutputShapeException":
-                problem["kind"] = "shape"
+            kinds = {
+                "DynamicOutputShapeException": "shape",
+                "DataDependentOutputException": "value",
+                "OwnProcessesError": "processes",
+            }
+            problem["kind"] = kinds.get(problem["what"], problem["kind"])
         finally:
             for mode in reversed(self._modes):
                 mode.__exit__(None, None, None)
@@ -161,19 +137,29 @@ class DryRun:
     def recorded(self) -> dict[str, Any]:
         """All that was seen, in columns."""
         watch, storages = self.watch, self.watch.storages
-        columns = list(zip(*watch.rows, strict=True)) or [[] for _ in COLUMNS]
+        columns: list[Any] = list(zip(*watch.rows, strict=True)) or [[] for _ in COLUMNS]
         return {
-            "format": FORMAT, "torch": self._torch.__version__, "rank": self._settings["rank"],
-            "world": self._settings["world"], "steps": watch.step, "words": watch.words.words,
-            "columns": dict(zip(COLUMNS, columns, strict=True)), "groups": watch.groups,
+            "format": FORMAT,
+            "torch": self._torch.__version__,
+            "rank": self._settings["rank"],
+            "world": self._settings["world"],
+            "steps": watch.step,
+            "words": watch.words.words,
+            "columns": dict(zip(COLUMNS, columns, strict=True)),
+            "groups": watch.groups,
             "group_members": watch.made_groups,
             "storages": {
-                "events": list(storages.events), "places": storages.places, "streams": storages.streams,
-                "made_at": storages.made_at, "roles": storages.roles,
+                "events": list(storages.events),
+                "places": storages.places,
+                "streams": storages.streams,
+                "made_at": storages.made_at,
+                "roles": storages.roles,
             },
-            "step_events": watch.step_events, "unknown": self.answers.unknown, "answered": self.answers.used,
+            "step_events": watch.step_events,
+            "unknown": self.answers.unknown,
+            "answered": self.answers.used,
             "notes": sorted(self.notes),
-        }  # fmt: skip
+        }
 
     def _stepped(self, optimizer_steps: int) -> None:
         self.watch.end_step()
@@ -193,7 +179,17 @@ class DryRun:
                 named.pop(key, None)
             begin(made, *args, **named)
 
-        loader.__init__ = init
+        loader.__init__ = functools.wraps(begin)(init)
+
+    def _processes(self) -> None:
+        """Ranks are started by the dry run: a program that starts them itself is refused."""
+
+        def refuse(*_: Any, **__: Any) -> None:
+            raise OwnProcessesError
+
+        import_module("torch.multiprocessing").start_processes = refuse  # type: ignore[attr-defined]
+        self._torch.multiprocessing.spawn = refuse
+        multiprocessing.process.BaseProcess.start = refuse  # type: ignore[method-assign]
 
     def _compile(self) -> None:
         def compile(model: Any = None, **named: Any) -> Any:  # noqa: A001 - stands for torch.compile
@@ -211,9 +207,11 @@ def _problem(raised: BaseException) -> dict[str, Any]:
     last = own[-1] if own else (frames[-1] if frames else None)
     where = f"{last.filename.rsplit('/', 1)[-1]}:{last.lineno}" if last else ""
     text = "".join(traceback.format_exception(raised))
-    return {"kind": "raised", "where": where, "line": (last.line or "") if last else "", "what": type(raised).__name__,
-            "text": str(raised)[:2000], "traceback": text[-20000:]}  # fmt: skip
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return {
+        "kind": "raised",
+        "where": where,
+        "line": (last.line or "") if last else "",
+        "what": type(raised).__name__,
+        "text": str(raised)[:2000],
+        "traceback": text[-20000:],
+    }

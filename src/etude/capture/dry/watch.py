@@ -4,31 +4,72 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from etude.capture.collect.dry.communication import Communication, communication_of
-from etude.capture.collect.dry.fakes import device_answered, device_asked
-from etude.capture.collect.dry.storages import Storages
+from etude.capture.dry.communication import Communication, communication_of
+from etude.capture.dry.fakes import device_answered, device_asked
+from etude.capture.dry.storages import TensorStorages
+from etude.capture.dry.tensors import tensors_in
 
 TYPE_NAMES = {
-    "float64": "double", "float32": "float", "bfloat16": "c10::BFloat16", "float16": "c10::Half",
-    "int64": "long int", "int32": "int", "int16": "short int", "int8": "signed char", "uint8": "unsigned char",
-    "bool": "bool", "float8_e4m3fn": "c10::Float8_e4m3fn", "float8_e5m2": "c10::Float8_e5m2",
-    "complex64": "c10::complex<float>", "complex128": "c10::complex<double>",
-}  # fmt: skip
+    "float64": "double",
+    "float32": "float",
+    "bfloat16": "c10::BFloat16",
+    "float16": "c10::Half",
+    "int64": "long int",
+    "int32": "int",
+    "int16": "short int",
+    "int8": "signed char",
+    "uint8": "unsigned char",
+    "bool": "bool",
+    "float8_e4m3fn": "c10::Float8_e4m3fn",
+    "float8_e5m2": "c10::Float8_e5m2",
+    "complex64": "c10::complex<float>",
+    "complex128": "c10::complex<double>",
+}
 """Types as PyTorch's own execution traces spell them."""
 
 COLUMNS = (
-    "name", "in_shapes", "in_types", "in_values", "in_strides", "out_shapes", "out_types", "module", "phase",
-    "step", "stream", "place", "works", "reads", "writes", "after", "forward", "communication",
-)  # fmt: skip
-NO_WORK = frozenset({
-    "aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided",
-    "aten::lift_fresh", "aten::_unsafe_view", "aten::_local_scalar_dense", "aten::resize_", "aten::set_",
-    "aten::is_same_size", "aten::record_stream", "aten::is_pinned", "aten::_reshape_alias", "aten::alias",
-})  # fmt: skip
+    "name",
+    "in_shapes",
+    "in_types",
+    "in_values",
+    "in_strides",
+    "out_shapes",
+    "out_types",
+    "module",
+    "phase",
+    "step",
+    "stream",
+    "place",
+    "works",
+    "reads",
+    "writes",
+    "after",
+    "forward",
+    "communication",
+)
+NO_WORK = frozenset(
+    {
+        "aten::empty",
+        "aten::empty_strided",
+        "aten::empty_like",
+        "aten::new_empty",
+        "aten::new_empty_strided",
+        "aten::lift_fresh",
+        "aten::_unsafe_view",
+        "aten::_local_scalar_dense",
+        "aten::resize_",
+        "aten::set_",
+        "aten::is_same_size",
+        "aten::record_stream",
+        "aten::is_pinned",
+        "aten::_reshape_alias",
+        "aten::alias",
+    }
+)
 """Operators that only make or look at a tensor."""
 
 
-class Words:
+class NumberedTexts:
     """Texts by number, each once."""
 
     def __init__(self) -> None:
@@ -48,8 +89,8 @@ class Watch:
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self.storages = Storages()
-        self.words = Words()
+        self.storages = TensorStorages()
+        self.words = NumberedTexts()
         self.rows: list[tuple[Any, ...]] = []
         self.groups: dict[str, list[int]] = {}
         self.made_groups: list[list[int]] = []
@@ -113,15 +154,27 @@ class Watch:
         after, stream = self._order(row, communication, works, on_device)
         module, forward = self._place(row)
         self._writers.update(dict.fromkeys(writes, row) if works else {})
-        self.rows.append((
-            self.words.put(function._schema.name),
-            *self._texts(arguments),
-            self.words.put(("s", *(tuple(t.shape) for t in made)), lambda: json.dumps([list(t.shape) for t in made])),
-            self.words.put(("t", *(t.dtype for t in made)), lambda: json.dumps([_type(t) for t in made])),
-            module, self.words.put(self.phase()), self.step, stream, int(on_device), int(works),
-            list(dict.fromkeys(reads)), list(dict.fromkeys(writes)), after, forward,
-            None if communication is None else self._communication(communication),
-        ))  # fmt: skip
+        self.rows.append(
+            (
+                self.words.put(function._schema.name),
+                *self._texts(arguments),
+                self.words.put(
+                    ("s", *(tuple(t.shape) for t in made)), lambda: json.dumps([list(t.shape) for t in made])
+                ),
+                self.words.put(("t", *(t.dtype for t in made)), lambda: json.dumps([_type(t) for t in made])),
+                module,
+                self.words.put(self.phase()),
+                self.step,
+                stream,
+                int(on_device),
+                int(works),
+                list(dict.fromkeys(reads)),
+                list(dict.fromkeys(writes)),
+                after,
+                forward,
+                None if communication is None else self._communication(communication),
+            )
+        )
 
     def _order(
         self, row: int, communication: Communication | None, works: bool, on_device: bool
@@ -177,7 +230,7 @@ class Watch:
         )
 
     def _communication(self, found: Communication) -> dict[str, Any]:
-        self.groups.setdefault(found.group, found.members)
+        self.groups.setdefault(found.group, list(found.members))
         return found.to_dict()
 
 
@@ -241,16 +294,7 @@ def _written(function: Any) -> set[str]:
 _WRITTEN: dict[Any, set[str]] = {}
 
 
-def tensors_in(value: Any, tensor: type) -> list[Any]:
-    """The tensors in a value: itself, or those of its lists."""
-    if isinstance(value, tensor):
-        return [value]
-    if isinstance(value, (list, tuple)):
-        return [found for item in value for found in tensors_in(item, tensor)]
-    return []
-
-
-def _key(value: Any, tensor: type) -> Any:
+def _key(value: Any, tensor: Any) -> Any:
     if isinstance(value, tensor):
         return tuple(value.shape), tuple(value.stride()), value.dtype
     if isinstance(value, (list, tuple)):
@@ -258,7 +302,7 @@ def _key(value: Any, tensor: type) -> Any:
     return (type(value).__name__, str(value))
 
 
-def _shape(value: Any, tensor: type) -> Any:
+def _shape(value: Any, tensor: Any) -> Any:
     if isinstance(value, tensor):
         return list(value.shape)
     if isinstance(value, (list, tuple)) and value and any(isinstance(item, tensor) for item in value):
@@ -266,7 +310,7 @@ def _shape(value: Any, tensor: type) -> Any:
     return []
 
 
-def _stride(value: Any, tensor: type) -> Any:
+def _stride(value: Any, tensor: Any) -> Any:
     if isinstance(value, tensor):
         return list(value.stride())
     if isinstance(value, (list, tuple)) and value and any(isinstance(item, tensor) for item in value):
@@ -284,7 +328,7 @@ def _type(value: Any) -> str:
     return {bool: "Bool", int: "Int", float: "Double", str: "String", type(None): "None"}.get(type(value), "None")
 
 
-def _value(value: Any, tensor: type) -> Any:
+def _value(value: Any, tensor: Any) -> Any:
     if isinstance(value, tensor):
         return []
     if isinstance(value, (list, tuple)):

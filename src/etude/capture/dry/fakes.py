@@ -1,7 +1,7 @@
 """Tensors without numbers, on a device that is not there.
 
 PyTorch's fake tensors know shapes, strides, types and their device. A build without CUDA cannot answer what its C++
-parts ask about a CUDA device (streams of the backward pass, guards), so these parts are told that a tensor is on the
+parts ask about a CUDA device (streams of the backward pass, guards), so these parts find a tensor on the
 host; Python, and the rules that give a result its device, see the device that the program chose.
 """
 
@@ -21,7 +21,7 @@ def fake_mode(torch: Any) -> Any:
     _allow_swaps(torch)
     _allow_lists_of_fakes(module)
 
-    class DryMode(module.FakeTensorMode):  # type: ignore[misc, name-defined]
+    class DryMode(module.FakeTensorMode):  # type: ignore[misc]
         avoid_device_init = True
 
     return DryMode(allow_non_fake_inputs=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from etude.base.errors import TraceError
-from etude.capture.ingest.dry_rank import DryRank, DryTrace
+from etude.capture.dry.recorded_rank import DryRank, DryTrace
 from etude.model.job import DEFAULT_METADATA, Groups, Job
 from etude.model.schema import NO_TEXT
 from etude.model.trace import Trace, first_difference
@@ -23,7 +23,7 @@ Members = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Dimension:
+class MeshDimension:
     """A family of groups in which every rank is once."""
 
     groups: tuple[Members, ...]
@@ -39,10 +39,10 @@ class Dimension:
         return len(self.groups[0])
 
 
-def dimensions(made: Sequence[Sequence[int]], world: int) -> list[Dimension]:
+def dimensions(made: Sequence[Sequence[int]], world: int) -> list[MeshDimension]:
     """The dimensions that groups of a program are, in the order in which they were made; without those of one rank and
     that of all."""
-    found: list[Dimension] = []
+    found: list[MeshDimension] = []
     family: list[Members] = []
     seen: set[int] = set()
     for members in dict.fromkeys(tuple(group) for group in made):
@@ -54,7 +54,7 @@ def dimensions(made: Sequence[Sequence[int]], world: int) -> list[Dimension]:
         seen |= set(members)
         if len(seen) == world:
             groups = tuple(family)
-            found.append(Dimension(groups, {rank: i for i, group in enumerate(groups) for rank in group}))
+            found.append(MeshDimension(groups, {rank: i for i, group in enumerate(groups) for rank in group}))
             family, seen = [], set()
     return found
 
@@ -72,7 +72,7 @@ class DryMesh:
     """Which dimensions matter, and who stands for whom."""
 
     world: int
-    dimensions: tuple[Dimension, ...]
+    dimensions: tuple[MeshDimension, ...]
     differs: tuple[bool, ...]
     """Whether ranks along a dimension do different things."""
 
@@ -161,8 +161,10 @@ def _group(mesh: DryMesh, members: Members, stands: int, rank: int) -> Members:
     for dimension in mesh.dimensions:
         if dimension.members(stands) == members:
             return dimension.members(rank)
-    raise TraceError(f"rank {rank}: no group is to it what {_shown(members)} is to rank {stands}",
-                     hint="name the ranks that differ with --ranks")  # fmt: skip
+    raise TraceError(
+        f"rank {rank}: no group is to it what {_shown(members)} is to rank {stands}",
+        hint="name the ranks that differ with --ranks",
+    )
 
 
 def _peer(mesh: DryMesh, groups: tuple[Members, ...], slot: int, peer: int, stands: int, rank: int) -> int:

@@ -2,17 +2,18 @@
 what waits for what."""
 
 import contextlib
+import operator
 import types
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from etude.capture.collect.dry.watch import Watch
+from etude.capture.dry.watch import Watch
 
 
 @dataclass(frozen=True, slots=True)
 class DryDevice:
-    """The device that a program is told it has."""
+    """The device that a program finds."""
 
     name: str
     memory_bytes: int
@@ -22,12 +23,23 @@ class DryDevice:
     @property
     def properties(self) -> Any:
         return types.SimpleNamespace(
-            name=self.name, major=self.capability[0], minor=self.capability[1], total_memory=self.memory_bytes,
-            multi_processor_count=self.units, warp_size=32, gcnArchName="", uuid="", regs_per_multiprocessor=65536,
-            max_threads_per_multi_processor=2048, shared_memory_per_block=49152,
-            shared_memory_per_block_optin=232448, shared_memory_per_multiprocessor=233472, L2_cache_size=52428800,
-            is_integrated=False, is_multi_gpu_board=False,
-        )  # fmt: skip
+            name=self.name,
+            major=self.capability[0],
+            minor=self.capability[1],
+            total_memory=self.memory_bytes,
+            multi_processor_count=self.units,
+            warp_size=32,
+            gcnArchName="",
+            uuid="",
+            regs_per_multiprocessor=65536,
+            max_threads_per_multi_processor=2048,
+            shared_memory_per_block=49152,
+            shared_memory_per_block_optin=232448,
+            shared_memory_per_multiprocessor=233472,
+            L2_cache_size=52428800,
+            is_integrated=False,
+            is_multi_gpu_board=False,
+        )
 
 
 def stand_in(torch: Any, watch: Watch, device: DryDevice, *, local_rank: int, local_world: int) -> None:
@@ -50,29 +62,60 @@ def stand_in(torch: Any, watch: Watch, device: DryDevice, *, local_rank: int, lo
         current[0], watch.stream = stream, stream.number
 
     replaced = {
-        "is_available": lambda: True, "is_initialized": lambda: True, "_is_compiled": lambda: True, "init": nothing,
-        "_lazy_init": nothing, "_lazy_call": nothing, "device_count": lambda: count, "current_device": here,
-        "set_device": set_device, "synchronize": nothing, "empty_cache": nothing, "ipc_collect": nothing,
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "_is_compiled": lambda: True,
+        "init": nothing,
+        "_lazy_init": nothing,
+        "_lazy_call": nothing,
+        "device_count": lambda: count,
+        "current_device": here,
+        "set_device": set_device,
+        "synchronize": nothing,
+        "empty_cache": nothing,
+        "ipc_collect": nothing,
         "get_device_name": lambda given=None: device.name,
         "get_device_capability": lambda given=None: device.capability,
         "get_device_properties": lambda given=None: device.properties,
         "is_bf16_supported": lambda *args, **named: device.capability[0] >= 8,
-        "is_tf32_supported": lambda: device.capability[0] >= 8, "get_arch_list": list,
+        "is_tf32_supported": lambda: device.capability[0] >= 8,
+        "get_arch_list": list,
         "mem_get_info": lambda given=None: (device.memory_bytes, device.memory_bytes),
-        "manual_seed": nothing, "manual_seed_all": nothing, "seed": nothing, "seed_all": nothing,
-        "initial_seed": zero, "get_rng_state": lambda given=None: torch.zeros(16, dtype=torch.uint8, device="cpu"),
-        "set_rng_state": nothing, "get_rng_state_all": list, "set_rng_state_all": nothing,
-        "Stream": stream_type, "Event": event_type, "ExternalStream": stream_type,
-        "current_stream": lambda given=None: current[0], "default_stream": lambda given=None: default,
-        "set_stream": set_stream, "stream": lambda given: entering(given, current, set_stream),
-        "StreamContext": lambda given: entering(given, current, set_stream), "device": _device_of(set_device, place),
-        "_DeviceGuard": _device_of(set_device, place), "_exchange_device": zero, "_maybe_exchange_device": zero,
-        "can_device_access_peer": lambda *args: True, "is_current_stream_capturing": lambda: False,
-        "utilization": zero, "cudart": nothing,
-        "reset_peak_memory_stats": nothing, "reset_max_memory_allocated": nothing, "memory_stats": lambda *a, **k: {},
-        "memory_allocated": zero, "max_memory_allocated": zero, "memory_reserved": zero, "max_memory_reserved": zero,
-        "memory_summary": lambda *args, **named: "", "set_per_process_memory_fraction": nothing,
-    }  # fmt: skip
+        "manual_seed": nothing,
+        "manual_seed_all": nothing,
+        "seed": nothing,
+        "seed_all": nothing,
+        "initial_seed": zero,
+        "get_rng_state": lambda given=None: torch.zeros(16, dtype=torch.uint8, device="cpu"),
+        "set_rng_state": nothing,
+        "get_rng_state_all": list,
+        "set_rng_state_all": nothing,
+        "Stream": stream_type,
+        "Event": event_type,
+        "ExternalStream": stream_type,
+        "current_stream": lambda given=None: current[0],
+        "default_stream": lambda given=None: default,
+        "set_stream": set_stream,
+        "stream": lambda given: entering(given, current, set_stream),
+        "StreamContext": lambda given: entering(given, current, set_stream),
+        "device": _device_of(set_device, place),
+        "_DeviceGuard": _device_of(set_device, place),
+        "_exchange_device": zero,
+        "_maybe_exchange_device": zero,
+        "can_device_access_peer": lambda *args: True,
+        "is_current_stream_capturing": lambda: False,
+        "utilization": zero,
+        "cudart": nothing,
+        "reset_peak_memory_stats": nothing,
+        "reset_max_memory_allocated": nothing,
+        "memory_stats": lambda *a, **k: {},
+        "memory_allocated": zero,
+        "max_memory_allocated": zero,
+        "memory_reserved": zero,
+        "max_memory_reserved": zero,
+        "memory_summary": lambda *args, **named: "",
+        "set_per_process_memory_fraction": nothing,
+    }
     for name, value in replaced.items():
         setattr(cuda, name, value)
     for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
@@ -98,8 +141,8 @@ def _devices_of_wrappers() -> None:
     for module, (name, held) in inner.items():
         with contextlib.suppress(ImportError):
             wrapper = getattr(import_module(module), name)
-            wrapper.device = property(lambda tensor, held=held: getattr(tensor, held).device)
-            wrapper.is_cuda = property(lambda tensor, held=held: getattr(tensor, held).is_cuda)
+            inside = operator.attrgetter(f"{held}.device"), operator.attrgetter(f"{held}.is_cuda")
+            wrapper.device, wrapper.is_cuda = map(property, inside)
 
 
 def _accelerator(torch: Any, cuda: dict[str, Any], here: Any, set_device: Any) -> None:

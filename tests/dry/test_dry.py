@@ -1,0 +1,126 @@
+"""`etude collect --dry`: the job of a program that never ran."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import etude
+from etude.model.schema import Collective, Kind
+from etude.surface.cli import main
+
+pytest.importorskip("torch")
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+def dry(out: Path, program: str, *words: str, options: tuple[str, ...] = ()) -> int:
+    command = [sys.executable, str(PROGRAMS / program), *words]
+    return main(["collect", "--dry", "-o", str(out), *options, "--", *command])
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("dry") / "job"
+    assert dry(out, "dry_train.py", "cast", options=("--device", "h100")) == 0
+    return out
+
+
+def test_products_of_a_step_have_their_flops(trained: Path) -> None:
+    trace = etude.open(trained).traces[0]
+    names = np.array([trace.text("name", i) for i in range(len(trace))])
+    products = sorted(trace.flops[np.isin(names, ("aten::addmm", "aten::mm"))].tolist())
+    first, second = 2 * 16 * 64 * 128, 2 * 16 * 128 * 32
+    # Forward and the gradients of both weights; of inputs the second layer's alone.
+    assert products == sorted([first, second, first, second, second])
+    assert "aten::_to_copy" in names  # autocast
+    assert set(trace.stream[trace.cpu == 0].tolist()) == {0}
+    assert {trace.text("phase", i) for i in range(len(trace))} == {"forward", "backward", "optimizer"}
+    assert {"0", "2"} <= {trace.text("module", i) for i in range(len(trace))}
+
+
+def test_memory_is_in_the_manifest(trained: Path) -> None:
+    manifest = json.loads((trained / "manifest.json").read_text())
+    weights = 4 * (64 * 128 + 128 + 128 * 32 + 32)
+    assert manifest["dry"] is True
+    memory = manifest["memory"]
+    # The allocator rounds up to 512 bytes: 128 floats fill one, 32 do not.
+    assert memory["by_class"]["weights"] == weights + 512 - 32 * 4
+    assert memory["by_class"]["optimizer"] == 2 * (weights + 512 - 32 * 4)
+    assert memory["by_class"]["workspaces"] == 2 * 32 * 2**20
+    assert memory["peak_reserved_bytes"] >= memory["peak_allocated_bytes"]
+
+
+def test_the_job_is_clean_and_can_be_simulated(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(trained), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["findings"] == []
+    assert main(["simulate", str(trained), "--system", "h200-server", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["makespan_ns"] > 0
+
+
+def test_a_mesh_is_folded_and_every_rank_has_its_groups(tmp_path: Path) -> None:
+    assert dry(tmp_path / "job", "dry_mesh.py", options=("--device", "h100", "--world", "64")) == 0
+    job = etude.open(tmp_path / "job")
+    assert len(job) == 64 and len(job.traces) == 1
+    trace = job.traces[0]
+    calls = np.flatnonzero(trace.kind == Kind.COLL)
+    kinds = [Collective(int(trace.collective[i])).name for i in calls]
+    shard = 256 * 512 * 4 // 2 // 32  # a weight in two halves, each in 32 parts
+    assert kinds == ["ALL_GATHER", "ALL_REDUCE", "ALL_GATHER", "REDUCE_SCATTER"] or kinds == [
+        "ALL_GATHER", "ALL_REDUCE", "REDUCE_SCATTER"
+    ]  # fmt: skip
+    gathered = [int(trace.in_bytes[i]) for i in calls if trace.collective[i] == Collective.ALL_GATHER]
+    scattered = [int(trace.in_bytes[i]) for i in calls if trace.collective[i] == Collective.REDUCE_SCATTER]
+    assert gathered[0] == 2 * shard and scattered == [2 * shard * 32]
+    reduced = next(i for i in calls if trace.collective[i] == Collective.ALL_REDUCE)
+    assert int(trace.in_bytes[reduced]) == 4 * 256 * 4
+    members = job.groups.ranks(int(job.group_slots(37)[trace.group[reduced]]))
+    assert members is not None and members.tolist() == [36, 37]
+    members = job.groups.ranks(int(job.group_slots(37)[trace.group[calls[0]]]))
+    assert members is not None and members.tolist() == list(range(1, 64, 2))
+
+
+def test_stages_of_a_pipeline_are_all_run(tmp_path: Path) -> None:
+    assert dry(tmp_path / "job", "dry_pipeline.py", options=("--world", "2")) == 0
+    job = etude.open(tmp_path / "job")
+    sizes = 4 * 32 * 4
+    for rank, (sends, receives) in enumerate([(2, 2), (2, 2)]):
+        trace = job.trace(rank)
+        assert [int(b) for b in trace.in_bytes[trace.kind == Kind.SEND]] == [sizes] * sends
+        assert [int(b) for b in trace.in_bytes[trace.kind == Kind.RECV]] == [sizes] * receives
+        peers = job.peer_slots(rank)
+        assert {int(peers[slot]) for slot in trace.dst[trace.kind == Kind.SEND]} == {1 - rank}
+    assert main(["check", str(tmp_path / "job")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("decide", "dry_train.py:23: rank 0 decides by the value of a tensor"),
+        ("data", "FileNotFoundError"),
+        ("spawn", "starts processes of its own"),
+        ("gpu", "with --device h100 it finds one"),
+    ],
+)
+def test_what_cannot_be_run_is_said(what: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert dry(tmp_path / "job", "dry_train.py", what) == 2
+    told = capsys.readouterr().err
+    assert said in told and "Traceback" not in told
+    assert not (tmp_path / "job").exists()
+
+
+def test_a_stated_answer_lets_a_program_decide(tmp_path: Path) -> None:
+    assert dry(tmp_path / "job", "dry_train.py", "decide", options=("--answer", "loss=0.5")) == 0
+    assert len(etude.open(tmp_path / "job")) == 1
+
+
+def test_other_commands_and_options_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["collect", "--dry", "-o", str(tmp_path / "job"), "--", "true"]) == 2
+    assert "does not start a Python program" in capsys.readouterr().err
+    assert main(["collect", "-o", str(tmp_path / "job"), "--world", "4", "--", "true"]) == 2
+    assert "--dry" in capsys.readouterr().err
+    assert main(["collect", "--dry", "--stacks", "-o", str(tmp_path / "job"), "--", "true"]) == 2
+    assert "is not read with --dry" in capsys.readouterr().err
+    assert main(["collect", "--dry", "--answer", "loss", "-o", str(tmp_path / "job"), "--", "true"]) == 2
+    assert "is not a name with a number" in capsys.readouterr().err
