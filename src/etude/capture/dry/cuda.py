@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from etude.capture.dry.cuda_kernels import choose_kernels
 from etude.capture.dry.watch import Watch
 
 
@@ -128,6 +129,7 @@ def stand_in(torch: Any, watch: Watch, device: DryDevice, *, local_rank: int, lo
     torch.Stream, torch.Event = stream_type, event_type
     _accelerator(torch, replaced, here, set_device)
     _devices_of_wrappers()
+    choose_kernels(torch, device.capability)
     torch.Tensor.record_stream = lambda tensor, stream: None
     torch.Tensor.pin_memory = lambda tensor, *args, **named: tensor
 

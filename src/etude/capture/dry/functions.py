@@ -1,4 +1,4 @@
-"""Calls of PyTorch that a dry run answers itself, before they become operators: devices, numbers, attention."""
+"""Calls of PyTorch that a dry run answers itself, before they become operators: devices and numbers."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -82,7 +82,8 @@ def _asked(torch: Any, answers: Answers) -> dict[Any, Callable[..., Any]]:
         return _nested(list(given.shape), lambda: answers.of(given, kind="item"))
 
     # A fake tensor has a `tolist` of its own, which asks for one number after another.
-    import_module("torch._subclasses.fake_tensor").FakeTensor.tolist = listed  # type: ignore[attr-defined]
+    fakes: Any = import_module("torch._subclasses.fake_tensor")
+    fakes.FakeTensor.tolist = listed
 
     table: dict[Any, Callable[..., Any]] = {
         tensor.to: moved,
@@ -93,7 +94,6 @@ def _asked(torch: Any, answers: Answers) -> dict[Any, Callable[..., Any]]:
         tensor.__int__: number("int"),
         tensor.__bool__: number("bool"),
         tensor.__index__: number("int"),
-        torch.nn.functional.scaled_dot_product_attention: lambda f, args, named: _attention(torch, f, args, named),
     }
     return table
 
@@ -133,29 +133,3 @@ def _moved(torch: Any, function: Any, args: Any, named: dict[str, Any]) -> Any:
 
 def _is_plain(torch: Any, tensor: Any) -> bool:
     return type(tensor) in (torch.Tensor, torch.nn.Parameter)
-
-
-def _attention(torch: Any, function: Any, args: Any, named: dict[str, Any]) -> Any:
-    """On a CUDA device, the kernel that PyTorch would choose there: flash attention for 16-bit types without a mask,
-    the memory-efficient one otherwise."""
-    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-    given = dict(zip(names, args, strict=False)) | named
-    query, key, value, mask = given["query"], given["key"], given["value"], given.get("attn_mask")
-    plain = all(hasattr(t, "fake_mode") for t in (query, key, value))
-    if not plain or query.device.type != "cuda" or query.dim() != 4:
-        return function(*args, **named)
-    drop, causal, scale = float(given.get("dropout_p") or 0.0), bool(given.get("is_causal")), given.get("scale")
-    aten = torch.ops.aten
-    half = query.dtype in (torch.float16, torch.bfloat16)
-    if mask is None and half and query.shape[-1] <= 256:
-        return aten._scaled_dot_product_flash_attention.default(query, key, value, drop, causal, scale=scale)[0]
-    if query.shape[1] != key.shape[1]:
-        times = query.shape[1] // key.shape[1]
-        key, value = key.repeat_interleave(times, 1), value.repeat_interleave(times, 1)
-    if mask is not None:
-        if mask.dtype == torch.bool:
-            mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
-        mask = mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-    needs = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
-    call = aten._scaled_dot_product_efficient_attention.default
-    return call(query, key, value, mask, needs, drop, causal, scale=scale)[0]

@@ -1,0 +1,109 @@
+"""Operators that PyTorch takes on a CUDA device and not elsewhere: attention, dropout, batch normalisation.
+
+C++ chooses them by the device of a tensor, and finds a fake one on the host (see `fakes`). So functions that choose are
+replaced: on a tensor of the device each calls the operator that PyTorch 2.11 and later take there.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+HOPPER = 9
+"""Major number from which on PyTorch prefers cuDNN's attention."""
+
+
+def choose_kernels(torch: Any, capability: tuple[int, int]) -> None:
+    """Replaces the functions that choose."""
+    functional = torch.nn.functional
+    attention = functools.partial(_attention, torch, capability[0] >= HOPPER)
+    _replace(torch, (functional,), "scaled_dot_product_attention", attention)
+    _replace(torch, (functional, torch), "dropout", functools.partial(_dropout, torch))
+    _replace(torch, (functional,), "batch_norm", functools.partial(_batch_norm, torch))
+
+
+def _replace(torch: Any, owners: tuple[Any, ...], name: str, ours: Callable[..., Any]) -> None:
+    for owner in owners:
+        original = getattr(owner, name)
+
+        def call(given: Any, *args: Any, original: Any = original, **named: Any) -> Any:
+            if not hasattr(given, "fake_mode") or given.device.type != "cuda":
+                return original(given, *args, **named)
+            return ours(original, given, *args, **named)
+
+        setattr(owner, name, functools.wraps(original)(call))
+
+
+def _dropout(
+    torch: Any, original: Any, given: Any, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Any:
+    if not training or not 0 < p < 1 or inplace:
+        extra = (inplace,) if original.__module__ == "torch.nn.functional" else ()
+        return original(given, p, training, *extra)
+    return torch.ops.aten.native_dropout.default(given, p, True)[0]
+
+
+def _batch_norm(
+    torch: Any,
+    original: Any,
+    given: Any,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
+    """cuDNN's where there are weights, and the type is one that it takes."""
+    known = weight is not None and bias is not None and running_mean is not None
+    if not known or given.dtype == torch.bfloat16 or given.dim() < 2:
+        return original(given, running_mean, running_var, weight, bias, training, momentum, eps)
+    call = torch.ops.aten.cudnn_batch_norm.default
+    return call(given, weight, bias, running_mean, running_var, training, momentum, eps)[0]
+
+
+def _attention(
+    torch: Any,
+    prefers_cudnn: bool,
+    original: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """cuDNN's from Hopper on and flash attention before it, for 16-bit types; with a mask before Hopper, and for 32-bit
+    types, the memory-efficient one."""
+    if query.dim() != 4:
+        return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    if torch.is_autocast_enabled("cuda"):
+        kind = torch.get_autocast_dtype("cuda")
+        query, key, value = (tensor.to(kind) for tensor in (query, key, value))
+    aten, wide = torch.ops.aten, query.shape[-1]
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    needs = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
+    mask = _mask(torch, attn_mask, query, key)
+    learnt = mask is not None and mask.requires_grad
+    if half and prefers_cudnn and wide <= 128 and wide % 8 == 0 and not learnt:
+        call = aten._scaled_dot_product_cudnn_attention.default
+        return call(query, key, value, mask, needs, dropout_p, is_causal, False, scale=scale)[0]
+    if half and mask is None and wide <= 256:
+        call = aten._scaled_dot_product_flash_attention.default
+        return call(query, key, value, dropout_p, is_causal, scale=scale)[0]
+    if query.shape[1] != key.shape[1]:
+        times = query.shape[1] // key.shape[1]
+        key, value = key.repeat_interleave(times, 1), value.repeat_interleave(times, 1)
+    call = aten._scaled_dot_product_efficient_attention.default
+    return call(query, key, value, mask, needs, dropout_p, is_causal, scale=scale)[0]
+
+
+def _mask(torch: Any, mask: Any, query: Any, key: Any) -> Any:
+    """A mask of numbers to add, for every head."""
+    if mask is None:
+        return None
+    if mask.dtype == torch.bool:
+        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
+    return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
