@@ -115,6 +115,12 @@ def test_a_stated_answer_lets_a_program_decide(tmp_path: Path) -> None:
     assert len(etude.open(tmp_path / "job")) == 1
 
 
+def test_an_answer_that_nothing_asks_for_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert dry(tmp_path / "job", "dry_train.py", "decide", options=("--answer", "lss=0.5", "--answer", "loss=0.5")) == 2
+    assert "--answer: no rank asked for lss" in capsys.readouterr().err
+    assert not (tmp_path / "job").exists()
+
+
 def test_other_commands_and_options_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["collect", "--dry", "-o", str(tmp_path / "job"), "--", "true"]) == 2
     assert "does not start a Python program" in capsys.readouterr().err

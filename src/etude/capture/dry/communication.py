@@ -69,7 +69,7 @@ class Communication:
         }
 
 
-def communication_of(torch: Any, function: Any, args: Any, kwargs: Any) -> Communication | None:
+def communication_of(torch: Any, function: Any, args: Any, kwargs: Any, result: Any) -> Communication | None:
     """The communication that an operator is, or None."""
     space, _, name = function._schema.name.partition("::")
     if space not in ("c10d", "_c10d_functional"):
@@ -83,20 +83,14 @@ def communication_of(torch: Any, function: Any, args: Any, kwargs: Any) -> Commu
     group = _group(torch, named)
     members = [int(rank) for rank in torch.distributed.get_process_group_ranks(group)]
     reads, writes = _sides(torch, kind, named)
-    made = len(members) if space == "_c10d_functional" else 0
-    in_bytes, out_bytes = _bytes(reads), _bytes(writes)
-    if made and kind == "all_gather":
-        out_bytes = in_bytes * made
-    if made and kind == "reduce_scatter":
-        out_bytes = in_bytes // made
-    if made and kind in ("all_reduce", "broadcast", "all_to_all"):
-        out_bytes = in_bytes
+    if space == "_c10d_functional":
+        writes = tensors_in(result, torch.Tensor)
     return Communication(
         kind,
         str(group.group_name),
         members,
-        in_bytes,
-        out_bytes,
+        _bytes(reads),
+        _bytes(writes),
         peer=_member(members, named.get("dst", named.get("src"))) if kind in ("send", "recv") else None,
         root=_member(members, named.get("root_rank", named.get("root", named.get("src"))))
         if kind in ("broadcast", "reduce", "gather", "scatter")

@@ -9,12 +9,11 @@ import numpy as np
 
 from etude.capture.dry.recorded_rank import DryRank
 from etude.cost.allocator import AllocatorAction, AllocatorEvents, cublas_workspace_bytes, simulate_allocator
+from etude.cost.allocator.workspaces import TRAINING_THREADS
 from etude.kernels.arrays import I64
 
 CLASSES: Final = ("weights", "gradients", "optimizer", "activations", "communication", "temporaries", "workspaces")
 PRODUCTS: Final = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm", "aten::_grouped_mm")
-THREADS: Final = 2
-"""Threads that multiply, each with a workspace: the program's own and that of its backward pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +48,8 @@ def dry_memory(rank: DryRank, device: str | None) -> DryMemory:
         found = _with_workspaces(rank, device, found)
     timeline = simulate_allocator(AllocatorEvents.of(*found))
     by_class = {name: int(timeline.class_bytes[i]) for i, name in enumerate(CLASSES) if i < len(timeline.class_bytes)}
-    allocated, reserved = (int(column.max(initial=0)) for column in (timeline.allocated_bytes, timeline.reserved_bytes))
-    return DryMemory(allocated, reserved, {name: size for name, size in by_class.items() if size})
+    found_classes = {name: size for name, size in by_class.items() if size}
+    return DryMemory(timeline.peak_allocated_bytes, timeline.peak_reserved_bytes, found_classes)
 
 
 def _with_workspaces(rank: DryRank, device: str, found: list[Any]) -> list[Any]:
@@ -61,7 +60,7 @@ def _with_workspaces(rank: DryRank, device: str, found: list[Any]) -> list[Any]:
     each = cublas_workspace_bytes(device)
     first = int(found[1].max(initial=0)) + 1
     backward = "backward" in {rank.words[i] for i in set(rank.columns.phase)}
-    blocks = np.arange(first, first + (THREADS if backward else 1))
+    blocks = np.arange(first, first + (TRAINING_THREADS if backward else 1))
     added = [
         np.full(len(blocks), AllocatorAction.ALLOC, np.uint8),
         blocks,

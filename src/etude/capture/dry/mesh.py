@@ -168,14 +168,11 @@ def _group(mesh: DryMesh, members: Members, stands: int, rank: int) -> Members:
 
 
 def _peer(mesh: DryMesh, groups: tuple[Members, ...], slot: int, peer: int, stands: int, rank: int) -> int:
-    """The rank at the other end: at the same place in the group where ranks differ along it, as far away where not."""
+    """The rank at the other end: as far away in the group. Where ranks differ along it both are at one place."""
     members = groups[slot]
     other = _group(mesh, members, stands, rank)
     if rank == stands or peer not in members:
         return peer
-    dimension = next((d for d in mesh.dimensions if d.members(stands) == members), None)
-    if len(other) == mesh.world and dimension is None:
-        return other[(other.index(rank) + members.index(peer) - members.index(stands)) % len(other)]
     away = members.index(peer) - members.index(stands)
     return other[(other.index(rank) + away) % len(other)]
 

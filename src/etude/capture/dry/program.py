@@ -12,7 +12,7 @@ from typing import Any
 from etude.base.errors import UsageError
 from etude.capture.dry.launch import DryRanks, DrySettings, refuse_problem
 from etude.capture.dry.memory import DryMemory, dry_memory
-from etude.capture.dry.mesh import DryMesh, check_ended, dry_job, first_ranks, mesh_of
+from etude.capture.dry.mesh import DryMesh, check_ended, dry_job, first_ranks, mesh_of, same
 from etude.capture.dry.recorded_rank import DryRank, DryTrace, dry_trace, read_dry_rank
 from etude.machine.open import open_device
 from etude.model.job import Job
@@ -55,6 +55,7 @@ def dry_program(
     told = replace(told, world=world or told.world, device=about)
     with tempfile.TemporaryDirectory(prefix="etude-dry-") as made, DryRanks(command, Path(made), told) as process:
         read, mesh, traces = _enough_ranks(process, Path(made), told, list(ranks))
+    _check_answers(read, told)
     job = dry_job(name, mesh, traces, ranks or None)
     memory = {rank: dry_memory(one, device) for rank, one in read.items()}
     return DryProgram(_told(job, read, memory, device), memory, _assumptions(read, mesh, device))
@@ -103,6 +104,14 @@ def _refuse(read: dict[int, DryRank], told: DrySettings) -> None:
             raise UsageError(f"rank {rank}: the program ended and no operator of PyTorch ran", hint=hint)
 
 
+def _check_answers(read: dict[int, DryRank], told: DrySettings) -> None:
+    """Refuses answers to what no rank asked."""
+    unread = sorted(set(told.answers) - {name for one in read.values() for name in one.answered})
+    if unread:
+        hint = "a name is the one that the line has for the tensor that it asks about"
+        raise UsageError(f"no rank asked for {', '.join(unread)}", where="--answer", hint=hint)
+
+
 def _first_step(read: dict[int, DryRank], told: DrySettings) -> int:
     """The first step of the job: all of the program where it has no optimizer."""
     steps = min(one.steps for one in read.values())
@@ -111,8 +120,6 @@ def _first_step(read: dict[int, DryRank], told: DrySettings) -> int:
 
 def _check_standing(mesh: DryMesh, traces: dict[int, DryTrace], named: list[int]) -> None:
     """Ranks that were run besides those that stand for others must do what these do."""
-    from etude.capture.dry.mesh import same
-
     for rank, trace in traces.items() if not named else ():
         other = mesh.stands_for(rank)
         if other in traces and not same(trace, traces[other]):

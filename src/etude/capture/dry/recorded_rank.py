@@ -1,6 +1,6 @@
 """One rank of a dry run as a trace: its operators that do work, with FLOPs and bytes, and no times.
 
-What a rank writes (see `collect.dry`) has a row for each operator that PyTorch dispatched. Rows that do work become
+What a rank writes (see `watch`) has a row for each operator that PyTorch dispatched. Rows that do work become
 nodes; views and empty tensors do not. A node waits for what its stream did before, for what the program lets its stream
 wait for, and for the writers of what it reads on other streams.
 """
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import FormatError
+from etude.capture.dry.watch import TEXTS
 from etude.cost.aten import aten_work
 from etude.cost.aten_inputs import listed, tensor_types, width_of
 from etude.kernels.arrays import I64
@@ -24,8 +25,6 @@ from etude.model.build import build_trace
 from etude.model.schema import UNKNOWN, Collective, Kind, Why
 from etude.model.trace import Trace
 
-HOST: Final = -1
-"""The stream of operators on the host in a program that has a device."""
 _KINDS: Final = {"send": Kind.SEND, "recv": Kind.RECV}
 
 
@@ -119,17 +118,7 @@ def dry_trace(rank: DryRank, first_step: int) -> DryTrace:
     number[rows] = np.arange(len(rows))
     calls = [found.communication[row] for row in rows]
     columns, groups, peers = _calls(rank, calls)
-    for name in (
-        "name",
-        "in_shapes",
-        "in_types",
-        "in_values",
-        "in_strides",
-        "out_shapes",
-        "out_types",
-        "module",
-        "phase",
-    ):
+    for name in TEXTS:
         columns[name] = np.array(getattr(found, name), np.int64)[rows], rank.words
     told = np.array([call is not None for call in calls], bool)
     columns["in_values"] = np.where(told, -1, columns["in_values"][0]), rank.words  # they name groups of this rank

@@ -27,26 +27,8 @@ TYPE_NAMES = {
 }
 """Types as PyTorch's own execution traces spell them."""
 
-COLUMNS = (
-    "name",
-    "in_shapes",
-    "in_types",
-    "in_values",
-    "in_strides",
-    "out_shapes",
-    "out_types",
-    "module",
-    "phase",
-    "step",
-    "stream",
-    "place",
-    "works",
-    "reads",
-    "writes",
-    "after",
-    "forward",
-    "communication",
-)
+TEXTS = ("name", "in_shapes", "in_types", "in_values", "in_strides", "out_shapes", "out_types", "module", "phase")
+COLUMNS = (*TEXTS, "step", "stream", "place", "works", "reads", "writes", "after", "forward", "communication")
 NO_WORK = frozenset(
     {
         "aten::empty",
@@ -104,7 +86,6 @@ class Watch:
         self.tensor_type = torch.Tensor
         self.last_of: dict[int, int] = {}
         self._pending: dict[int, set[int]] = {}
-        self._module_of: dict[int, int] = {}
         self._row_of_sequence: dict[int, int] = {}
         self._views: dict[Any, bool] = {}
         self._lanes: dict[str, int] = {}
@@ -132,7 +113,7 @@ class Watch:
     # -- an operator ---------------------------------------------------------------------------------------------------
 
     def operator(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
-        communication = communication_of(self._torch, function, args, kwargs)
+        communication = communication_of(self._torch, function, args, kwargs, result)
         if communication is not None and communication.waits_only:
             for tensor in communication.reads:
                 self.wait(self._writer(tensor))
