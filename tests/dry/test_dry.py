@@ -81,6 +81,18 @@ def test_a_mesh_is_folded_and_every_rank_has_its_groups(tmp_path: Path) -> None:
     assert members is not None and members.tolist() == list(range(1, 64, 2))
 
 
+def test_data_parallel_ranks_are_folded_where_all_are_one_group(tmp_path: Path) -> None:
+    assert dry(tmp_path / "job", "dry_ddp.py", options=("--world", "32")) == 0
+    job = etude.open(tmp_path / "job")
+    assert len(job) == 32 and len(job.traces) == 1
+    trace = job.traces[0]
+    calls = np.flatnonzero(trace.kind == Kind.COLL)
+    assert [Collective(int(trace.collective[i])).name for i in calls] == ["ALL_REDUCE"]
+    assert [int(trace.in_bytes[i]) for i in calls] == [4 * (16 * 8 + 8)]
+    members = job.groups.ranks(int(job.group_slots(9)[trace.group[calls[0]]]))
+    assert members is not None and members.tolist() == list(range(32))
+
+
 def test_stages_of_a_pipeline_are_all_run(tmp_path: Path) -> None:
     assert dry(tmp_path / "job", "dry_pipeline.py", options=("--world", "2")) == 0
     job = etude.open(tmp_path / "job")

@@ -3,7 +3,7 @@
 import pytest
 
 from etude.capture.dry.command import NotPythonError, rank_program
-from etude.capture.dry.mesh import DryMesh, dimensions, first_ranks
+from etude.capture.dry.mesh import DryMesh, dimensions, first_ranks, mesh_of
 from etude.capture.dry.values import AskedValueError, Unknown
 
 ROWS = [[0, 1], [2, 3], [4, 5], [6, 7]]
@@ -34,6 +34,14 @@ def test_stages_stand_for_their_replicas() -> None:
     both = DryMesh(8, (columns, rows), (True, True))
     assert both.needed() == list(range(8))
     assert DryMesh(8, (columns, rows), (False, False)).needed() == [0]
+
+
+def test_parts_that_only_the_group_of_all_joins_stand_for_one_another() -> None:
+    mesh = DryMesh(8, tuple(dimensions(ROWS, 8)), (True,))
+    assert mesh.needed() == [0, 1]
+    assert [mesh.stands_for(rank) for rank in range(8)] == [0, 1] * 4
+    assert mesh_of([], 8, {}).needed() == [0]
+    assert {mesh_of([], 8, {}).stands_for(rank) for rank in range(8)} == {0}
 
 
 def test_unknown_numbers_are_passed_on_but_decide_nothing() -> None:

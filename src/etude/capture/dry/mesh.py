@@ -78,11 +78,22 @@ class DryMesh:
 
     def stands_for(self, rank: int) -> int:
         """The rank whose program this rank's is: at the same place where ranks differ, at the first elsewhere."""
-        at = rank
+        at = self._beside_first(rank)
         for dimension, differs in zip(self.dimensions, self.differs, strict=True):
             if not differs:
                 at = dimension.members(at)[0]
         return at
+
+    def _beside_first(self, rank: int) -> int:
+        """The rank at the same place among those that rank 0 reaches through groups: there may be several such parts of
+        a world, which only the group of all joins."""
+        return self._reached(0)[self._reached(rank).index(rank)]
+
+    def _reached(self, rank: int) -> list[int]:
+        found = {rank}
+        for dimension in self.dimensions:
+            found |= {other for one in found for other in dimension.members(one)}
+        return sorted(found)
 
     def needed(self) -> list[int]:
         """The ranks that stand for all: every combination of places along the dimensions that differ."""
@@ -95,7 +106,8 @@ class DryMesh:
 
 def mesh_of(made: Sequence[Sequence[int]], world: int, traces: dict[int, DryTrace]) -> DryMesh:
     """The mesh as the ranks that were run show it."""
-    found = dimensions(made, world)
+    everyone = tuple(range(world))
+    found = dimensions(made, world) or [MeshDimension((everyone,), dict.fromkeys(everyone, 0))]
     differs = []
     for dimension in found:
         members = [rank for rank in dimension.members(0) if rank in traces]
