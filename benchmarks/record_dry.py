@@ -1,6 +1,6 @@
 """Runs programs of `foreign_programs.py` without numbers, as `etude collect --dry --device h200` does.
 
-    python benchmarks/record_dry.py -o dry/ [--only llama gpt2] [--batch 1 2] [--jobs 8]
+    python benchmarks/record_dry.py -o dry/ [--only llama gpt2] [--batch 1 2] [--steps 3] [--jobs 8]
 
 Needs PyTorch and the programs' libraries, and no GPU. What each rank wrote is `NAME.rank.json.gz` (`NAME-b2` for twice
 the batch); `validate_dry_memory.py` compares it with peaks that were measured.
@@ -20,12 +20,12 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 DEVICE = {"name": "NVIDIA H200", "memory_bytes": 141_000_000_000, "units": 132}
-SETTINGS = {"world": 1, "local_world": 8, "device": DEVICE, "warmup": 1, "steps": 1, "answers": {}}
+SETTINGS = {"world": 1, "local_world": 8, "device": DEVICE, "warmup": 1, "answers": {}}
 
 
-def record(name: str, batch: int, out: Path) -> None:
+def record(name: str, batch: int, out: Path, steps: int) -> None:
     with tempfile.TemporaryDirectory() as made:
-        (Path(made) / "settings.json").write_text(json.dumps(SETTINGS))
+        (Path(made) / "settings.json").write_text(json.dumps(SETTINGS | {"steps": steps}))
         words = [sys.executable, "-m", "etude.capture.dry", made, "python"]
         words += [str(HERE / "dry_foreign_program.py"), name, str(batch)]
         paths = [str(HERE), str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")]
@@ -45,13 +45,14 @@ def main() -> None:
     parser.add_argument("-o", "--out", type=Path, required=True)
     parser.add_argument("--only", nargs="*", default=list(PROGRAMS))
     parser.add_argument("--batch", type=int, nargs="*", default=[1, 2])
+    parser.add_argument("--steps", type=int, default=1, help="3 for `validate_dry_steps.py`")
     parser.add_argument("--jobs", type=int, default=8)
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(given.jobs) as pool:
         for batch in given.batch:
             for name in given.only:
-                pool.submit(record, name, batch, given.out)
+                pool.submit(record, name, batch, given.out, given.steps)
 
 
 if __name__ == "__main__":

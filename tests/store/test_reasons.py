@@ -178,6 +178,6 @@ def test_what_only_parquet_holds_is_told(tmp_path: Path) -> None:
     chakra.write_job(tiny_job(), tmp_path)
     assert chakra.left_behind(chakra.read_job(tmp_path)) == []
     assert chakra.left_behind(etude.open(Path(etude.__file__).parent / "capture" / "sample")) == [
-        "its provenance (device, threads, unprofiled_step_ns)",
+        "its provenance (device, threads, unprofiled_least_ns, unprofiled_step_ns)",
         "the times under the profiler",
     ]

@@ -72,7 +72,7 @@ def stand_in(torch: Any, watch: Watch, device: DryDevice, *, local_rank: int, lo
         "device_count": lambda: count,
         "current_device": here,
         "set_device": set_device,
-        "synchronize": nothing,
+        "synchronize": lambda given=None: watch.host_waits("cudaDeviceSynchronize", watch.last_of.values()),
         "empty_cache": nothing,
         "ipc_collect": nothing,
         "get_device_name": lambda given=None: device.name,
@@ -194,7 +194,7 @@ def _streams(torch: Any, watch: Watch) -> tuple[Any, Any, Any]:
             return True
 
         def synchronize(self) -> None:
-            return
+            watch.host_waits("cudaEventSynchronize", [self.row])
 
         def elapsed_time(self, other: Any) -> float:
             return float("nan")
@@ -223,7 +223,7 @@ def _streams(torch: Any, watch: Watch) -> tuple[Any, Any, Any]:
             return True
 
         def synchronize(self) -> None:
-            return
+            watch.host_waits("cudaStreamSynchronize", [watch.last_of.get(self.number, -1)])
 
         def is_capturing(self) -> bool:
             return False

@@ -68,8 +68,10 @@ def _asked(torch: Any, answers: Answers) -> dict[Any, Callable[..., Any]]:
 
     def number(kind: str) -> Callable[..., Any]:
         def answer(function: Any, args: Any, named: dict[str, Any]) -> Any:
-            found = _constant(args[0])
-            return function(*args, **named) if found else answers.of(args[0], kind=kind)
+            if _constant(args[0]):
+                return function(*args, **named)
+            answers.read(args[0])
+            return answers.of(args[0], kind=kind)
 
         return answer
 
@@ -79,6 +81,7 @@ def _asked(torch: Any, answers: Answers) -> dict[Any, Callable[..., Any]]:
         order = answers.order(given.numel())
         if order is not None:
             return order
+        answers.read(given)
         return _nested(list(given.shape), lambda: answers.of(given, kind="item"))
 
     # A fake tensor has a `tolist` of its own, which asks for one number after another.

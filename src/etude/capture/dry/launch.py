@@ -45,7 +45,8 @@ class DryRanks:
         paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "CUDA_VISIBLE_DEVICES": ""}
         words = [sys.executable, "-m", "etude.capture.dry", str(folder), *command]
-        self._process = subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, text=True)
+        # What the program prints is no answer of ours: it goes to where messages go.
+        self._process = subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stdout=2, text=True)
 
     def __enter__(self) -> "DryRanks":
         return self

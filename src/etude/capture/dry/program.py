@@ -15,6 +15,7 @@ from etude.capture.dry.memory import DryMemory, dry_memory
 from etude.capture.dry.mesh import DryMesh, check_ended, dry_job, first_ranks, mesh_of, same
 from etude.capture.dry.recorded_rank import DryRank, DryTrace, dry_trace, read_dry_rank
 from etude.machine.open import open_device
+from etude.machine.system import Device
 from etude.model.job import Job
 
 ROUNDS = 6
@@ -43,15 +44,16 @@ def dry_program(
     name: str,
     world: int = 0,
     ranks: Sequence[int] = (),
-    device: str | None = None,
+    device: str | Device | None = None,
     settings: DrySettings | None = None,
 ) -> DryProgram:
     """Runs what is needed of a program and makes the job of all its ranks; with `ranks`, of these alone."""
     told = settings or DrySettings()
     about = None
     if device is not None:
-        found = open_device(device)
+        found = open_device(device) if isinstance(device, str) else device
         about = {"name": found.name, "memory_bytes": found.memory_bytes, "units": found.cores}
+        device = device if isinstance(device, str) else found.name
     told = replace(told, world=world or told.world, device=about)
     with tempfile.TemporaryDirectory(prefix="etude-dry-") as made, DryRanks(command, Path(made), told) as process:
         read, mesh, traces = _enough_ranks(process, Path(made), told, list(ranks))

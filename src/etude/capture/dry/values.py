@@ -3,6 +3,7 @@
 import linecache
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 _HERE = os.sep + os.path.join("etude", "capture") + os.sep
@@ -80,6 +81,8 @@ class Answers:
         self.used: dict[str, int] = {}
         self.unknown: dict[str, int] = {}
         """Lines that were given an unknown number, and how often."""
+        self.read: Callable[[Any], None] = lambda tensor: None
+        """Is told of each tensor that a number is asked of."""
 
     def order(self, length: int) -> list[int] | None:
         """The order of samples, if that is what is asked."""

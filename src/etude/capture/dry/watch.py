@@ -1,7 +1,7 @@
 """Writes down every operator of a dry run: what it is given, what it makes, on which stream, in which module."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from etude.capture.dry.communication import Communication, communication_of
@@ -102,6 +102,20 @@ class Watch:
     def end_step(self) -> None:
         self.step += 1
         self.step_events += [len(self.rows), len(self.storages.events) // 2]
+
+    def read(self, tensor: Any) -> None:
+        """The program asks for a number of a tensor: the host waits for the device."""
+        if tensor.device.type == "cuda":
+            self.host_waits("aten::_local_scalar_dense", [self._writer(tensor), self.last_of.get(self.stream, -1)])
+
+    def host_waits(self, name: str, rows: Iterable[int]) -> None:
+        """The host waits for rows in a call of this name: what it launches later comes after them."""
+        row, none = len(self.rows), self.words.put("[]")
+        after = sorted({*rows, self.last_of.get(HOST, -1)} - {-1})
+        self.last_of[HOST] = row
+        module, _ = self._place(row)
+        texts = (self.words.put(name), *[none] * (MODULE - 1), module, self.words.put(self.phase()))
+        self.rows.append((*texts, self.step, HOST, 0, 1, [], [], after, -1, None))
 
     def phase(self) -> str:
         if self.optimizing:

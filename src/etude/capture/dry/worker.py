@@ -76,6 +76,7 @@ class DryRun:
         self._first, self._steps = settings["warmup"], settings["steps"]
         self.watch = Watch(torch)
         self.answers = Answers(settings["answers"])
+        self.answers.read = self.watch.read
         self.notes: set[str] = set()
         called: list[Any] = []
         real = with_numbers(torch)

@@ -34,6 +34,8 @@ class Linked:
     """The device, as the profiler names it."""
     unprofiled_step_ns: int = 0
     """Time of a step without the profiler, if measured."""
+    unprofiled_least_ns: int = 0
+    """Of the shortest of them: where the device sets the pace, one in which the host ran ahead."""
     threads: int = 0
     """Threads of an operator on the CPU, if known."""
     timed: Timed = AS_RECORDED
@@ -157,6 +159,8 @@ def _provenance(ranks: Sequence[Linked]) -> dict[str, str]:
     unprofiled = max((one.unprofiled_step_ns for one in ranks), default=0)
     if unprofiled:  # a step takes as long as on its slowest rank
         found["unprofiled_step_ns"] = str(unprofiled)
+    if least := max((one.unprofiled_least_ns for one in ranks), default=0):
+        found["unprofiled_least_ns"] = str(least)
     if threads := max((one.threads for one in ranks), default=0):
         found["threads"] = str(threads)
     return found | ({"device": ", ".join(devices[:4])} if devices else {}) | _times_told(ranks)

@@ -82,7 +82,9 @@ def link_rank(files: RankFiles, max_bytes: int | None = None) -> Linked:
     del device, host
     release_memory()
     world = manifest.get("world_size")
-    linked = replace(linked, unprofiled_step_ns=_unprofiled(manifest), threads=_threads(manifest), timed=timed)
+    step_ns, least_ns = (_unprofiled(manifest, which) for which in ("step_ns", "least_ns"))
+    linked = replace(linked, unprofiled_step_ns=step_ns, unprofiled_least_ns=least_ns)
+    linked = replace(linked, threads=_threads(manifest), timed=timed)
     linked = with_notes(linked, _incomplete(files, manifest))
     return replace(linked, world_size=max(linked.world_size, world)) if isinstance(world, int) else linked
 
@@ -110,11 +112,11 @@ def _without_manifest(done: list[Linked], ranks: Sequence[RankFiles]) -> list[Li
     return [with_notes(one, [what]) if one.part.rank in bare else one for one in done]
 
 
-def _unprofiled(manifest: Mapping[str, Any]) -> int:
-    """Time of a step that `etude collect` measured without the profiler; 0: not measured."""
+def _unprofiled(manifest: Mapping[str, Any], which: str) -> int:
+    """Time of steps that `etude collect` measured without the profiler; 0: not measured."""
     steps = manifest.get("steps")
     found = steps.get("unprofiled") if isinstance(steps, Mapping) else None
-    took = found.get("step_ns") if isinstance(found, Mapping) else None
+    took = found.get(which) if isinstance(found, Mapping) else None
     return took if isinstance(took, int) and took > 0 else 0
 
 

@@ -9,6 +9,8 @@ from etude.base.outputs import OutputPlace
 from etude.base.parameters import is_given, spelled
 from etude.base.talk import say
 from etude.base.units import counted
+from etude.steps.asked.jobs import JobSource
+from etude.steps.asked.program import answers_of
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
@@ -86,6 +88,13 @@ class Collect:
         metavar="NAME=VALUE",
         plain=True,
     )
+    times_of: str | None = figure(
+        "path",
+        "a recording of the program at another size: operators and the host take as long as there",
+        None,
+        needs="dry",
+        panel=DRY,
+    )
     json: bool = figure("switch", "print JSON", False, needs="dry")
     force: bool = figure("switch", "replace an earlier run", False, names=("-f",))
 
@@ -106,6 +115,7 @@ class DryInputs:
     settings: "DrySettings"
     ranks: tuple[int, ...]
     device: str | None
+    times_of: JobSource | None
     json: bool
     force: bool
     name: str
@@ -139,27 +149,17 @@ def _dry(asked: Collect) -> DryInputs:
         local_world=asked.node,
         warmup=0 if asked.whole else warmup,
         steps=0 if asked.whole else steps,
-        answers=_answers(asked.answer),
+        answers=answers_of(asked.answer),
     )
-    return DryInputs(settings, _ranks(asked.ranks), asked.device, asked.json, asked.force, asked.name)
+    return DryInputs(
+        settings=settings, ranks=_ranks(asked.ranks), device=asked.device, json=asked.json, force=asked.force,
+        name=asked.name, times_of=None if asked.times_of is None else JobSource(Path(asked.times_of)),
+    )  # fmt: skip
 
 
 def _ranks(given: str | None) -> tuple[int, ...]:
     pieces = [] if given is None else line(given, "--ranks", "0,8,504").split(",")
     return tuple(sorted({piece.count(zero=True) for piece in pieces}))
-
-
-def _answers(given: tuple[str, ...]) -> dict[str, float]:
-    found = {}
-    for text in given:
-        name, equals, value = text.rpartition("=")
-        try:
-            found[name] = float(value)
-        except ValueError:
-            equals = ""
-        if not equals or not name:
-            raise UsageError(f"`{text}` is not a name with a number", where="--answer", hint="for example loss=2.0")
-    return found
 
 
 def run(given: CollectInputs) -> "tuple[Path, LaunchedProgram] | DryResult":
@@ -186,7 +186,12 @@ def _run_dry(given: CollectInputs, asked: DryInputs) -> DryResult:
     from etude.store import columns
 
     name = asked.name if asked.name != "trace" else Path(given.out).name
+    times = None if asked.times_of is None else asked.times_of.open()
     found = dry_program(given.command, name=name, ranks=asked.ranks, device=asked.device, settings=asked.settings)
+    if times is not None:
+        from etude.steps.program import timed_like
+
+        found = timed_like(found, times, asked.device)
     with writing(given.out, force=asked.force) as folder:
         folder.mkdir()
         columns.write_job(found.job, folder)

@@ -1,0 +1,154 @@
+"""What is asked of the step of a program that never ran."""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etude.base.errors import UsageError
+from etude.base.figures import argument, figure, part
+from etude.base.outputs import Printed
+from etude.base.parameters import is_given, spelled
+from etude.base.talk import say
+from etude.run.simulate.settings import SimulationSettings
+from etude.steps.asked.jobs import JobSource
+from etude.steps.asked.simulation import PANEL, OnSystem, OpsInput, SimulationOptions, options_of
+
+if TYPE_CHECKING:
+    from etude.capture.dry import DrySettings
+    from etude.cost.stacks import Stack
+    from etude.machine.system import System
+    from etude.steps.program import ProgramStep
+
+PROGRAM = "Program"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictProgram(OnSystem, OpsInput):
+    """The step and the memory of a program that never ran, on a system
+
+    etude predict program train.py --world 512 --system dgx-h100
+    etude predict program "torchrun --nproc-per-node 8 train.py --config big.toml" --system dgx-h100
+    etude predict program train.py --world 64 --system dgx-h200 --times-of run/
+    etude predict program train.py --world 64 --network flow --host 10us --system dgx-h100
+
+    The program runs without numbers and without a GPU, as `etude collect --dry` runs it; then its job is simulated.
+    `--times-of` takes a recording of the same program at another size, or on fewer ranks of the same device: operators
+    take as long as there, and so does the host. Without it the times are those of formulas, and the host takes none
+    unless `--host` says so.
+    """
+
+    program: str = argument(
+        "text", "the program: a file of Python, or the words of a command", metavar="COMMAND", like="train.py"
+    )
+    world: int | None = figure(
+        "count", "ranks of the program; default: as its launcher says, or 1", None, panel=PROGRAM, like=8
+    )
+    node: int | None = figure(
+        "count", "ranks of a node, where the command does not say so; default: that of the system", None, panel=PROGRAM,
+        like=4,
+    )  # fmt: skip
+    answer: tuple[str, ...] = figure(
+        "several", "value of a tensor that the program decides by: loss=2.0, train.py:31=0", (), panel=PROGRAM,
+        like=("loss=2.0",), metavar="NAME=VALUE", plain=True,
+    )  # fmt: skip
+    times_of: str | None = figure(
+        "path", "a recording of the program at another size: its operators' and its host's times", None, panel=PROGRAM
+    )
+    host: int = figure("time", "host time of each operator, where no recording has it", 0, like="10us", panel=PROGRAM)
+    stack: str = figure(
+        "noun", "software stack of the formulas: a name that `etude stacks` lists, or a YAML file", "eager", of=str,
+        like="torchtitan", panel="Machine",
+    )  # fmt: skip
+    settings: SimulationSettings = part(
+        SimulationSettings, PANEL, but=("collective_times", "concurrent_network", "remote_memory", "fold")
+    )
+    output: Printed = part(Printed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramInputs:
+    command: tuple[str, ...]
+    settings: "DrySettings"
+    system: "System"
+    stack: "Stack"
+    times_of: JobSource | None
+    host_ns: int
+    options: SimulationOptions
+
+
+def program_inputs(asked: PredictProgram) -> ProgramInputs:
+    from etude.capture.dry import DrySettings
+    from etude.cost.stacks import open_stack
+    from etude.machine import open_system
+    from etude.steps.program import STEPS
+
+    system = open_system(asked.system)
+    given = [name for name in ("host", "ops", "stack") if is_given(asked, name)]
+    if asked.times_of is not None and given:
+        names = " and ".join(spelled(asked, name) for name in given)
+        raise UsageError(f"{spelled(asked, 'times_of')} has all times: give it without {names}")
+    settings = DrySettings(
+        world=asked.world or 0, local_world=asked.node or system.levels[0].size, answers=answers_of(asked.answer),
+        steps=STEPS if asked.times_of or asked.host else 1,
+    )  # fmt: skip
+    return ProgramInputs(
+        command=command_of(asked.program, spelled(asked, "program")), settings=settings, system=system,
+        stack=open_stack(asked.stack), host_ns=asked.host, options=options_of(asked, system),
+        times_of=None if asked.times_of is None else JobSource(Path(asked.times_of)),
+    )  # fmt: skip
+
+
+def command_of(text: str, where: str) -> tuple[str, ...]:
+    """The words of a command; of a file of Python alone, with the interpreter before it."""
+    try:
+        words = shlex.split(text)
+    except ValueError as problem:
+        raise UsageError(f"`{text}` is no command: {problem}", where=where) from None
+    if not words:
+        raise UsageError("is empty", where=where, hint="for example train.py, or `torchrun train.py --layers 8`")
+    return ("python", *words) if words[0].endswith(".py") else tuple(words)
+
+
+def answers_of(given: tuple[str, ...]) -> dict[str, float]:
+    """Values that were stated for tensors, by name."""
+    found = {}
+    for text in given:
+        name, equals, value = text.rpartition("=")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            equals = ""
+        if not equals or not name:
+            raise UsageError(f"`{text}` is not a name with a number", where="--answer", hint="for example loss=2.0")
+    return found
+
+
+def predicted_program(given: ProgramInputs) -> "ProgramStep":
+    from etude.capture.dry import dry_program
+    from etude.steps.program import predict_program
+
+    recorded = None if given.times_of is None else given.times_of.open()
+    program = dry_program(given.command, name="program", device=given.system.device, settings=given.settings)
+    found = predict_program(
+        program, given.system, stack=given.stack, times_of=recorded, host_ns=given.host_ns, **given.options.by_name()
+    )
+    for assumption in found.assumptions:
+        say(f"assumed: {assumption}")
+    return found
+
+
+def program_figures(found: "ProgramStep") -> dict[str, Any]:
+    """The most important figures, formatted."""
+    from etude.base.units import format_bytes, format_time
+
+    memory = found.program.fullest
+    return {
+        "step": format_time(found.step_ns),
+        "model FLOP/s utilisation": f"{found.mfu:.1%}",
+        "peak memory": format_bytes(memory.peak_allocated_bytes),
+        "in segments of the allocator": format_bytes(memory.peak_reserved_bytes),
+        "of the device": format_bytes(found.system.memory_bytes),
+        "fits": "yes" if memory.peak_reserved_bytes <= found.system.memory_bytes else "no",
+        "ranks": f"{len(found.program.job):,}, of which {len(found.program.memory)} were run",
+    }

@@ -1,0 +1,143 @@
+"""The step of a program that never ran: what it would do, with the times of a recording or of a device's formulas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from etude.base.units import format_bytes
+from etude.cost.ops import MATRIX
+from etude.cost.stacks import Stack, generation_of
+from etude.cost.stacks.stack import tuned
+from etude.cost.traces import ops_of
+from etude.machine.open import open_device
+from etude.machine.system import Device, System
+from etude.make.transform import with_host, with_operator_times
+from etude.model.job import Job
+from etude.model.schema import UNKNOWN, Kind
+from etude.model.trace import Trace
+from etude.run.simulate import Simulated, simulate
+
+if TYPE_CHECKING:
+    from etude.capture.dry import DryProgram
+
+STEPS: Final = 3
+"""That a dry run should have where the host takes time: it runs ahead of the device, so that one step says too
+little."""
+KIND_OF_PEAK: Final = "bf16"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProgramStep:
+    """The step of a program on a system."""
+
+    program: DryProgram
+    simulated: Simulated
+    system: System
+    step_ns: int
+    flops: int
+    """Of matrix products of one rank's step in the mean, nothing twice that is recomputed."""
+    stack: str
+    assumptions: tuple[str, ...]
+
+    @property
+    def mfu(self) -> float:
+        return self.flops / (self.step_ns / 1e9) / self.system.peak(KIND_OF_PEAK, 1)
+
+    def record(self) -> dict[str, Any]:
+        memory = self.program.fullest
+        figures = {
+            "step_ns": self.step_ns,
+            "peak_allocated_bytes": memory.peak_allocated_bytes,
+            "peak_reserved_bytes": memory.peak_reserved_bytes,
+        }
+        nothing = dict.fromkeys(figures)
+        return figures | {
+            "low": nothing,
+            "high": dict(nothing),
+            "mfu": self.mfu,
+            "ranks": len(self.program.job),
+            "ranks_run": sorted(self.program.memory),
+            "memory_by_class": dict(memory.by_class),
+            "device_memory_bytes": self.system.memory_bytes,
+            "fits": memory.peak_reserved_bytes <= self.system.memory_bytes,
+            "stack": self.stack,
+            "assumptions": list(self.assumptions),
+        }
+
+
+def predict_program(
+    program: DryProgram,
+    system: System,
+    *,
+    stack: Stack,
+    times_of: Job | None = None,
+    host_ns: int = 0,
+    **options: Any,
+) -> ProgramStep:
+    """The step of a dry run on a system; of several, from the end of the first to that of the last. `times_of`: a
+    recording whose operators took as long as these will; else the system's formulas with the efficiency of `stack`, and
+    `host_ns` of the host for each operator."""
+    machine = system.for_ranks(len(program.job))
+    if times_of is not None:
+        like = timed_like(program, times_of, machine.device)
+        timed, assumed = like.job, list(like.assumptions)
+    else:
+        machine = tuned(machine, stack.on(generation_of(machine.device.name), experts=False))
+        timed = _launched(program.job, host_ns) if host_ns else program.job
+        said = f"the host takes {host_ns / 1000:g} us for each operator" if host_ns else "the host takes no time"
+        assumed = [
+            *program.assumptions,
+            f"operators take the time of formulas with the efficiency of the stack {stack.name}",
+            said,
+        ]
+    done = simulate(timed, machine, **options)
+    ends = list(done.step_ends().values())
+    step_ns = (ends[-1] - ends[0]) // (len(ends) - 1) if len(ends) > 1 else done.makespan_ns
+    memory = program.fullest
+    if memory.peak_reserved_bytes > machine.memory_bytes:
+        assumed.append(
+            f"it does not fit: {format_bytes(memory.peak_reserved_bytes)} of {format_bytes(machine.memory_bytes)}"
+        )
+    return ProgramStep(program, done, machine, step_ns, _flops(program.job), stack.name, (*assumed, *done.notes))
+
+
+def timed_like(program: DryProgram, recorded: Job, device: str | Device | None) -> DryProgram:
+    """The program with the times of a recording. `device`: what it runs on; None: the host."""
+    known = open_device(device) if isinstance(device, str) else device
+    found = with_operator_times(program.job, recorded, known)
+    told = [
+        f"{found.by_key:.0%} of the operators' time was recorded with the same shapes, {found.by_name:.0%} with "
+        f"others, {max(0.0, 1 - found.by_key - found.by_name):.0%} is that of formulas"
+    ]
+    if found.placed < TOLD:
+        told.append(f"{1 - found.placed:.0%} of the recording's device time has no place in the program")
+    return replace(program, job=found.job, assumptions=(*program.assumptions, *told))
+
+
+TOLD: Final = 0.99
+"""Part of a recording's device time from which on nothing is said of the rest."""
+
+
+def _launched(job: Job, host_ns: int) -> Job:
+    """The job with a host that takes as long for each operator; what they take on the device remains unknown."""
+
+    def made(trace: Trace) -> Trace:
+        found = with_host(trace, np.full(len(trace), host_ns), np.zeros(len(trace), np.int64))
+        return found.replace(duration_ns=np.where(found.cpu == 1, found.duration_ns, UNKNOWN))
+
+    return job.replace(traces=tuple(made(trace) for trace in job.traces), values={}, timing=None)
+
+
+def _flops(job: Job) -> int:
+    """Operations of matrix products and attention that are not recomputed, in the mean of ranks."""
+    each = []
+    for trace in job.traces:
+        steps = max(len(np.unique(trace.step)), 1)
+        codes, words = trace.coded("phase")
+        again = np.array([word == "recompute" for word in words] + [False])[codes]
+        product = np.isin(ops_of(trace).op_class, [int(one) for one in MATRIX]) & (trace.kind == Kind.COMP) & ~again
+        each.append(int(trace.flops[product].clip(0).sum()) // steps)
+    return int(np.mean(np.array(each)[job.trace_of])) if each else 0

@@ -1,0 +1,73 @@
+"""`etude predict --program`: the step of a program that never ran."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import etude
+from etude.model.schema import Kind
+from etude.surface.cli import main
+
+pytest.importorskip("torch")
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+def predicted(capsys: pytest.CaptureFixture[str], *words: str, program: str = "dry_train.py cast") -> dict[str, object]:
+    file, *given = program.split()
+    command = f"{sys.executable} {PROGRAMS / file} {' '.join(given)}"
+    assert main(["predict", "--program", command, "--system", "dgx-h100", "--json", *words]) == 0
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_a_step_and_its_memory_have_places_for_bands(capsys: pytest.CaptureFixture[str]) -> None:
+    found = predicted(capsys, "--world", "1")
+    figures = ("step_ns", "peak_allocated_bytes", "peak_reserved_bytes")
+    assert all(isinstance(found[name], int) and found[name] > 0 for name in figures)
+    assert found["low"] == found["high"] == dict.fromkeys(figures)
+    assert found["fits"] is True and found["ranks"] == 1
+
+
+def test_the_host_sets_the_pace_of_small_operators(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = [sys.executable, str(PROGRAMS / "dry_train.py"), "cast"]
+    assert main(["collect", "--dry", "--device", "h100", "-o", str(tmp_path / "job"), "--", *words]) == 0
+    nodes = len(etude.open(tmp_path / "job").traces[0])
+    capsys.readouterr()
+    found = predicted(capsys, "--world", "1", "--host", "1ms")
+    assert found["step_ns"] == pytest.approx(nodes * 1_000_000, rel=0.01)
+
+
+def test_ranks_wait_for_their_collectives(capsys: pytest.CaptureFixture[str]) -> None:
+    one = predicted(capsys, "--world", "1", program="dry_ddp.py")
+    many = predicted(capsys, "--world", "64", program="dry_ddp.py")
+    assert many["ranks"] == 64 and many["step_ns"] > one["step_ns"]  # type: ignore[operator]
+
+
+def test_times_of_a_recording_give_its_step_again(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A recording of the CPU at one size, the job at another: products take longer, and the rest as long."""
+    run, words = tmp_path / "run", [sys.executable, str(PROGRAMS / "dry_train.py")]
+    assert main(["collect", "-o", str(run), "--steps", "2", "--warmup", "1", "--", *words]) == 0
+    options = ["--dry", "--times-of", str(run), "-o", str(tmp_path / "job")]
+    assert main(["collect", *options, "--", *words]) == 0
+    trace = etude.open(tmp_path / "job").traces[0]
+    compute = trace.kind == Kind.COMP
+    assert (trace.duration_ns[compute] > 0).all()
+    assert set(trace.cpu[compute].tolist()) == {1}
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["--program", "", "--system", "dgx-h100"], "is empty"),
+        (["--program", "train.py 'x", "--system", "dgx-h100"], "is no command"),
+        (["--program", "absent.py", "--system", "dgx-h100"], "absent.py"),
+        (["--program", "ls", "--system", "dgx-h100"], "does not start a Python program"),
+        (["--program", "a.py", "--system", "dgx-h100", "--times-of", "r", "--host", "5us"], "has all times"),
+        (["--program", "a.py", "--system", "dgx-h100", "--times-of", "no-such-run"], "no-such-run"),
+    ],
+)
+def test_bad_input_is_a_sentence(words: list[str], what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", *words]) == 2
+    assert what in capsys.readouterr().err
