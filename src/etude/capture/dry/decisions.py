@@ -21,6 +21,7 @@ class Decisions:
             aten.nonzero.default: self._nonzero,
             aten.masked_select.default: self._selected,
             aten.bincount.default: self._bincount,
+            aten.histc.default: self._histogram,
         }
 
     def answer(self, function: Any, args: Any, kwargs: Any) -> tuple[Any] | None:
@@ -69,6 +70,10 @@ class Decisions:
     def _bincount(self, given: Any, weights: Any = None, minlength: int = 0) -> Any:
         kind = self._torch.int64 if weights is None else weights.dtype
         return given.new_empty((minlength or self._answers.count(1 << 40),), dtype=kind)
+
+    def _histogram(self, given: Any, bins: int = 100, *_: Any, **__: Any) -> Any:
+        """A CUDA device counts whole numbers as well, which the host does not."""
+        return given.new_empty((bins,))
 
     def _grouped(self, a: Any, b: Any, ends: Any = None, *rest: Any) -> Any:
         """Groups of matrix products: of parts of the rows or columns of one or both, or of a batch."""
