@@ -103,7 +103,7 @@ def _passes(spec: str, rank: DryRank, found: dict[str, Any]) -> DryPasses:
         leaves_out_logits=found["leaves_out_logits"],
         vocabulary=found["vocabulary"],
         layers=found["layers"],
-        notes=(*_notes(found, points, linear=linear), *sorted(rank.notes)),
+        notes=(*_notes(found, points, sequence, linear=linear), *sorted(rank.notes)),
     )
 
 
@@ -133,7 +133,7 @@ def _working_bytes(rank: DryRank, points: tuple[PassPoint, ...], step: I64, toke
     return max(0.0, most - token_bytes * tokens) / tokens
 
 
-def _notes(found: dict[str, Any], points: tuple[PassPoint, ...], *, linear: bool) -> list[str]:
+def _notes(found: dict[str, Any], points: tuple[PassPoint, ...], sequence_bytes: float, *, linear: bool) -> list[str]:
     def shown(values: set[int]) -> str:
         return ", ".join(f"{value:,}" for value in sorted(values))
 
@@ -151,6 +151,8 @@ def _notes(found: dict[str, Any], points: tuple[PassPoint, ...], *, linear: bool
         told.append("the model has no `logits_to_keep`: prompts have logits of all their tokens")
     if not linear:
         told.append("the cache does not grow by the same bytes with each token: the mean up to the longest is taken")
+    if sequence_bytes:
+        told.append(f"a sequence has {sequence_bytes:,.0f} B in the cache whatever its length: room for --max-num-seqs")
     if found["quantised"]:
         told.append("the quantisation of the config is not applied: weights and products have its plain type")
     return told

@@ -6,6 +6,7 @@ a cache for it is in the step before. FACTS is a JSON file that says which step 
 caches are, or why there is no answer.
 """
 
+import contextlib
 import copy
 import inspect
 import json
@@ -89,7 +90,7 @@ class ServedModel:
         """A cache that a pass may change: a copy of one sequence's, for as many as are asked."""
         if point.batch == 1:
             return _copied(kept, self._torch.Tensor)
-        if hasattr(kept, "batch_repeat_interleave"):
+        with contextlib.suppress(AttributeError, NotImplementedError):  # not every layer of every cache has it
             made = _copied(kept, self._torch.Tensor)
             made.batch_repeat_interleave(point.batch)
             return made

@@ -1,11 +1,11 @@
-"""Passes that a dry run of a served model makes: few enough to be made in a minute, enough to be linear between."""
+"""Passes that a dry run of a served model makes: few enough to be made in minutes, enough to be linear between."""
 
 from dataclasses import dataclass
 
 TOKENS = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 """New tokens of passes that tell the layers apart from attention: many short sequences."""
 ALONE = 256
-"""Up to so many tokens, each is a sequence of its own; beyond, sequences have SHORT tokens."""
+"""Up to this number of tokens, each is a sequence of its own; beyond, sequences have SHORT tokens."""
 SHORT = 16
 CHUNKS = (16, 64, 256, 512, 1024, 2048, 4096, 8192, 16384)
 """Tokens of a prompt."""
@@ -13,12 +13,12 @@ CONTEXTS = (1024, 4096, 16384)
 """Tokens that are in the cache before a pass."""
 LATER_CHUNKS = (16, 256, 2048, 8192)
 """Tokens of a part of a prompt after others."""
-BATCHES = (1, 4, 16, 64, 256)
+BATCHES = (1, 4, 16, 64, 128, 256)
 """Sequences that decode."""
 LOGITS = (64, 256, 1024)
 """Tokens of a pass with logits for all of them."""
 BETWEEN_CHUNKS = (96, 384, 1500, 3000)
-BETWEEN_DECODES = (8, 32, 128)
+BETWEEN_DECODES = (8, 32, 192)
 """Points at which the error of the interpolation is measured: at the beginning, and after the first context."""
 
 
@@ -45,7 +45,7 @@ class PassPoint:
 
 
 def contexts_within(positions: int) -> tuple[int, ...]:
-    """Contexts of a model with so many positions; 0: no limit is known."""
+    """Contexts of a model with this number of positions; 0: no limit is known."""
     if not positions:
         return CONTEXTS
     return tuple(k for k in CONTEXTS if k < positions) or (max(1, positions // 2),)

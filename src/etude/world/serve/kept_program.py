@@ -1,4 +1,4 @@
-"""Passes of a config of transformers are kept on disk, as those of the catalogue are: their dry run takes a minute.
+"""Passes of a config of transformers are kept on disk, as those of the catalogue are: their dry run takes minutes.
 
 A function of one's own is run every time: what it imports, or reads, is not known.
 """
@@ -31,7 +31,7 @@ def kept_tables(program: ServedProgram, system: System, *, ranks: int = 1) -> Pr
     found = None if path is None else _read(path)
     if found is not None:
         return found
-    say(f"dry run of the passes of {program.spec}: this takes a minute for a model of 32 layers")
+    say(f"dry run of the passes of {program.spec}: this takes two minutes for a model of 32 layers")
     made = program_tables(program, system, ranks=ranks)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)

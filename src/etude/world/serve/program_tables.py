@@ -3,8 +3,8 @@
     tables = program_tables(ServedProgram("config.json"), system)
     cost = tables.step_cost(stack)                  # with the factors of an engine's software
 
-Passes with one new token for each sequence, or a few, give the layers over tokens; what a prompt takes beyond its
-layers is its attention, and so is what a decode takes beyond one without a context, the copies of its cache included.
+Layers over tokens are the quickest passes with as many: those of many short sequences, with hardly any attention. What
+a prompt or a decode takes beyond its layers counts as its attention, the copies of its cache included.
 """
 
 from __future__ import annotations
@@ -167,9 +167,10 @@ def tables_of(points: tuple[PassPoint, ...], value: F64) -> dict[str, Any]:
     counted = [p for p in at if p.logits > 1]
     sequences = [1, *(p.logits for p in counted)]
     head = np.maximum([0.0, *(at[p] - at[PassPoint(1, p.tokens)] for p in counted)], 0.0)
-    short = sorted((p for p in at if p.is_short), key=lambda p: p.batch * p.tokens)
-    tokens = [p.batch * p.tokens for p in short]
-    layers = np.maximum([at[p] - _linear(p.batch, sequences, head) for p in short], 0.0)
+    tokens = sorted({p.batch * p.tokens for p in at if p.is_short})
+    alike = [[p for p in at if p.batch * p.tokens == t and p.logits == 1] for t in tokens]
+    # The quickest of the passes with as many tokens: nothing else in it is negative then.
+    layers = np.array([max(min(at[p] - _linear(p.batch, sequences, head) for p in all_of), 0.0) for all_of in alike])
     prompts = sorted(p.tokens for p in at if p.batch == 1 and not p.past and p.logits == 1 and p.tokens > 1)
     own = np.array([max(at[PassPoint(1, c)] - _linear(c, tokens, layers), 0.0) for c in prompts])
     pasts = [0, *sorted({p.past for p in at if p.past})]
@@ -177,8 +178,9 @@ def tables_of(points: tuple[PassPoint, ...], value: F64) -> dict[str, Any]:
     batches = sorted({p.batch for p in at if p.past and p.tokens == 1})
     decode = np.zeros((len(batches) + 1, len(pasts)))
     for i, b in enumerate(batches):
-        for j, k in enumerate(pasts[1:]):
-            decode[i + 1, j + 1] = max(at[PassPoint(b, 1, k)] - at[PassPoint(b, 1)], 0.0)
+        without = _linear(b, tokens, layers) + _linear(b, sequences, head)
+        decode[i + 1] = [max(at[PassPoint(b, 1, k)] - without, 0.0) for k in pasts]
+    decode[:, 0] = np.minimum(decode[:, 0], decode[:, 1])  # a first token may take another way than later ones
     grid = prompt[:, :, None, None] + decode[None, None, :, :]
     keys = [k + 1 for k in pasts]
     return {
