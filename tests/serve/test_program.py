@@ -22,6 +22,7 @@ from etude.make.generate.passes import PassShape, pass_job
 from etude.surface.cli import main
 from etude.world.serve.deployment import deployed_program, replica_plan
 from etude.world.serve.engine import Engine
+from etude.world.serve.kept_program import read_tables, write_tables
 from etude.world.serve.pass_time import times_ns
 from etude.world.serve.program_tables import KINDS, ProgramTables, content_of, priced, tables_of
 from etude.world.serve.stacks import ServingStack
@@ -125,6 +126,29 @@ def test_tables_of_times_that_are_a_sum_of_parts() -> None:
     mixed = PassContent(512, 512 * 513 / 2, 16, 16 * 2000, 17, 2000)
     together = 100 + 3 * 528 + 5 * 17 + 0.01 * (512 * 513 / 2 + 16 * 2000)
     assert times_ns(cost, [mixed])[0] == pytest.approx(together, rel=0.02)
+
+
+def test_passes_that_are_kept_are_the_same(tables: ProgramTables, tmp_path: Path) -> None:
+    path = tmp_path / "steps.npz"
+    assert read_tables(path) is None
+    write_tables(tables, path)
+    found = read_tables(path)
+    assert found is not None and found.points == tables.points and found.facts == tables.facts
+    assert (found.time_ns == tables.time_ns).all() and (found.work_nj == tables.work_nj).all()
+    path.write_bytes(path.read_bytes()[:100])
+    assert read_tables(path) is None
+
+
+def test_a_program_that_shards_itself_has_several_ranks() -> None:
+    pytest.importorskip("torch")
+    system = open_system("dgx-h100")
+    found = priced(dry_passes(f"{SPEC}sharded", system.device, ranks=2), system)
+    sent = found.time_ns[KINDS.index("network")]
+    assert found.facts.ranks == 2 and (sent > 0).all()
+    few, many = (sent[found.points.index(PassPoint(1, tokens))] for tokens in (1024, 16384))
+    # Two sums of 256 numbers of 16 bits for each token, which a rank of two sends once: 450 GB/s at best.
+    assert many > max(few, 2 * 16384 * 256 * 2 / 450e9 * 1e9)
+    assert found.pass_ns(ServingStack(network=0.0, direct=1.0)) == pytest.approx(found.time_ns.sum(axis=0))
 
 
 def test_the_grid_is_within_the_positions_of_a_model() -> None:

@@ -96,6 +96,28 @@ def short():
     return made
 
 
+class Halved(nn.Module):
+    """A part of a product's rows on each rank; what comes out is a sum over ranks."""
+
+    def __init__(self, whole, ranks):
+        super().__init__()
+        self.part = nn.Linear(whole.in_features, whole.out_features // ranks, bias=False)
+        self.back = nn.Linear(whole.out_features // ranks, whole.out_features, bias=False)
+
+    def forward(self, x):
+        out = self.back(self.part(x))
+        torch.distributed.all_reduce(out)
+        return out
+
+
+def sharded():
+    torch.distributed.init_process_group("nccl")
+    made = Causal()
+    for layer in made.layers:
+        layer.down = Halved(layer.down, torch.distributed.get_world_size())
+    return made.to(torch.bfloat16)
+
+
 def forgetful():
     return Forgetful()
 

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -28,17 +29,21 @@ LIBRARIES: Final = ("torch", "transformers")
 def kept_tables(program: ServedProgram, system: System, *, ranks: int = 1) -> ProgramTables:
     """From disk if made before by the same code and libraries, otherwise made now."""
     path = _path(program, system, ranks)
-    found = None if path is None else _read(path)
+    found = None if path is None else read_tables(path)
     if found is not None:
         return found
     say(f"dry run of the passes of {program.spec}: this takes two minutes for a model of 32 layers")
     made = program_tables(program, system, ranks=ranks)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        facts = json.dumps({"facts": asdict(made.facts), "points": [asdict(point) for point in made.points]})
-        with writing(path, force=True, own=True) as temporary, temporary.open("wb") as file:
-            np.savez(file, time_ns=made.time_ns, work_nj=made.work_nj, facts=np.array(facts))
+        write_tables(made, path)
     return made
+
+
+def write_tables(made: ProgramTables, path: Path) -> None:
+    facts = json.dumps({"facts": asdict(made.facts), "points": [asdict(point) for point in made.points]})
+    with writing(path, force=True, own=True) as temporary, temporary.open("wb") as file:
+        np.savez(file, time_ns=made.time_ns, work_nj=made.work_nj, facts=np.array(facts))
 
 
 def _path(program: ServedProgram, system: System, ranks: int) -> Path | None:
@@ -58,12 +63,13 @@ def _version(library: str) -> str:
         return ""
 
 
-def _read(path: Path) -> ProgramTables | None:
+def read_tables(path: Path) -> ProgramTables | None:
+    """None: they are not there, or cannot be read."""
     try:
         with np.load(path) as stored:
             told = json.loads(str(stored["facts"]))
             facts = ProgramFacts(**told["facts"] | {"notes": tuple(told["facts"]["notes"])})
             points = tuple(PassPoint(**point) for point in told["points"])
             return ProgramTables(points, stored["time_ns"], stored["work_nj"], facts)
-    except (OSError, KeyError, ValueError, TypeError):
+    except (OSError, KeyError, ValueError, TypeError, BadZipFile):
         return None
