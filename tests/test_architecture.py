@@ -72,7 +72,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "world.policies": GROUND | {"world.serve"},
     "world.devices": BASE | {"world.policies"},
     "world.serve": BASE
-    | {"cost", "make.generate", "run.simulate", "capture.ingest", "steps", "world.clock", "world.scenario"},
+    | {"cost", "make.generate", "run.simulate", "capture.dry", "capture.ingest", "steps"}
+    | {"world.clock", "world.scenario"},
     "world.fleet": BASE
     | {"cost", "make.generate", "run.simulate", "run.qualify", "analyse", "steps", "world.serve"}
     | {"world.clock", "world.scenario"},

@@ -1,4 +1,4 @@
-"""Operators that PyTorch takes on a CUDA device and not elsewhere: attention, dropout, batch normalisation.
+"""Operators that PyTorch takes on a CUDA device and not elsewhere: attention, softmax, dropout, batch normalisation.
 
 C++ chooses them by the device of a tensor, and finds a fake one on the host (see `fakes`). So functions that choose are
 replaced: on a tensor of the device each calls the operator that PyTorch 2.11 and later take there.
@@ -17,6 +17,7 @@ def choose_kernels(torch: Any, capability: tuple[int, int]) -> None:
     functional = torch.nn.functional
     attention = functools.partial(_attention, torch, capability[0] >= HOPPER)
     _replace(torch, (functional,), "scaled_dot_product_attention", attention)
+    _replace(torch, (functional,), "softmax", functools.partial(_softmax, torch))
     _replace(torch, (functional, torch), "dropout", functools.partial(_dropout, torch))
     _replace(torch, (functional,), "batch_norm", functools.partial(_batch_norm, torch))
 
@@ -40,6 +41,15 @@ def _dropout(
         extra = (inplace,) if original.__module__ == "torch.nn.functional" else ()
         return original(given, p, training, *extra)
     return torch.ops.aten.native_dropout.default(given, p, True)[0]
+
+
+def _softmax(
+    torch: Any, original: Any, given: Any, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
+) -> Any:
+    """Of 16-bit numbers in 32 bits it is one kernel."""
+    if dim is None or dtype != torch.float32 or given.dtype not in (torch.float16, torch.bfloat16):
+        return original(given, dim, _stacklevel, dtype)
+    return torch.ops.aten._softmax.default(given, dim, True)
 
 
 def _batch_norm(
@@ -76,7 +86,7 @@ def _attention(
     enable_gqa: bool = False,
 ) -> Any:
     """cuDNN's from Hopper on and flash attention before it, for 16-bit types; with a mask before Hopper, and for 32-bit
-    types, the memory-efficient one."""
+    types, or for values that are narrower than keys, the memory-efficient one."""
     if query.dim() != 4:
         return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     if torch.is_autocast_enabled("cuda"):
@@ -90,7 +100,7 @@ def _attention(
     if half and prefers_cudnn and wide <= 128 and wide % 8 == 0 and not learnt:
         call = aten._scaled_dot_product_cudnn_attention.default
         return call(query, key, value, mask, needs, dropout_p, is_causal, False, scale=scale)[0]
-    if half and mask is None and wide <= 256:
+    if half and mask is None and wide <= 256 and value.shape[-1] == wide:
         call = aten._scaled_dot_product_flash_attention.default
         return call(query, key, value, dropout_p, is_causal, scale=scale)[0]
     if query.shape[1] != key.shape[1]:

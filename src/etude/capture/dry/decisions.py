@@ -7,6 +7,7 @@ from etude.capture.dry.tensors import tensors_in
 from etude.capture.dry.values import Answers
 
 _MADE = ("zeros", "ones", "empty", "full", "arange", "empty_strided", "scalar_tensor")
+_MOVES = ("to", "cpu", "tensor", "as_tensor", "asarray", "numpy", "tolist", "type", "copy_")
 FACTORIES = frozenset(f"aten::{name}" for name in (*_MADE, *(f"new_{name}" for name in _MADE)))
 
 
@@ -21,6 +22,7 @@ class Decisions:
             aten.nonzero.default: self._nonzero,
             aten.masked_select.default: self._selected,
             aten.bincount.default: self._bincount,
+            aten.histc.default: self._histogram,
         }
 
     def answer(self, function: Any, args: Any, kwargs: Any) -> tuple[Any] | None:
@@ -36,6 +38,8 @@ class Decisions:
         name = function._schema.name
         if name in FACTORIES and self._of_device(name, kwargs):
             kwargs = {**kwargs, "device": self._torch.device("cuda", self._torch.cuda.current_device())}
+        if name == "aten::_to_copy" and self._of_cast(args[0], kwargs):
+            kwargs = {**kwargs, "device": None}
         if name == "aten::_grouped_mm" and args[0].dtype != self._torch.bfloat16:
             return self._grouped(*args)
         return function(*args, **kwargs)
@@ -47,6 +51,13 @@ class Decisions:
             return False
         made = name.removeprefix("aten::").removeprefix("new_")
         return not any(getattr(one, "__name__", "") in (made, f"new_{made}", "tensor") for one in self._called)
+
+    def _of_cast(self, given: Any, kwargs: Any) -> bool:
+        """Whether C++ changes a type and names the host, where it takes the tensor to be: `softmax(..., dtype=...)`."""
+        device = kwargs.get("device")
+        if device is None or device.type != "cpu" or given.device.type != "cuda":
+            return False
+        return not any(getattr(one, "__name__", "") in _MOVES for one in self._called)
 
     def _known(self, function: Any, args: Any, kwargs: Any) -> Any:
         """The result where the numbers are the program's own: made from a list, say."""
@@ -69,6 +80,10 @@ class Decisions:
     def _bincount(self, given: Any, weights: Any = None, minlength: int = 0) -> Any:
         kind = self._torch.int64 if weights is None else weights.dtype
         return given.new_empty((minlength or self._answers.count(1 << 40),), dtype=kind)
+
+    def _histogram(self, given: Any, bins: int = 100, *_: Any, **__: Any) -> Any:
+        """A CUDA device counts whole numbers as well, which the host does not."""
+        return given.new_empty((bins,))
 
     def _grouped(self, a: Any, b: Any, ends: Any = None, *rest: Any) -> Any:
         """Groups of matrix products: of parts of the rows or columns of one or both, or of a batch."""

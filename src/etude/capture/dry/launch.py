@@ -34,6 +34,20 @@ class DrySettings:
     answers: dict[str, float] = field(default_factory=dict)
 
 
+def stated_answers(given: Sequence[str]) -> dict[str, float]:
+    """Values by name, of texts as `loss=2.0`."""
+    found = {}
+    for text in given:
+        name, equals, value = text.rpartition("=")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            equals = ""
+        if not equals or not name:
+            raise UsageError(f"`{text}` is not a name with a number", where="--answer", hint="for example loss=2.0")
+    return found
+
+
 class DryRanks:
     """A process that has imported PyTorch and runs ranks of a command when it is asked to, as a context."""
 

@@ -20,6 +20,7 @@ from etude.capture.dry.casts import set_casts
 from etude.capture.dry.decisions import Decisions
 from etude.capture.dry.fakes import fake_mode, with_numbers
 from etude.capture.dry.functions import answering
+from etude.capture.dry.marks import on_end_of_step
 from etude.capture.dry.modules import watch_modules
 from etude.capture.dry.post import OtherRankError, Post
 from etude.capture.dry.values import Answers, AskedShapeError, AskedValueError, is_foreign
@@ -98,6 +99,7 @@ class DryRun:
         self._compile()
         watch_modules(torch, self.watch)
         self._clock = OptimizerClock(torch, self._stepped)
+        on_end_of_step(self.watch.end_step)
 
     def run(self, command: list[str]) -> dict[str, Any]:
         """Runs the script; how it ended."""

@@ -15,7 +15,7 @@ from etude.steps.asked.jobs import JobSource
 from etude.steps.asked.simulation import PANEL, OnSystem, OpsInput, SimulationOptions, options_of
 
 if TYPE_CHECKING:
-    from etude.capture.dry import DrySettings
+    from etude.capture.dry import DrySettings, stated_answers
     from etude.cost.stacks import Stack
     from etude.machine.system import System
     from etude.steps.program import ProgramStep
@@ -78,7 +78,7 @@ class ProgramInputs:
 
 
 def program_inputs(asked: PredictProgram) -> ProgramInputs:
-    from etude.capture.dry import DrySettings
+    from etude.capture.dry import DrySettings, stated_answers
     from etude.cost.stacks import open_stack
     from etude.machine import open_system
     from etude.steps.program import STEPS
@@ -89,7 +89,7 @@ def program_inputs(asked: PredictProgram) -> ProgramInputs:
         names = " and ".join(spelled(asked, name) for name in given)
         raise UsageError(f"{spelled(asked, 'times_of')} has all times: give it without {names}")
     settings = DrySettings(
-        world=asked.world or 0, local_world=asked.node or system.levels[0].size, answers=answers_of(asked.answer),
+        world=asked.world or 0, local_world=asked.node or system.levels[0].size, answers=stated_answers(asked.answer),
         steps=STEPS if asked.times_of or asked.host else 1,
     )  # fmt: skip
     return ProgramInputs(
@@ -108,20 +108,6 @@ def command_of(text: str, where: str) -> tuple[str, ...]:
     if not words:
         raise UsageError("is empty", where=where, hint="for example train.py, or `torchrun train.py --layers 8`")
     return ("python", *words) if words[0].endswith(".py") else tuple(words)
-
-
-def answers_of(given: tuple[str, ...]) -> dict[str, float]:
-    """Values that were stated for tensors, by name."""
-    found = {}
-    for text in given:
-        name, equals, value = text.rpartition("=")
-        try:
-            found[name] = float(value)
-        except ValueError:
-            equals = ""
-        if not equals or not name:
-            raise UsageError(f"`{text}` is not a name with a number", where="--answer", hint="for example loss=2.0")
-    return found
 
 
 def predicted_program(given: ProgramInputs) -> "ProgramStep":

@@ -10,7 +10,6 @@ from etude.base.parameters import is_given, spelled
 from etude.base.talk import say
 from etude.base.units import counted
 from etude.steps.asked.jobs import JobSource
-from etude.steps.asked.program import answers_of
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
@@ -136,7 +135,7 @@ def inputs(asked: Collect) -> CollectInputs:
 
 
 def _dry(asked: Collect) -> DryInputs:
-    from etude.capture.dry import DrySettings
+    from etude.capture.dry import DrySettings, stated_answers
 
     for name in ("stacks", "allocations", "full_only"):
         if is_given(asked, name):
@@ -149,7 +148,7 @@ def _dry(asked: Collect) -> DryInputs:
         local_world=asked.node,
         warmup=0 if asked.whole else warmup,
         steps=0 if asked.whole else steps,
-        answers=answers_of(asked.answer),
+        answers=stated_answers(asked.answer),
     )
     return DryInputs(
         settings=settings, ranks=_ranks(asked.ranks), device=asked.device, json=asked.json, force=asked.force,

@@ -165,7 +165,7 @@ def pass_tables(
     asked = model, plan, system, kv_dtype, packed, groups
     if not keep:
         return _made(*asked)
-    path = _folder() / f"{_digest(*asked)}.npz"
+    path = steps_folder() / f"{_digest(*asked)}.npz"
     found = _read(path)
     if found is None:
         found = _made(*asked)
@@ -183,22 +183,24 @@ def _read(path: Path) -> PassTables | None:
         return None
 
 
-def _folder() -> Path:
+def steps_folder() -> Path:
+    """Where step costs are kept."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base) / "etude" / "steps"
 
 
 def _digest(*given: Any) -> str:
     """Hash of the inputs, and of the code and catalogues that determine the result."""
-    return hashlib.sha256(repr(given).encode() + _code()).hexdigest()[:32]
+    return hashlib.sha256(repr(given).encode() + code_digest()).hexdigest()[:32]
 
 
 @cache
-def _code() -> bytes:
+def code_digest(*more: str) -> bytes:
+    """Hash of the code and catalogues that determine step costs, and of further folders of the package."""
     digest = hashlib.sha256()
     root = Path(__file__).parents[2]
     files = [Path(__file__), Path(__file__).parent / "network.py"]
-    for room in ("cost", "make/generate", "machine", "run/simulate"):
+    for room in ("cost", "make/generate", "machine", "run/simulate", *more):
         files += [path for path in sorted((root / room).rglob("*")) if path.suffix in (".py", ".yaml")]
     for path in files:
         stat = path.stat()
@@ -208,7 +210,7 @@ def _code() -> bytes:
 
 def experts_ns(model: Model, system: System, packed: float) -> F64:
     """Times of the experts of one layer on one device of a system, for the tokens of TOKENS; also kept on disk."""
-    path = _folder() / f"{_digest('experts', model, system, packed)}.npy"
+    path = steps_folder() / f"{_digest('experts', model, system, packed)}.npy"
     try:
         return np.asarray(np.load(path), np.float64)
     except (OSError, ValueError):
@@ -247,7 +249,7 @@ def _made(model: Model, plan: Plan, system: System, kv_dtype: str, packed: float
     sums = np.zeros((len(PARTS) + 1, len(shapes)))
     np.add.at(sums, (kind, np.maximum(trace.step, 0)), np.where(trace.step >= 0, time_ns, 0.0))
     work = np.zeros_like(sums)
-    spent = _work_nj(system.device, ops, time_ns, kind == PARTS.index("network"), packed != 1.0)
+    spent = work_nj(system.device, ops, time_ns, kind == PARTS.index("network"), packed != 1.0)
     np.add.at(work, (kind, np.maximum(trace.step, 0)), np.where(trace.step >= 0, spent, 0.0))
     others, attention = sums[:-1], sums[-1]
     tokens = np.array([float(s.chunk + s.decode) for s in shapes])
@@ -350,7 +352,7 @@ def _packed(device: Device, ops: OpTable, time_ns: F64, packed: float) -> tuple[
     return ops, time_ns
 
 
-def _work_nj(device: Device, ops: OpTable, time_ns: F64, talks: NDArray[np.bool_], packed: bool) -> F64:
+def work_nj(device: Device, ops: OpTable, time_ns: F64, talks: NDArray[np.bool_], packed: bool) -> F64:
     """Energy of each node above that of a busy device; a watt is a nanojoule per nanosecond."""
     if not device.power_w:
         return np.zeros(len(ops))

@@ -20,8 +20,9 @@ from etude.world.serve.energy import UNKNOWN, ReplicaPower, energy_of
 from etude.world.serve.engine import Engine
 from etude.world.serve.offload import ExpertRules, far_experts, tables_of
 from etude.world.serve.profiles import graphs_of, profile_cost
+from etude.world.serve.program_tables import ProgramTables
 from etude.world.serve.requests import BLOCK_TOKENS
-from etude.world.serve.stacks import serving_stack
+from etude.world.serve.stacks import ServingStack, serving_stack
 from etude.world.serve.steps import StepCost
 
 UTILISATION: Final = 0.9
@@ -49,6 +50,8 @@ class Deployment:
     lora: LoraCost = NO_LORA
     experts: dict[str, Any] = field(default_factory=dict)
     """Figures of experts in the host's memory."""
+    notes: tuple[str, ...] = ()
+    """What was assumed of a program."""
 
 
 def replica_plan(model: Model, tp: int, *, ep: int = 1, precision: str = "bf16") -> Plan:
@@ -108,23 +111,55 @@ def deployed(
         else:
             spread = plan.tp * groups if groups > 1 else plan.ep
             cost = profile_cost(ops, model, system, software, tp=plan.tp, spread=spread, groups=groups, graphs=graphs)
-    memory = memory_bytes or system.device.memory_bytes
     token = float(tables.token_bytes[0])
     lora = lora_cost(model, plan.tp, system, software, engine.max_lora_rank, engine.max_loras)
     beside = float(tables.working_bytes[0]) * engine.max_num_batched_tokens + lora.slot_bytes * engine.max_loras
-    left = memory * UTILISATION - weights - beside
-    if left < token * engine.block_size:
-        raise NoRoomError(
-            f"weights of {format_bytes(round(weights))} leave no memory for keys and values of {format_bytes(memory)}",
-            where=model.name,
-            hint="use more --tp, --precision fp8, or a device with more memory",
-        )
-    blocks = int(left // (token * engine.block_size)) if token else 0
+    blocks = _blocks(model.name, memory_bytes or system.device.memory_bytes, weights, beside, token * engine.block_size)
     # The power of a host that computes is unknown.
     energy = UNKNOWN if record else energy_of(system.device, tables.energy(), plan.tp, software.power)
     caching = on_system(engine.caching, system, token * plan.tp * BLOCK_TOKENS)
     error = (float(tables.error[0]), float(tables.error[1])) if ops is None else None
     return Deployment(cost, blocks, round(token), energy, caching, weights, error, lora, record)
+
+
+def _blocks(name: str, memory: int, weights: float, beside: float, block_bytes: float) -> int:
+    """Blocks of keys and values that fit beside weights and what a pass needs; 0: they take no memory."""
+    left = memory * UTILISATION - weights - beside
+    if left < block_bytes:
+        raise NoRoomError(
+            f"weights of {format_bytes(round(weights))} leave no memory for keys and values of {format_bytes(memory)}",
+            where=name,
+            hint="use more --tp, --precision fp8, or a device with more memory",
+        )
+    return int(left // block_bytes) if block_bytes else 0
+
+
+def deployed_program(
+    name: str, tables: ProgramTables, system: System, engine: Engine, *, stack: str = "vllm"
+) -> Deployment:
+    """One replica of a program: on one device, or on as many as it shards itself over."""
+    software, ranks = serving_stack(stack, device_name(system)), tables.facts.ranks
+    facts, memory = tables.facts, system.device.memory_bytes
+    beside = facts.working_bytes * engine.max_num_batched_tokens + facts.sequence_bytes * engine.max_num_seqs
+    blocks = _blocks(name, memory, facts.weights_bytes, beside, facts.token_bytes * engine.block_size)
+    energy = energy_of(system.device, tables.energy(), ranks, software.power)
+    caching = on_system(engine.caching, system, facts.token_bytes * ranks * BLOCK_TOKENS)
+    return Deployment(
+        tables.step_cost(software),
+        blocks,
+        round(facts.token_bytes),
+        energy,
+        caching,
+        facts.weights_bytes,
+        tables.interpolation_error(),
+        notes=(*facts.notes, _launched(facts.kernels, stack, software, one=ranks == 1)),
+    )
+
+
+def _launched(kernels: int, stack: str, software: ServingStack, *, one: bool) -> str:
+    launch_ns = software.one_launch_ns if one else software.launch_ns
+    host = f"{launch_ns:,.0f} ns of the host for each" if launch_ns else "the host's time to launch them is not counted"
+    return f"{kernels:,} kernels of a pass, with {software.kernel_ns:,.0f} ns between two (stack `{stack}`); {host}"
 
 
 def device_name(system: System) -> str:

@@ -10,7 +10,7 @@ from etude.base.errors import UsageError
 from etude.base.figures import figure, part
 from etude.base.grammar import line
 from etude.base.outputs import OutputPlace, Printed
-from etude.base.parameters import spelled
+from etude.base.parameters import replaces, spelled
 from etude.base.talk import say
 from etude.machine import open_system
 from etude.world.scenario import ScenarioText, only_workload, workload_of
@@ -40,10 +40,12 @@ class Serve(TextInput, KeptStream):
         --router mine.py:route -o served/
     etude serve llama3-8b --system dgx-h100 --rate 20 \\
         --window 10s:12s --job-out window/
+    etude serve --program config.json --system dgx-h100 --rate 4
 
     Passes are generated and simulated once for a model, a plan and a system, node by node, and kept; the loop over
     requests takes their times. The engine's rules are those of vLLM 0.19; flags have vLLM's names. `etude report` and
-    `etude query` read the folder of -o.
+    `etude query` read the folder of -o. With --program, the passes are those of a model of your own, or of any causal
+    language model of transformers: it is run without numbers and without a GPU, operator by operator.
     """
 
     requests_out: str | None = figure("out", "Parquet file to write, with one row per request", None, panel=OUTPUT)
@@ -72,6 +74,9 @@ def serve_inputs(asked: Serve) -> ServeInputs:
     serving, folder = text_serving(asked), ServedPlace.of(asked, lambda: said_of(asked))
     window, job, table = asked.window, _place(asked.job_out, asked), _place(asked.requests_out, asked)
     one = len(serving.stream.rates) < 2
+    for name, given in (("window", window), ("scenario", asked.scenario)):
+        if given and asked.program:
+            replaces(asked, "program", name)
     if window:
         _check_window(serving, one=one)
     keep = (folder is not None and one) or bool(window)

@@ -19,6 +19,7 @@ from etude.world.serve.limits import least, parse_limits
 from etude.world.serve.offload import ExpertRules, expert_rules
 from etude.world.serve.pools import Between, Pool, between_options, deployed_pools, function_of, pools_of, read_pools
 from etude.world.serve.pools.groups import ReplicaRole
+from etude.world.serve.program_tables import ServedProgram
 from etude.world.serve.serving import Served
 from etude.world.serve.serving import serve as served
 
@@ -67,6 +68,20 @@ class ReplicasInput(CostInput):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProgramInput:
+    """... or of a program in place of a model."""
+
+    program: str = figure(
+        "text", "a causal language model as a program, dry-run: a `config.json` of transformers, or FILE.py:NAME", "",
+        like="model.py:build", panel=PANEL, local=True,
+    )  # fmt: skip
+    answer: tuple[str, ...] = figure(
+        "several", "value that the program decides by, by its name or the line that asks: moe.py:88=128", (),
+        needs="program", like=("moe.py:88=128",), metavar="NAME=VALUE", plain=True, panel=PANEL, rare=True, local=True,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
 class RulesInput:
     """... and of how they work, and what is between them."""
 
@@ -78,7 +93,7 @@ class RulesInput:
 class Replicas:
     """What a service is made of."""
 
-    model: str | Model
+    model: str | Model | ServedProgram
     system: str = ""
     pools: tuple[Pool, ...]
     file: bool = False
@@ -99,24 +114,27 @@ class Replicas:
 
     def open(self) -> ModelService:
         """Opens the models and the systems, and works out the costs of passes."""
-        network, how = model_named(self.model), {"system": self.system, **self.costs}
+        served = self.model if isinstance(self.model, ServedProgram) else model_named(self.model)
+        network = None if isinstance(served, ServedProgram) else served
+        how = {"system": self.system, **self.costs}
         pools, rules, given = list(self.pools), self.engine, self.between
         if any(pool.ep > pool.tp for pool in pools):
             rules = replace(rules, barrier=True)
-        groups, placed, control = elastic_pools(network, pools, rules, given, file=self.file, **how)
+        groups, placed, control = elastic_pools(served, pools, rules, given, file=self.file, **how)
         limits, token_bytes = {k: dict(v) for k, v in self.limits.items()}, placed.token_bytes * pools[0].tp
         options = between_options(given, token_bytes) | {
             "tpot_ns": least(limits, "tpot_s") * 1e9, "router": _router(self.router), "caching": placed.caching,
             "token_bytes": token_bytes, "seed": self.seed, "lora": placed.lora,
         }  # fmt: skip
-        models = [network]
+        models = [network] if network else []
         if given.draft_model:
             models.append(model_named(given.draft_model))
-            options["draft"] = deployed_pools(models[1], pools[:1], rules, **how)[0][0].cost
+            options["draft"] = deployed_pools(models[-1], pools[:1], rules, **how)[0][0].cost
         return ModelService(
-            network=network, system=self.system, pools=pools, rules=rules, between=given, groups=groups, placed=placed,
+            model=network, system=self.system, pools=pools, rules=rules, between=given, groups=groups, placed=placed,
             control=control, options=options, limits=limits,
-            notes=tuple(f"assumed {one.assumed}" for one in models if one.assumed),
+            notes=(*(f"assumed {one.assumed}" for one in models if one.assumed),
+                   *(f"assumed: {note}" for note in placed.notes)),
         )  # fmt: skip
 
 
@@ -161,6 +179,24 @@ def plain_replicas(asked: CostInput, *, count: int = 1, limits: Mapping[str, Any
     model, system = asked_model(asked), asked_system(asked)
     pools = (Pool(count=count, tp=asked.tp, ep=asked.ep),)
     return Replicas(model=model, system=system, pools=pools, costs=costs_of(asked), limits=limits or {"": {}})
+
+
+def program_replicas(asked: Any, slo: str = "") -> Replicas:
+    """Replicas of a program (`ProgramInput`): its weights, types and sharding are its own."""
+    from etude.capture.dry import stated_answers
+
+    for other in ("model", "ep", "precision", "kv_dtype", "ops", "offload"):
+        replaces(asked, "program", other)
+    engine, pools = whole(asked.engine), _pools(asked)
+    between = _between(asked, pools, engine, file=False)
+    for name, given in (("reconfigure", between.reconfigure), ("max_loras", engine.max_loras)):
+        if given:
+            replaces(asked, "program", name)
+    program = ServedProgram(asked.program, tuple(sorted(stated_answers(asked.answer).items())))
+    return Replicas(
+        model=program, system=asked_system(asked), pools=pools, costs={"stack": asked.stack}, engine=engine,
+        router="least" if "route" in between.hooked else asked.router, between=between, limits=parse_limits(slo),
+    )  # fmt: skip
 
 
 def replicas_of(asked: Any, slo: str = "") -> Replicas:
@@ -228,7 +264,8 @@ def _between(asked: Any, pools: tuple[Pool, ...], engine: Engine, *, file: bool)
 class ModelService:
     """A model on its replicas, ready for streams of requests."""
 
-    network: Model
+    model: Model | None
+    """None: a program."""
     system: str
     pools: list[Pool]
     rules: Engine
@@ -241,6 +278,13 @@ class ModelService:
     limits: dict[str, dict[str, float]]
     notes: tuple[str, ...] = ()
     """What had to be assumed of the models."""
+
+    @property
+    def network(self) -> Model:
+        """The model; raises UsageError for a program, whose shape is not known."""
+        if self.model is None:
+            raise UsageError("this needs a model of the catalogue, and a program is served", hint="leave out --program")
+        return self.model
 
     @property
     def token_bytes(self) -> float:

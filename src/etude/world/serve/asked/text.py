@@ -7,7 +7,15 @@ from typing import Any, Final
 
 from etude.base.figures import figure
 from etude.base.parameters import parameters_of, request_of
-from etude.world.serve.asked.service import ModelService, Replicas, ReplicasInput, RulesInput, replicas_of
+from etude.world.serve.asked.service import (
+    ModelService,
+    ProgramInput,
+    Replicas,
+    ReplicasInput,
+    RulesInput,
+    program_replicas,
+    replicas_of,
+)
 from etude.world.serve.asked.stream import PANEL, RequestStream, StreamInput, stream_of
 from etude.world.serve.results import summary
 from etude.world.serve.serving import Served
@@ -21,7 +29,7 @@ ASKED: Final = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextInput(RulesInput, StreamInput, ReplicasInput):
+class TextInput(RulesInput, StreamInput, ProgramInput, ReplicasInput):
     """Parameters of a stream of requests on replicas of a model."""
 
     slo: str = figure(
@@ -47,7 +55,7 @@ class TextServing:
 
 
 def text_serving(asked: TextInput) -> TextServing:
-    replicas = replicas_of(asked, asked.slo)
+    replicas = program_replicas(asked, asked.slo) if asked.program else replicas_of(asked, asked.slo)
     stream = stream_of(asked)
     if stream.drawn or replicas.draws:
         replicas, stream = replace(replicas, seed=asked.seed), replace(stream, seed=asked.seed)
@@ -59,7 +67,8 @@ def said_of(asked: Any) -> dict[str, Any]:
     request = request_of(asked)
     known = {name: request.values[name] for name in ASKED}
     of_parts = {p.field.name: str(request.given[p.name]) for p in parts_given(request)}
-    return {name: str(value) if name == "model" else value for name, value in known.items()} | of_parts
+    program = {name: str(request.given[name]) for name in ("program", "answer") if name in request.given}
+    return {name: str(value) if name == "model" else value for name, value in known.items()} | program | of_parts
 
 
 def parts_given(request: Any) -> list[Any]:
@@ -81,6 +90,8 @@ class TextServed:
         self.more = {"interpolation_error": self.service.interpolation_error} | self.more
         if self.service.placed.experts:
             self.more["experts"] = self.service.placed.experts
+        if self.service.placed.notes:
+            self.more["assumptions"] = list(self.service.placed.notes)
 
     @property
     def notes(self) -> tuple[str, ...]:

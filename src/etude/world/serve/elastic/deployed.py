@@ -16,6 +16,7 @@ from etude.world.serve.elastic.rehearse import rehearsal
 from etude.world.serve.elastic.scale import EXAMPLE, scale_rule, scaled
 from etude.world.serve.engine import Engine
 from etude.world.serve.pools import Between, deployed_pools, function_of, pools_of
+from etude.world.serve.program_tables import ServedProgram
 from etude.world.serve.requests import Requests
 from etude.world.serve.results import Limits
 from etude.world.serve.serving import Control, Group
@@ -25,7 +26,7 @@ Made = Callable[[Requests, Limits, dict[str, Any]], Control | None]
 
 
 def elastic_pools(
-    model: Model, pools: list[Any], engine: Engine, between: Between, *, file: bool = False, **how: Any
+    model: Model | ServedProgram, pools: list[Any], engine: Engine, between: Between, *, file: bool = False, **how: Any
 ) -> tuple[list[Group], Deployment, Made]:
     """As `deployed_pools`, with a factory for the control of one stream."""
     if not between.reconfigure and not between.scale:

@@ -22,9 +22,11 @@ from etude.base.trust import check_code
 from etude.machine import open_system
 from etude.make.generate.model import Model
 from etude.world.serve import state as of
-from etude.world.serve.deployment import Deployment, deployed, replica_plan
+from etude.world.serve.deployment import Deployment, deployed, deployed_program, replica_plan
 from etude.world.serve.engine import Engine, admit_code
 from etude.world.serve.hooks import Hooks
+from etude.world.serve.kept_program import kept_tables
+from etude.world.serve.program_tables import ServedProgram
 from etude.world.serve.serving import Group
 from etude.world.serve.wire import open_codecs, read_later, wire_of
 
@@ -186,8 +188,9 @@ def pools_of(between: Between, *, replicas: int, tp: int, ep: int) -> list[Pool]
 
 
 def deployed_pools(
-    model: Model, pools: list[Pool], engine: Engine, *, system: str, precision: str = "bf16", **options: Any
-) -> tuple[list[Group], Deployment]:
+    model: Model | ServedProgram, pools: list[Pool], engine: Engine, *, system: str, precision: str = "bf16",
+    **options: Any,
+) -> tuple[list[Group], Deployment]:  # fmt: skip
     """Each pool as a group of the loop; and the deployment of the first."""
     made: dict[tuple[str, int, int, int, int], Deployment] = {}
     groups = []
@@ -199,6 +202,14 @@ def deployed_pools(
         named = pool.system or system
         if not named:
             raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
+        if isinstance(model, ServedProgram):
+            key = (named, pool.tp, 1, 1, 0)
+            if key not in made:
+                on = open_system(named)
+                tables = kept_tables(model, on, ranks=pool.tp)
+                made[key] = deployed_program(model.spec, tables, on, engine, **options)
+            groups.append(_group(made[key], pool))
+            continue
         shared = bool(model.experts) and pool.ep > pool.tp and pool.ep == pool.tp * pool.count
         streams = 0
         if options.get("experts") is not None and pool.role is ReplicaRole.DECODE:
@@ -207,9 +218,12 @@ def deployed_pools(
         if key not in made:
             plan = replica_plan(model, pool.tp, ep=pool.tp if shared else pool.ep, precision=precision)
             made[key] = deployed(model, plan, open_system(named), engine, groups=key[3], streams=streams, **options)
-        one = made[key]
-        groups.append(Group(one.cost, pool.count, ROLES[pool.role], one.blocks, one.energy, one.token_bytes, one.error))
+        groups.append(_group(made[key], pool))
     return groups, next(iter(made.values()))
+
+
+def _group(one: Deployment, pool: Pool) -> Group:
+    return Group(one.cost, pool.count, ROLES[pool.role], one.blocks, one.energy, one.token_bytes, one.error)
 
 
 def between_options(between: Between, token_bytes: float) -> dict[str, Any]:

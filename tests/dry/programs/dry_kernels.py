@@ -1,0 +1,11 @@
+"""Operators that C++ makes on a CUDA device in its own way."""
+
+import torch
+
+scores = torch.zeros(8, 16, dtype=torch.bfloat16, device="cuda")
+assert torch.nn.functional.softmax(scores, dim=-1, dtype=torch.float32).device.type == "cuda"
+chosen = scores.softmax(-1, dtype=torch.float32)
+assert chosen.device.type == "cuda" and chosen.dtype == torch.float32
+wide, narrow = (torch.zeros(1, 2, 8, n, dtype=torch.bfloat16, device="cuda") for n in (192, 128))
+assert torch.nn.functional.scaled_dot_product_attention(wide, wide, narrow).shape[-1] == 128
+assert torch.histc(scores.int(), bins=4, min=0, max=3).shape == (4,)
