@@ -34,6 +34,20 @@ class DrySettings:
     answers: dict[str, float] = field(default_factory=dict)
 
 
+def stated_answers(given: Sequence[str]) -> dict[str, float]:
+    """Name -> number, of `loss=2.0`."""
+    found = {}
+    for text in given:
+        name, equals, value = text.rpartition("=")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            equals = ""
+        if not equals or not name:
+            raise UsageError(f"`{text}` is not a name with a number", where="--answer", hint="for example loss=2.0")
+    return found
+
+
 class DryRanks:
     """A process that has imported PyTorch and runs ranks of a command when it is asked to, as a context."""
 
@@ -94,6 +108,8 @@ def refuse_problem(rank: int, problem: dict[str, Any], *, on_device: bool) -> No
             where=problem["where"],
             hint=f"state it: --answer {name}=1.0, or --answer {problem['where']}=1.0",
         )
+    if kind == "driven":
+        raise UsageError(problem["what"], where=problem["where"], hint=problem["hint"])
     if kind == "exit":
         raise UsageError(f"rank {rank}: the program ended with exit code {problem['what']}")
     if kind == "shape":
