@@ -126,7 +126,7 @@ def inputs(asked: Collect) -> CollectInputs:
 
 
 def _dry(asked: Collect) -> DryInputs:
-    from etude.capture.dry import DrySettings, stated_answers
+    from etude.capture.dry import DrySettings
 
     for name in ("stacks", "allocations", "full_only"):
         if is_given(asked, name):
@@ -139,7 +139,7 @@ def _dry(asked: Collect) -> DryInputs:
         local_world=asked.node,
         warmup=0 if asked.whole else warmup,
         steps=0 if asked.whole else steps,
-        answers=stated_answers(asked.answer),
+        answers=_answers(asked.answer),
     )
     return DryInputs(settings, _ranks(asked.ranks), asked.device, asked.json, asked.force, asked.name)
 
@@ -147,6 +147,19 @@ def _dry(asked: Collect) -> DryInputs:
 def _ranks(given: str | None) -> tuple[int, ...]:
     pieces = [] if given is None else line(given, "--ranks", "0,8,504").split(",")
     return tuple(sorted({piece.count(zero=True) for piece in pieces}))
+
+
+def _answers(given: tuple[str, ...]) -> dict[str, float]:
+    found = {}
+    for text in given:
+        name, equals, value = text.rpartition("=")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            equals = ""
+        if not equals or not name:
+            raise UsageError(f"`{text}` is not a name with a number", where="--answer", hint="for example loss=2.0")
+    return found
 
 
 def run(given: CollectInputs) -> "tuple[Path, LaunchedProgram] | DryResult":
