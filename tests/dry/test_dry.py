@@ -93,6 +93,16 @@ def test_data_parallel_ranks_are_folded_where_all_are_one_group(tmp_path: Path) 
     assert members is not None and members.tolist() == list(range(32))
 
 
+def test_sharding_without_a_mesh_is_on_the_device(tmp_path: Path) -> None:
+    assert dry(tmp_path / "job", "dry_sharded.py", options=("--device", "h100", "--world", "4")) == 0
+    trace = etude.open(tmp_path / "job").traces[0]
+    calls = np.flatnonzero(trace.kind == Kind.COLL)
+    found = [(Collective(int(trace.collective[i])).name, int(trace.in_bytes[i])) for i in calls]
+    weights = 5 * 64 * 64 * 4
+    # The norms of five weights are reduced in one call.
+    assert found == [("ALL_GATHER", weights // 4), ("REDUCE_SCATTER", weights), ("ALL_REDUCE", 5 * 4)]
+
+
 def test_stages_of_a_pipeline_are_all_run(tmp_path: Path) -> None:
     assert dry(tmp_path / "job", "dry_pipeline.py", options=("--world", "2")) == 0
     job = etude.open(tmp_path / "job")

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 from etude.base.faces import face
 
 if TYPE_CHECKING:
+    from etude.capture.dry.driver_request import DrivenProgram as DrivenProgram
+    from etude.capture.dry.driver_request import check_program as check_program
+    from etude.capture.dry.driver_request import input_tensors as input_tensors
     from etude.capture.dry.launch import DrySettings as DrySettings
     from etude.capture.dry.launch import stated_answers as stated_answers
     from etude.capture.dry.passes import DryPasses as DryPasses

@@ -125,6 +125,7 @@ def stand_in(torch: Any, watch: Watch, device: DryDevice, *, local_rank: int, lo
     torch._C._cuda_isCurrentStreamCapturing = lambda: False
     torch._C._cuda_getCurrentRawStream = zero
     torch._C._cuda_getDevice = here
+    torch._C._get_accelerator = lambda *args: torch.device("cuda")
     torch._C._cuda_setDevice = set_device
     torch.Stream, torch.Event = stream_type, event_type
     _accelerator(torch, replaced, here, set_device)

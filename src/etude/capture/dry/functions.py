@@ -125,7 +125,8 @@ def _moved(torch: Any, function: Any, args: Any, named: dict[str, Any]) -> Any:
         target, rest = rest[0], rest[1:]
     target = indexed(torch, torch.device(target) if isinstance(target, str) else target)
     if not hasattr(given, "fake_mode") and not _is_plain(torch, given):
-        return function(given, *([target] if target is not None else []), *rest, **named)
+        there = [] if target is None or given.device == target else [target]
+        return function(given, *there, *rest, **named) if there or rest or named else given
     dtype = named.get("dtype") or next((value for value in rest if isinstance(value, torch.dtype)), None)
     if target is None or given.device == target:
         more = {key: named[key] for key in ("copy", "memory_format") if named.get(key) is not None}

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -70,10 +71,11 @@ def _real_meshes(real: Any) -> None:
     for name, function in list(vars(module.DeviceMesh).items()):
         if inspect.isfunction(function) and name not in ("__eq__", "__hash__", "__repr__"):
             setattr(module.DeviceMesh, name, _within(real, function))
-    made = _within(real, module.init_device_mesh)
-    dist: Any = import_module("torch.distributed")
-    for owner in (module, dist):
-        owner.init_device_mesh = made
+    original = module.init_device_mesh
+    made = _within(real, original)
+    for name, owner in list(sys.modules.items()):  # `fully_shard` without a mesh has taken the name into its own file
+        if name.startswith("torch.distributed") and vars(owner).get("init_device_mesh") is original:
+            owner.init_device_mesh = made  # type: ignore[attr-defined]
 
 
 def _within(real: Any, function: Any) -> Any:

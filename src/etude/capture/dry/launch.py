@@ -109,6 +109,8 @@ def refuse_problem(rank: int, problem: dict[str, Any], *, on_device: bool) -> No
             where=problem["where"],
             hint=f"state it: --answer {name}=1.0, or --answer {problem['where']}=1.0",
         )
+    if kind == "driven":
+        raise UsageError(problem["what"], where=problem["where"], hint=problem["hint"])
     if kind == "exit":
         raise UsageError(f"rank {rank}: the program ended with exit code {problem['what']}")
     if kind == "shape":

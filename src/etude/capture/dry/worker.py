@@ -15,9 +15,11 @@ from typing import Any
 
 from etude.capture.collect.steps import OptimizerClock
 from etude.capture.dry import cuda, groups
+from etude.capture.dry.assumptions import STATED
 from etude.capture.dry.buckets import Buckets
 from etude.capture.dry.casts import set_casts
 from etude.capture.dry.decisions import Decisions
+from etude.capture.dry.driver_request import DrivenError
 from etude.capture.dry.fakes import fake_mode, with_numbers
 from etude.capture.dry.functions import answering
 from etude.capture.dry.marks import on_end_of_step
@@ -121,6 +123,9 @@ class DryRun:
             problem = {"kind": "shape", "where": asked_shape.where, "line": asked_shape.line}
         except OtherRankError as other:
             problem = {"kind": "other", "rank": other.rank}
+        except DrivenError as refused:
+            where = refused.where or (_problem(refused.__cause__)["where"] if refused.__cause__ else "")
+            problem = {"kind": "driven", "what": refused.problem, "where": where, "hint": refused.hint}
         except SystemExit as ended:
             if ended.code not in (None, 0):
                 problem = {"kind": "exit", "what": str(ended.code)}
@@ -161,7 +166,7 @@ class DryRun:
             "step_events": watch.step_events,
             "unknown": self.answers.unknown,
             "answered": self.answers.used,
-            "notes": sorted(self.notes),
+            "notes": sorted(self.notes | STATED),
         }
 
     def _stepped(self, optimizer_steps: int) -> None:

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part
 from etude.base.outputs import OutputPlace
-from etude.base.parameters import is_given, naming, spelled
+from etude.base.parameters import is_given, naming, only_one, spelled
+from etude.base.talk import say
 from etude.base.units import format_bytes, format_count, parse_bytes
 from etude.make.generate import Plan
+from etude.make.generate.model import UnmappedConfigError
+from etude.steps.asked.driving import (
+    DrivenInput,
+    DrivenInputs,
+    DrivenJob,
+    config_file,
+    driven_figures,
+    driven_inputs,
+    needs_transformers,
+    refuse_driven,
+    run_driven,
+)
 from etude.steps.asked.job_out import (
     JobFiles,
     JobMade,
@@ -33,7 +47,7 @@ PATTERN = "Pattern"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Generate(MemoryOut, ModelOrConfig, PlanInput, JobMade, LimitInput):
+class Generate(MemoryOut, ModelOrConfig, DrivenInput, PlanInput, JobMade, LimitInput):
     """The job of one training step, or of serving, from a model and a plan
 
     etude generate llama3-70b --gpus 512 --tp 8 --pp 4 --cp 2 --schedule interleaved:4 \\
@@ -43,11 +57,15 @@ class Generate(MemoryOut, ModelOrConfig, PlanInput, JobMade, LimitInput):
     etude generate llama3-8b --gpus 8 --cp 8 --seq 8192 --global-batch 8 --batching packed \\
         --lengths 512:0.6,2048:0.4 --cp-map lpt --block 512 -o job/
     etude generate --hf config.json --gpus 64 --zero 3 --to et --dialect astra -o job/
+    etude generate --program model.py:build --inputs "tokens=int64[4,8192]" --gpus 64 --zero 3 -o job/
 
     The job is written folded, as a Parquet folder; `--to et` writes a Chakra file for each rank, and
     `--to et --dialect astra` files that ASTRA-sim can run, as `etude convert` does.
     Numbers are sums over ranks: flops of all nodes, input bytes of communication (an all-gather's are what a rank
     contributes, a message counts once, at its sender); memory is that of the fullest rank.
+    With `--program`, and where no block of Etude is for a config, PyTorch builds the model and runs it without numbers
+    and without a GPU, as `etude collect --dry` does: `--zero 0` is DistributedDataParallel, `--zero 3` fully_shard of
+    repeated blocks. Axes of a plan that this does not have are refused.
     """
 
     axes: Plan = part(Plan, PANEL, but=("host_bandwidth_bytes_per_s", "step_overhead_ns"), later=True)
@@ -63,14 +81,28 @@ class GenerateInputs:
     memory: OutputPlace | None
 
 
-def generate_inputs(asked: Generate) -> GenerateInputs:
-    model, said = model_asked(asked)
+def generate_inputs(asked: Generate) -> GenerateInputs | DrivenInputs:
+    only_one(asked, "model", "hf", "program")
+    if asked.program is not None or asked.dry:
+        return driven_inputs(asked)
+    try:
+        model, said = model_asked(asked)
+    except UnmappedConfigError as problem:
+        if config_file(asked) is None or problem.problem.startswith("`_class_name`"):
+            raise
+        if find_spec("transformers") is None:
+            raise needs_transformers(problem) from None
+        say(f"note: {problem.where}: {problem.problem}; PyTorch builds the model and runs it without numbers")
+        return driven_inputs(asked)
+    refuse_driven(asked)
     plan = plan_asked(asked, model, said)
     return GenerateInputs(model, plan, asked.name, MemoryLimit.of(asked), JobFiles.of(asked), memory_place(asked))
 
 
-def run_generate(given: GenerateInputs) -> tuple[Generated, dict[str, Any]]:
+def run_generate(given: GenerateInputs | DrivenInputs) -> tuple[Generated | DrivenJob, dict[str, Any]]:
     """The job, and what ASTRA-sim cannot run of it."""
+    if isinstance(given, DrivenInputs):
+        return run_driven(given)
     from etude.make.generate import generate
     from etude.steps import check_memory
 
@@ -79,11 +111,19 @@ def run_generate(given: GenerateInputs) -> tuple[Generated, dict[str, Any]]:
     return found, written(found, given)
 
 
-def readable(result: tuple[Generated, dict[str, Any]]) -> dict[str, Any]:
+def generate_assumptions(result: tuple[Generated | DrivenJob, dict[str, Any]]) -> list[str]:
+    """Lines about what a dry run took for granted."""
+    made = result[0]
+    return [f"assumed: {one}" for one in made.found.assumptions] if isinstance(made, DrivenJob) else []
+
+
+def readable(result: tuple[Generated | DrivenJob, dict[str, Any]]) -> dict[str, Any]:
     """The numbers of the job for a reader."""
     from etude.make.generate import by_group
 
     found = result[0]
+    if isinstance(found, DrivenJob):
+        return driven_figures(found)
     numbers = found.summary()
     worst = max(found.memory, key=lambda m: m.peak_bytes)
     moved = {

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from etude.base.faces import face
 
 if TYPE_CHECKING:
+    from etude.make.generate.model.hf_config import UnmappedConfigError as UnmappedConfigError
     from etude.make.generate.model.open import model_names as model_names
     from etude.make.generate.model.open import open_model as open_model
     from etude.make.generate.model.open import stored_as as stored_as

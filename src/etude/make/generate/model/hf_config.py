@@ -11,6 +11,10 @@ from etude.base.errors import UsageError
 Given = dict[str, Any]
 
 
+class UnmappedConfigError(UsageError):
+    """A config of a model that Etude has no blocks for."""
+
+
 @dataclass(frozen=True, slots=True)
 class HfConfig:
     """The keys of a file, and what is wrong with them."""
@@ -34,7 +38,7 @@ class HfConfig:
         if value is None:
             raise UsageError(f"key `{key}` is missing", where=self.where, hint=f"a `{self.kind}` config has it")
         if not isinstance(value, int) or value < 1:
-            raise self.refuse(key, "expected a number above 0")
+            raise UsageError(f"`{key}` {value}: expected a number above 0", where=self.where)
         return value
 
     def inside(self, key: str) -> HfConfig:
@@ -44,10 +48,10 @@ class HfConfig:
         """The same without keys that their reader has handled itself."""
         return HfConfig({k: v for k, v in self.keys.items() if k not in keys}, self.where)
 
-    def refuse(self, key: str, why: str, hint: str = "") -> UsageError:
+    def refuse(self, key: str, why: str, hint: str = "") -> UnmappedConfigError:
         shown = str(self.keys.get(key))
         shown = shown if len(shown) < 60 else shown[:57] + "..."
-        return UsageError(f"`{key}` {shown}: {why}", where=self.where, hint=hint)
+        return UnmappedConfigError(f"`{key}` {shown}: {why}", where=self.where, hint=hint)
 
     def only(self, key: str, *allowed: Any) -> None:
         """A key that changes the shape in ways that are not supported."""

@@ -16,7 +16,7 @@ from etude.make.generate.model import hf_encoders as e
 from etude.make.generate.model import hf_hybrids as h
 from etude.make.generate.model import hf_more as m
 from etude.make.generate.model import hf_towers as t
-from etude.make.generate.model.hf_config import Given, HfConfig
+from etude.make.generate.model.hf_config import Given, HfConfig, UnmappedConfigError
 from etude.make.generate.model.shape import Model
 
 
@@ -35,7 +35,7 @@ def from_config(config: Mapping[str, Any], *, where: str = "config.json") -> Mod
                 )
         known = ", ".join(READERS)
         key = "_class_name" if found.get("_class_name") else "model_type"
-        raise UsageError(f"`{key}` {found.kind!r} is not supported", where=where, hint=f"known: {known}")
+        raise UnmappedConfigError(f"`{key}` {found.kind!r} is not supported", where=where, hint=f"known: {known}")
     for head in found.get("architectures", []):
         if str(head).endswith(_OTHER_HEADS):
             raise found.refuse("architectures", "a head for another task is not supported")
@@ -55,9 +55,9 @@ WITHOUT_BLOCKS: Final = {
 """Types whose layers cannot be built, and what is missing."""
 
 
-def without_blocks(kind: str, where: str) -> UsageError:
+def without_blocks(kind: str, where: str) -> UnmappedConfigError:
     problem = f"a `{kind}` model has layers that are not supported: {WITHOUT_BLOCKS[kind]}"
-    return UsageError(
+    return UnmappedConfigError(
         problem, where=where, hint="no similar shape is taken instead; `etude collect` records it as it runs"
     )
 
