@@ -87,7 +87,7 @@ def tried(program: Program, folder: Path) -> Row:
     if program.needs and importlib.util.find_spec(program.needs) is None:
         row.missing = f"{program.needs} is not installed"
         return row
-    if not any(folder.glob("*.manifest.json")) and (problem := recorded(program, folder)):
+    if not any(folder.glob("*.manifest.json")) and (problem := recorded(command_of(program), folder)):
         row.problems.append(problem)
         return row
     try:
@@ -106,7 +106,7 @@ def tried_dry(program: Program, folder: Path) -> Row:
     if program.needs and importlib.util.find_spec(program.needs) is None:
         row.missing = f"{program.needs} is not installed"
         return row
-    command = ["python", str(HERE / "conformance_programs.py"), str(program.ranks), program.name]
+    command = ["python", *command_of(program)[1:]]
     settings = DrySettings(world=program.ranks, warmup=WARMUP, steps=RECORDED, answers=ANSWERS.get(program.name, {}))
     try:
         job = dry_program(command, name=program.name, settings=settings).job
@@ -120,10 +120,14 @@ def tried_dry(program: Program, folder: Path) -> Row:
     return row
 
 
-def recorded(program: Program, folder: Path) -> str:
-    """Records the program; says what went wrong."""
+def command_of(program: Program) -> list[str]:
+    return [sys.executable, str(HERE / "conformance_programs.py"), str(program.ranks), program.name]
+
+
+def recorded(program: Sequence[str], folder: Path) -> str:
+    """Records the command of a program; says what went wrong."""
     collect = [sys.executable, "-m", "etude", "collect", "-o", folder, "--warmup", WARMUP, "--steps", RECORDED, "--"]
-    command = [*collect, sys.executable, HERE / "conformance_programs.py", program.ranks, program.name]
+    command = [*collect, *program]
     paths = os.pathsep.join([str(HERE.parent / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
     variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
     done = subprocess.run([str(word) for word in command], env=variables, capture_output=True, text=True)

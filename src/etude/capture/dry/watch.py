@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from etude.capture.dry.communication import Communication, communication_of
 from etude.capture.dry.fakes import device_answered, device_asked
+from etude.capture.dry.in_place import InPlace
 from etude.capture.dry.storages import TensorStorages
 from etude.capture.dry.tensors import tensors_in
 
@@ -46,6 +48,7 @@ NO_WORK = frozenset(
         "aten::is_pinned",
         "aten::_reshape_alias",
         "aten::alias",
+        "aten::detach_",
     }
 )
 """Operators that only make or look at a tensor."""
@@ -106,7 +109,7 @@ class Watch:
     def read(self, tensor: Any) -> None:
         """The program asks for a number of a tensor: the host waits for the device."""
         if tensor.device.type == "cuda":
-            self.host_waits("aten::_local_scalar_dense", [self._writer(tensor), self.last_of.get(self.stream, -1)])
+            self.host_waits("aten::_local_scalar_dense", [self.writer(tensor), self.last_of.get(self.stream, -1)])
 
     def host_waits(self, name: str, rows: Iterable[int]) -> None:
         """The host waits for rows in a call of this name: what it launches later comes after them."""
@@ -130,7 +133,7 @@ class Watch:
         communication = communication_of(self._torch, function, args, kwargs, result)
         if communication is not None and communication.waits_only:
             for tensor in communication.reads:
-                self.wait(self._writer(tensor))
+                self.wait(self.writer(tensor))
             return
         arguments = _arguments(function, args, kwargs)
         given = [tensor for _, value in arguments for tensor in tensors_in(value, self.tensor_type)]
@@ -198,7 +201,8 @@ class Watch:
             known = self._views[function] = not (views or schema.name in NO_WORK or space in ("prim", "profiler"))
         return known
 
-    def _writer(self, tensor: Any) -> int:
+    def writer(self, tensor: Any) -> int:
+        """The row that wrote last to a tensor's storage, -1 if there is none."""
         number = self.storages.seen(tensor)
         return -1 if number is None else self._writers.get(number, -1)
 
@@ -236,7 +240,7 @@ FIRST_LANE = 1000
 MODULE = COLUMNS.index("module")
 
 
-def watching(torch: Any, watch: Watch, decisions: Any) -> Any:
+def watching(torch: Any, watch: Watch, decisions: Any, in_place: InPlace) -> Any:
     """The mode that lets `watch` see operators."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -252,11 +256,31 @@ def watching(torch: Any, watch: Watch, decisions: Any) -> Any:
             answered = decisions.answer(function, args, kwargs or {})
             if answered is not None:
                 return answered[0]
-            result = decisions.result(function, args, kwargs or {})
-            watch.operator(function, args, kwargs or {}, result)
+            if is_composite(torch, function):
+                with self:
+                    return function.decompose(*args, **(kwargs or {}))
+            function, args, kwargs = in_place.call(function, args, kwargs or {}, len(watch.rows), watch.writer)
+            result = decisions.result(function, args, kwargs)
+            if in_place.learning:
+                return result
+            watch.operator(function, args, kwargs, result)
             return with_result(torch, result, args) if function._schema.name == "c10d::allreduce_" else result
 
     return Watching()
+
+
+def is_composite(torch: Any, function: Any) -> bool:
+    """Whether PyTorch makes other operators of it before it comes to a kernel. A mode sees it nevertheless where
+    gradients are off altogether, as in `inference_mode`."""
+    found = _COMPOSITE.get(function)
+    if found is None:
+        has, name = torch._C._dispatch_has_kernel_for_dispatch_key, function.name()
+        found = has(name, "CompositeImplicitAutograd") and not has(name, "CPU")
+        _COMPOSITE[function] = found
+    return found
+
+
+_COMPOSITE: dict[Any, bool] = {}
 
 
 def with_result(torch: Any, result: Any, args: Any) -> Any:
@@ -270,11 +294,24 @@ def with_result(torch: Any, result: Any, args: Any) -> Any:
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class WrappedNumber:
+    """A number of the program where an operator takes a tensor: PyTorch makes one of it."""
+
+    value: bool | int | float | complex
+
+
 def _arguments(function: Any, args: Any, kwargs: Any) -> list[tuple[str, Any]]:
-    names = [argument.name for argument in function._schema.arguments]
-    found = list(zip(names, args, strict=False))
-    found += [(name, kwargs[name]) for name in names[len(args) :] if name in kwargs]
+    arguments = function._schema.arguments
+    found = [(argument.name, _wrapped(argument, value)) for argument, value in zip(arguments, args, strict=False)]
+    found += [(one.name, _wrapped(one, kwargs[one.name])) for one in arguments[len(args) :] if one.name in kwargs]
     return found
+
+
+def _wrapped(argument: Any, value: Any) -> Any:
+    if isinstance(value, (bool, int, float, complex)) and argument.type.kind() == "TensorType":
+        return WrappedNumber(value)
+    return value
 
 
 def _written(function: Any) -> set[str]:
@@ -320,12 +357,24 @@ def _type(value: Any) -> str:
         return f"Tensor({TYPE_NAMES.get(name, name)})"
     if isinstance(value, (list, tuple)):
         return f"GenericList[{','.join(_type(item) for item in value)}]"
+    if isinstance(value, WrappedNumber):
+        return _WRAPPED_TYPES[type(value.value)]
     return {bool: "Bool", int: "Int", float: "Double", str: "String", type(None): "None"}.get(type(value), "None")
+
+
+_WRAPPED_TYPES = {
+    bool: "Tensor(bool)",
+    int: "Tensor(long int)",
+    float: "Tensor(double)",
+    complex: "Tensor(c10::complex<double>)",
+}
 
 
 def _value(value: Any, tensor: Any) -> Any:
     if isinstance(value, tensor):
         return []
+    if isinstance(value, WrappedNumber):
+        return _value(value.value, tensor)
     if isinstance(value, (list, tuple)):
         return [_value(item, tensor) for item in value]
     if value is None or isinstance(value, (bool, int, str)):

@@ -22,6 +22,7 @@ from etude.capture.dry.decisions import Decisions
 from etude.capture.dry.driver_request import DrivenError
 from etude.capture.dry.fakes import fake_mode, with_numbers
 from etude.capture.dry.functions import answering
+from etude.capture.dry.in_place import InPlace
 from etude.capture.dry.marks import on_end_of_step
 from etude.capture.dry.modules import watch_modules
 from etude.capture.dry.post import OtherRankError, Post
@@ -85,7 +86,8 @@ class DryRun:
         real = with_numbers(torch)
         self._modes = [answering(torch, self.answers, called), fake_mode(torch)]
         decisions = Decisions(torch, self.answers, Buckets(torch, real), called, real)
-        self._modes.append(watching(torch, self.watch, decisions))
+        self._in_place = InPlace(torch, called)
+        self._modes.append(watching(torch, self.watch, decisions, self._in_place))
         if not settings["device"]:
             self.watch.stream = HOST
         else:
@@ -108,6 +110,7 @@ class DryRun:
         sys.argv = command[1:] if command[0] == "-m" else command
         for mode in self._modes:
             mode.__enter__()
+        self._in_place.learn()
         problem: dict[str, Any] | None = None
         try:
             if command[0] == "-m":

@@ -1,0 +1,324 @@
+"""Programs that were run without numbers, against recordings of the same programs on gloo ranks of this host.
+
+    python benchmarks/validate_dry_programs.py [--only NAME ...] [--keep FOLDER]
+
+Each program (those of `conformance.py` and of `dry_programs.py`) is recorded with `etude collect` on 1 to 4 ranks, and
+run again with `etude collect --dry`. Of every rank, the operators of a step and its communications are compared in
+order.
+
+- An operator of the recording is one that PyTorch's dispatcher hands to a kernel: not what it makes of a composite one
+  before, nor what a kernel calls inside. Views and empty tensors do no work and are left out, as in a job. It is its
+  name, and the shape and type of every tensor that it is given.
+- A communication is its kind, its bytes, and the members of its group or the ends of its message.
+
+Exit code 1 if something differs that is not in `EXCEPTIONS`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import gzip
+import importlib.util
+import itertools
+import json
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed.fsdp  # its operators
+from conformance import ANSWERS, HERE, call_of, recorded, shown
+from conformance_formulas import PROGRAMS, RECORDED, WARMUP, Call
+
+import etude
+from etude.base.errors import EtudeError
+from etude.capture.dry import DrySettings, dry_program
+from etude.capture.dry.watch import NO_WORK
+from etude.model.job import Job
+from etude.model.schema import Kind
+
+
+class Operator(NamedTuple):
+    """An operator, and the tensors that it is given."""
+
+    name: str
+    tensors: tuple[tuple[str, tuple[int, ...]], ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(f'{kind}{list(shape)}' for kind, shape in self.tensors)})"
+
+
+Step = list[Operator]
+
+
+class Difference(NamedTuple):
+    """Operators that one side alone has, and why that is right."""
+
+    recorded: str
+    dry: str
+    programs: tuple[str, ...]
+    reason: str
+
+
+SHARDED = ("fsdp2", "fsdp2_kept", "hsdp", "titan")
+PART = "gloo reduces all of a tensor, and copies the rank's part of it when it is waited for"
+STOPPED = "recomputation ends inside of this operator: PyTorch's recording has only the kernel that it called"
+PLACE = "the place of a rank in its mesh is computed beside the program"
+BEFORE = "the recording of a program without optimizer begins after its weights and its prompt are made"
+EXCEPTIONS = (
+    Difference("aten::copy_", "", SHARDED, PART),
+    Difference("aten::clamp_min", "aten::relu", ("checkpointing",), STOPPED),
+    *(Difference(name, "", ("titan",), PLACE) for name in ("aten::eq", "aten::nonzero")),
+    *(Difference("", name, ("decode",), BEFORE) for name in ("aten::normal_", "aten::uniform_", "aten::zeros")),
+)
+
+
+@dataclass
+class Subject:
+    """A program, and what became of it."""
+
+    name: str
+    says: str
+    ranks: int
+    command: list[str]
+    needs: str = ""
+    problems: list[str] = field(default_factory=list)
+    exceptions: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+    """Operators of all ranks and steps on both sides, those that are equal, and communications."""
+    missing: str = ""
+
+
+def subjects() -> list[Subject]:
+    own = [
+        Subject(name, says, 1, [sys.executable, str(HERE / "dry_programs.py"), name], needs)
+        for name, says, needs in ALONE
+    ]
+    script = str(HERE / "conformance_programs.py")
+    return own + [
+        Subject(p.name, p.says, p.ranks, [sys.executable, script, str(p.ranks), p.name], p.needs) for p in PROGRAMS
+    ]
+
+
+ALONE = (
+    ("plain", "no parallelism: layers, AdamW, accumulated gradients", ""),
+    ("llama", "`transformers`: Llama, a training step", "transformers"),
+    ("mixtral", "`transformers`: Mixtral, experts", "transformers"),
+    ("t5", "`transformers`: T5, encoder and decoder", "transformers"),
+)
+
+
+# -- the recording -----------------------------------------------------------------------------------------------------
+
+
+def recorded_steps(folder: Path, rank: int) -> list[Step]:
+    """Operators of each step of a rank, in the order in which they began, on the thread that takes the steps: gloo's
+    threads copy parts of what is gathered, which is no operator of the program."""
+    file, timeline = (folder / f"trace.rank{rank}.{kind}.json.gz" for kind in ("et", "kineto"))
+    nodes = {_attribute(node, "rf_id"): node for node in _read(file)["nodes"]}
+    events = _main_thread(_read(timeline)["traceEvents"])
+    callers = _callers(events)
+    # A class of tensors of its own (a DTensor, say) calls operators itself.
+    own_class = {callers[i] for i, event in enumerate(events) if event["name"] == "PythonSubclass"}
+    handed: list[int | None] = []  # the operator that each event is inside of
+    steps: list[Step] = [[]]
+    for i, event in enumerate(events):
+        if event["name"].startswith("ProfilerStep#"):
+            steps.append([])
+        inside = handed[callers[i]] if callers[i] >= 0 else None
+        node = nodes.get(event["args"].get("Record function id"))
+        schema = _attribute(node, "op_schema") if node is not None else ""
+        is_handed = bool(schema) and not _composite(schema) and i not in own_class
+        handed.append(inside if inside is not None or not is_handed else i)
+        saves = inside == callers[i] and event["name"] == "aten::clone" and _is_in_place(events[inside]["name"])
+        if is_handed and (inside is None or saves) and _works(node["name"], schema):
+            made = Operator(node["name"], tensors(node["inputs"]["shapes"], node["inputs"]["types"]))
+            # Autograd keeps what an operator in place will overwrite: before it, though the recording has it inside.
+            steps[-1].insert(len(steps[-1]) - int(saves), made)
+    return steps[1:] if len(steps) > 1 else steps
+
+
+def _is_in_place(name: str) -> bool:
+    return name.startswith("aten::") and name.endswith("_")
+
+
+def _callers(events: list[Any]) -> list[int]:
+    """The event that each one is directly inside of, -1 if none."""
+    found: list[int] = []
+    open_events: list[int] = []
+    for i, event in enumerate(events):
+        while open_events and events[open_events[-1]]["ts"] + events[open_events[-1]]["dur"] <= event["ts"]:
+            open_events.pop()
+        found.append(open_events[-1] if open_events else -1)
+        open_events.append(i)
+    return found
+
+
+def _read(file: Path) -> Any:
+    return json.loads(gzip.decompress(file.read_bytes()))
+
+
+def _attribute(node: Any, name: str) -> Any:
+    return next((a["value"] for a in node["attrs"] if a["name"] == name), "")
+
+
+def _main_thread(events: list[Any]) -> list[Any]:
+    """Operators and steps of the thread that has most of them, outer ones before what is inside of them.
+
+    The timeline says what is inside of what: the stack of PyTorch's execution traces loses its place where a call of
+    gloo ends on another thread."""
+    found = [event for event in events if event.get("cat") in ("cpu_op", "user_annotation") and event["ph"] == "X"]
+    thread = Counter(event["tid"] for event in found).most_common(1)[0][0]
+    return sorted((event for event in found if event["tid"] == thread), key=lambda e: (e["ts"], -e["dur"]))
+
+
+def _composite(schema: str) -> bool:
+    """Whether the dispatcher makes other operators of it before it comes to a kernel."""
+    name = schema.partition("(")[0]
+    if not torch._C._dispatch_has_kernel(name):
+        return False
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return has(name, "CompositeImplicitAutograd") and not has(name, "CPU")
+
+
+def _works(name: str, schema: str) -> bool:
+    returns = torch._C.parse_schema(schema).returns
+    views = any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+    return not views and name not in NO_WORK | WRAPS and not name.startswith(("profiler::", "prim::"))
+
+
+WRAPS = {"_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd"}
+"""What waits for a communication is an edge of a job, and no node."""
+
+
+def tensors(shapes: Sequence[Any], types: Sequence[str]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Type and shape of each tensor among arguments, those of lists one after the other."""
+    found: list[tuple[str, tuple[int, ...]]] = []
+    for shape, kind in zip(shapes, types, strict=True):
+        if kind.startswith("GenericList["):
+            inner = [one for one in kind.removeprefix("GenericList[").removesuffix("]").split(",") if one]
+            found += tensors(shape, inner) if any("Tensor" in one for one in inner) else ()
+        elif kind.startswith("Tensor(") and "nullptr" not in kind:
+            found.append((kind.removeprefix("Tensor(").removesuffix(")"), tuple(shape)))
+    return tuple(found)
+
+
+# -- the dry run -------------------------------------------------------------------------------------------------------
+
+
+def dry_steps(job: Job, rank: int) -> list[Step]:
+    trace = job.trace(rank)
+    found: dict[int, Step] = {}
+    for i in range(len(trace)):
+        shapes, types = (json.loads(trace.text(column, i)) for column in ("in_shapes", "in_types"))
+        found.setdefault(int(trace.step[i]), []).append(Operator(trace.text("name", i), tensors(shapes, types)))
+    return [found[number] for number in sorted(found)]
+
+
+def calls(job: Job, rank: int) -> list[Call]:
+    trace = job.trace(rank)
+    rows = np.flatnonzero(np.isin(trace.kind, (Kind.SEND, Kind.RECV, Kind.COLL)))
+    return [call_of(job, rank, i) for i in rows.tolist()]
+
+
+# -- both --------------------------------------------------------------------------------------------------------------
+
+
+def tried(subject: Subject, folder: Path) -> None:
+    if subject.needs and importlib.util.find_spec(subject.needs) is None:
+        subject.missing = f"{subject.needs} is not installed"
+        return
+    if not any(folder.glob("*.manifest.json")) and (problem := recorded(subject.command, folder)):
+        subject.problems.append(problem)
+        return
+    settings = DrySettings(world=subject.ranks, warmup=WARMUP, steps=RECORDED, answers=ANSWERS.get(subject.name, {}))
+    try:
+        real = etude.open(folder)
+        job = dry_program(["python", *subject.command[1:]], name=subject.name, settings=settings).job
+    except EtudeError as problem:
+        subject.problems.append(str(problem))
+        return
+    subject.counts = Counter()
+    for rank in range(subject.ranks):
+        compare(subject, rank, recorded_steps(folder, rank), dry_steps(job, rank))
+        communications(subject, rank, calls(real, rank), calls(job, rank))
+
+
+def compare(subject: Subject, rank: int, wanted: list[Step], found: list[Step]) -> None:
+    if len(wanted) != len(found):
+        subject.problems.append(f"rank {rank}: {len(wanted)} steps were recorded, and {len(found)} dry")
+    for number, (theirs, ours) in enumerate(zip(wanted, found, strict=False)):
+        match = difflib.SequenceMatcher(None, theirs, ours, autojunk=False)
+        equal = sum(block.size for block in match.get_matching_blocks())
+        subject.counts.update(recorded=len(theirs), dry=len(ours), equal=equal)
+        for tag, a, b, c, d in match.get_opcodes():
+            if tag != "equal" and not listed(subject, theirs[a:b], ours[c:d]):
+                subject.problems.append(f"rank {rank} step {number} at {a}:")
+                subject.problems += [f"    - {one}" for one in theirs[a:b]] + [f"    + {one}" for one in ours[c:d]]
+
+
+def listed(subject: Subject, theirs: Step, ours: Step) -> bool:
+    """Whether all that differs here is an exception of the program; counts them."""
+    pairs = list(itertools.zip_longest((one.name for one in theirs), (one.name for one in ours), fillvalue=""))
+    known = {(one.recorded, one.dry): one.reason for one in EXCEPTIONS if subject.name in one.programs}
+    if not all(pair in known for pair in pairs):
+        return False
+    subject.exceptions.update(known[pair] for pair in pairs)
+    return True
+
+
+def communications(subject: Subject, rank: int, wanted: list[Call], found: list[Call]) -> None:
+    subject.counts.update(calls=len(wanted))
+    if wanted == found:
+        return
+    pairs = itertools.zip_longest(wanted, found)
+    first, one, other = next((i, a, b) for i, (a, b) in enumerate(pairs) if a != b)
+    say = lambda call: shown(call) if call is not None else "none"  # noqa: E731
+    subject.problems.append(
+        f"rank {rank}: {len(wanted)} communications, {len(found)} dry; {first} is {say(one)}, dry {say(other)}"
+    )
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description="Dry runs against recordings of the same programs.")
+    parser.add_argument("--only", action="append", help="this program; repeatable")
+    parser.add_argument("--keep", type=Path, help="folder of recordings; what is there is compared again")
+    asked = parser.parse_args(arguments)
+    print(f"{'program':16}{'ranks':>6}{'recorded':>10}{'dry':>8}{'equal':>8}{'comms':>7}  operators, shapes and order")
+    done = []
+    with tempfile.TemporaryDirectory() as made:
+        for subject in subjects():
+            if not asked.only or subject.name in asked.only:
+                tried(subject, (asked.keep or Path(made)) / subject.name)
+                done.append(subject)
+                print("\n".join(told(subject)), flush=True)
+    there = [one for one in done if not one.missing]
+    bad, same = sum(bool(one.problems) for one in there), sum(not one.problems and not one.exceptions for one in there)
+    print(
+        f"{same} of {len(there)} programs are the same; {len(there) - bad - same} but for what is listed; {bad} differ"
+    )
+    return 1 if bad else 0
+
+
+def told(subject: Subject) -> list[str]:
+    if subject.missing:
+        return [f"{subject.name:16}{subject.missing}"]
+    count = subject.counts
+    verdict = "differ" if subject.problems else "the same" if not subject.exceptions else "the same but for"
+    line = f"{subject.name:16}{subject.ranks:>6}{count['recorded']:>10,}{count['dry']:>8,}{count['equal']:>8,}"
+    found = [f"{line}{count['calls']:>7,}  {verdict}"]
+    found += [f"    {times} x {reason}" for reason, times in subject.exceptions.items()]
+    return found + [f"    {problem}" for problem in subject.problems[:MOST_LINES]]
+
+
+MOST_LINES = 24
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
