@@ -204,7 +204,7 @@ def test_what_is_no_model_is_said(tmp_path: Path) -> None:
             load_model(spec)
         return str(problem.value)
 
-    assert "has no function `nothing`" in refused(f"{SPEC}nothing")
+    assert "has no `nothing`" in refused(f"{SPEC}nothing")
     assert "returns int, not a module" in refused(f"{SPEC}number")
     config = tmp_path / "config.json"
     config.write_text("{}")

@@ -44,7 +44,7 @@ def file_model(torch: Any, program: str) -> Any:
     model = found if isinstance(found, torch.nn.Module) else _call(found, program)
     if not isinstance(model, torch.nn.Module):
         hint = "a function or class that returns a torch.nn.Module when it is called without arguments"
-        raise DrivenError(f"`{name}()` is a {type(model).__name__}, not a module", where=program, hint=hint)
+        raise DrivenError(f"`{name}()` returns {type(model).__name__}, not a module", where=program, hint=hint)
     return model
 
 
@@ -55,7 +55,7 @@ def _is_own(value: Any, module: Any) -> bool:
 def _call(found: Any, program: str) -> Any:
     name = program.rpartition(":")[2]
     if not callable(found):
-        raise DrivenError(f"`{name}` is a {type(found).__name__}, not a function", where=program)
+        raise DrivenError(f"`{name}` is of the type {type(found).__name__}, and no function", where=program)
     try:
         import_module("inspect").signature(found).bind()
     except TypeError as problem:

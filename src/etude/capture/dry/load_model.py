@@ -1,12 +1,12 @@
 """A model as a program names it: `FILE.py:NAME`, which returns a module, or a `config.json` of transformers."""
 
-import importlib.util
 import json
-import sys
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from etude.capture.dry.driver_model import file_model
+from etude.capture.dry.driver_request import DrivenError
 
 DTYPE = "bfloat16"
 """Of weights, where a config does not say."""
@@ -40,20 +40,10 @@ def load_model(spec: str) -> Any:
 
 
 def _built(path: Path, name: str) -> Any:
-    sys.path.insert(0, str(path.resolve().parent))
-    about = importlib.util.spec_from_file_location(path.stem, path)
-    if about is None or about.loader is None:
-        raise NoModelError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(about)
-    sys.modules[path.stem] = module
-    about.loader.exec_module(module)
-    build: Callable[[], Any] | None = getattr(module, name, None)
-    if not callable(build):
-        raise NoModelError(f"{path} has no function `{name}`", "the name after the colon is that of a function")
-    made = build()
-    if not isinstance(made, import_module("torch.nn").Module):
-        raise NoModelError(f"{path}:{name} returns {type(made).__name__}, not a module of PyTorch")
-    return made
+    try:
+        return file_model(import_module("torch"), f"{path}:{name}")
+    except DrivenError as problem:
+        raise NoModelError(problem.problem, problem.hint) from problem
 
 
 def _causal_model(path: Path) -> Any:

@@ -15,7 +15,7 @@ from etude.steps.asked.jobs import JobSource
 from etude.steps.asked.simulation import PANEL, OnSystem, OpsInput, SimulationOptions, options_of
 
 if TYPE_CHECKING:
-    from etude.capture.dry import DrySettings, stated_answers
+    from etude.capture.dry import DrySettings
     from etude.cost.stacks import Stack
     from etude.machine.system import System
     from etude.steps.program import ProgramStep
