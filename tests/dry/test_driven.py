@@ -107,8 +107,8 @@ def test_a_plan_of_a_file_is_refused_by_its_key(tmp_path: Path, capsys: pytest.C
     ("name", "said"),
     [
         ("nothing", "has no `nothing`"),
-        ("number", "`number` is a int, not a function"),
-        ("sizes", "`sizes()` is a list, not a module"),
+        ("number", "`number` is of the type int, and no function"),
+        ("sizes", "`sizes()` returns list, not a module"),
         ("wide", "cannot be called without arguments: missing a required argument: 'width'"),
         ("frozen", "no weight that is trained"),
     ],
