@@ -79,6 +79,9 @@ EXCEPTIONS = (
 )
 
 
+BY_VALUES = {"lbfgs": "not compared: how far its search goes depends on the loss at many lines of PyTorch"}
+
+
 @dataclass
 class Subject:
     """A program, and what became of it."""
@@ -202,11 +205,22 @@ def tensors(shapes: Sequence[Any], types: Sequence[str]) -> tuple[tuple[str, tup
     found: list[tuple[str, tuple[int, ...]]] = []
     for shape, kind in zip(shapes, types, strict=True):
         if kind.startswith("GenericList["):
-            inner = [one for one in kind.removeprefix("GenericList[").removesuffix("]").split(",") if one]
-            found += tensors(shape, inner) if any("Tensor" in one for one in inner) else ()
+            found += tensors(shape, _parts(kind[len("GenericList[") : -1])) if "Tensor" in kind else ()
         elif kind.startswith("Tensor(") and "nullptr" not in kind:
             found.append((kind.removeprefix("Tensor(").removesuffix(")"), tuple(shape)))
     return tuple(found)
+
+
+def _parts(kinds: str) -> list[str]:
+    """Types of a list, which may be lists."""
+    found, depth = [""], 0
+    for letter in kinds:
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and not depth:
+            found.append("")
+        else:
+            found[-1] += letter
+    return found
 
 
 # -- the dry run -------------------------------------------------------------------------------------------------------
@@ -231,6 +245,9 @@ def calls(job: Job, rank: int) -> list[Call]:
 
 
 def tried(subject: Subject, folder: Path) -> None:
+    if subject.name in BY_VALUES:
+        subject.missing = BY_VALUES[subject.name]
+        return
     if subject.needs and importlib.util.find_spec(subject.needs) is None:
         subject.missing = f"{subject.needs} is not installed"
         return

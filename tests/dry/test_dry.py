@@ -132,6 +132,13 @@ def test_what_cannot_be_run_is_said(what: str, said: str, tmp_path: Path, capsys
     assert not (tmp_path / "job").exists()
 
 
+def test_a_world_that_the_mesh_does_not_divide_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert dry(tmp_path / "job", "dry_mesh.py", options=("--device", "h100", "--world", "3")) == 2
+    told = capsys.readouterr().err
+    assert "dry_mesh.py:" in told and "multiply to the number of ranks" in told and "Traceback" not in told
+    assert not (tmp_path / "job").exists()
+
+
 def test_a_stated_answer_lets_a_program_decide(tmp_path: Path) -> None:
     assert dry(tmp_path / "job", "dry_train.py", "decide", options=("--answer", "loss=0.5")) == 0
     assert len(etude.open(tmp_path / "job")) == 1

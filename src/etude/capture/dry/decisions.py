@@ -3,7 +3,7 @@
 from typing import Any
 
 from etude.capture.dry.buckets import Buckets
-from etude.capture.dry.tensors import tensors_in
+from etude.capture.dry.numbers import Numbers
 from etude.capture.dry.values import Answers
 
 _MADE = ("zeros", "ones", "empty", "full", "arange", "empty_strided", "scalar_tensor")
@@ -14,9 +14,15 @@ FACTORIES = frozenset(f"aten::{name}" for name in (*_MADE, *(f"new_{name}" for n
 class Decisions:
     """What is done with an operator before it is seen."""
 
-    def __init__(self, torch: Any, answers: Answers, buckets: Buckets, called: list[Any], real: Any) -> None:
+    def __init__(self, torch: Any, answers: Answers, buckets: Buckets, called: list[Any], numbers: Numbers) -> None:
         """`called`: functions of PyTorch that the program's Python is in."""
-        self._torch, self._answers, self._buckets, self._called, self._real = torch, answers, buckets, called, real
+        self._torch, self._answers, self._buckets, self._called, self._numbers = (
+            torch,
+            answers,
+            buckets,
+            called,
+            numbers,
+        )
         aten = torch.ops.aten
         self._counted: dict[Any, Any] = {
             aten.nonzero.default: self._nonzero,
@@ -31,10 +37,17 @@ class Decisions:
 
     def result(self, function: Any, args: Any, kwargs: Any) -> Any:
         """The result of one that is seen."""
+        known = self._numbers.asked(function, args, kwargs)
+        if known is not None:
+            return known[0]
         counted = self._counted.get(function)
         if counted is not None:
-            known = self._known(function, args, kwargs)
-            return known if known is not None else counted(*args, **kwargs)
+            return counted(*args, **kwargs)
+        found = self._found(function, args, kwargs)
+        self._numbers.follow(function, args, kwargs, found)
+        return found
+
+    def _found(self, function: Any, args: Any, kwargs: Any) -> Any:
         name = function._schema.name
         if name in FACTORIES and self._of_device(name, kwargs):
             kwargs = {**kwargs, "device": self._torch.device("cuda", self._torch.cuda.current_device())}
@@ -58,17 +71,6 @@ class Decisions:
         if device is None or device.type != "cpu" or given.device.type != "cuda":
             return False
         return not any(getattr(one, "__name__", "") in _MOVES for one in self._called)
-
-    def _known(self, function: Any, args: Any, kwargs: Any) -> Any:
-        """The result where the numbers are the program's own: made from a list, say."""
-        given = tensors_in(args, self._torch.Tensor)
-        if not all(getattr(one, "constant", None) is not None for one in given):
-            return None
-        mode = given[0].fake_mode
-        with self._real():
-            numbers = [one.constant if isinstance(one, self._torch.Tensor) else one for one in args]
-            found = function(*numbers, **kwargs)
-        return mode.fake_tensor_converter.from_real_tensor(mode, found, make_constant=True)
 
     def _nonzero(self, given: Any) -> Any:
         count = self._answers.count(given.numel())

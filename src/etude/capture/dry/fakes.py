@@ -17,6 +17,7 @@ def fake_mode(torch: Any) -> Any:
     module: Any = import_module("torch._subclasses.fake_tensor")
     import_module("torch._functorch.config").fake_tensor_prefer_device_type = "cuda"  # type: ignore[attr-defined]
     module.init_gpu_context = lambda device: None
+    module.CONSTANT_NUMEL_LIMIT = 0  # numbers that are known are kept elsewhere, also those of other devices
     _answer_device_as_host(torch, module)
     _allow_swaps(torch)
     _allow_lists_of_fakes(module)

@@ -4,14 +4,15 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from etude.capture.dry.numbers import Numbers
 from etude.capture.dry.values import Answers
 
 
-def answering(torch: Any, answers: Answers, called: list[Any]) -> Any:
+def answering(torch: Any, answers: Answers, numbers: Numbers, called: list[Any]) -> Any:
     """The mode that changes these calls. `called` holds the functions that the program is in."""
     from torch.overrides import TorchFunctionMode
 
-    asked = _asked(torch, answers)
+    asked = _asked(torch, answers, numbers)
     device_type = torch.device
 
     class Answering(TorchFunctionMode):  # type: ignore[misc]
@@ -24,10 +25,10 @@ def answering(torch: Any, answers: Answers, called: list[Any]) -> Any:
 
         def _changed(self, function: Any, args: Any, named: dict[str, Any]) -> Any:
             answer = asked.get(function)
-            if function is not device_type:
+            if function is not device_type and answer is None:
                 if "device" in named:
                     named = {**named, "device": indexed(torch, named["device"])}
-                if answer is None and any(isinstance(one, (device_type, str)) for one in args):
+                if any(isinstance(one, (device_type, str)) for one in args):
                     args = tuple(indexed(torch, one) if isinstance(one, (device_type, str)) else one for one in args)
             return function(*args, **named) if answer is None else answer(function, args, named)
 
@@ -60,7 +61,7 @@ def indexed(torch: Any, device: Any) -> Any:
     return torch.device("cpu") if isinstance(device, torch.device) and device.type == "cpu" else device
 
 
-def _asked(torch: Any, answers: Answers) -> dict[Any, Callable[..., Any]]:
+def _asked(torch: Any, answers: Answers, numbers: Numbers) -> dict[Any, Callable[..., Any]]:
     tensor = torch.Tensor
 
     def moved(function: Any, args: Any, named: dict[str, Any]) -> Any:
@@ -68,21 +69,39 @@ def _asked(torch: Any, answers: Answers) -> dict[Any, Callable[..., Any]]:
 
     def number(kind: str) -> Callable[..., Any]:
         def answer(function: Any, args: Any, named: dict[str, Any]) -> Any:
-            if _constant(args[0]):
+            if numbers.of(args[0]) is not None:
+                return numbers.value(args[0], function)
+            if not hasattr(args[0], "fake_mode"):
                 return function(*args, **named)
             answers.read(args[0])
             return answers.of(args[0], kind=kind)
 
         return answer
 
+    def array(function: Any, args: Any, named: dict[str, Any]) -> Any:
+        known = numbers.of(args[0]) is not None
+        return (
+            numbers.value(args[0], lambda real: function(real.clone(), *args[1:], **named))
+            if known
+            else (function(*args, **named))
+        )
+
     def listed(given: Any) -> Any:
-        if given.constant is not None:
-            return given.constant.tolist()
+        if numbers.of(given) is not None:
+            return numbers.value(given, tensor.tolist)
         order = answers.order(given.numel())
         if order is not None:
             return order
         answers.read(given)
         return _nested(list(given.shape), lambda: answers.of(given, kind="item"))
+
+    def finite(holds: bool) -> Callable[..., Any]:
+        def answer(function: Any, args: Any, named: dict[str, Any]) -> Any:
+            found = function(*args, **named)
+            numbers.assume(found, holds)
+            return found
+
+        return answer
 
     # A fake tensor has a `tolist` of its own, which asks for one number after another.
     fakes: Any = import_module("torch._subclasses.fake_tensor")
@@ -97,13 +116,12 @@ def _asked(torch: Any, answers: Answers) -> dict[Any, Callable[..., Any]]:
         tensor.__int__: number("int"),
         tensor.__bool__: number("bool"),
         tensor.__index__: number("int"),
+        **dict.fromkeys((torch.isnan, torch.isinf, tensor.isnan, tensor.isinf), finite(False)),
+        **dict.fromkeys((torch.isfinite, tensor.isfinite), finite(True)),
+        tensor.numpy: array,
+        tensor.__array__: array,
     }
     return table
-
-
-def _constant(tensor: Any) -> bool:
-    """Whether its numbers are known after all: it was made from a number of the program."""
-    return getattr(tensor, "constant", None) is not None or not hasattr(tensor, "fake_mode")
 
 
 def _nested(shape: list[int], make: Callable[[], Any]) -> Any:
@@ -113,7 +131,7 @@ def _nested(shape: list[int], make: Callable[[], Any]) -> Any:
 def _moved(torch: Any, function: Any, args: Any, named: dict[str, Any]) -> Any:
     """`to`, `cuda`, `cpu`: C++ takes every fake tensor to be on the host, so moves are decided here."""
     given, rest = args[0], list(args[1:])
-    target = named.pop("device", None)
+    target, named = named.get("device"), {key: value for key, value in named.items() if key != "device"}
     if function is torch.Tensor.cpu:
         target, rest = torch.device("cpu"), rest[1:]
     elif function is torch.Tensor.cuda:
@@ -123,12 +141,14 @@ def _moved(torch: Any, function: Any, args: Any, named: dict[str, Any]) -> Any:
         target, rest = rest[0].device, [rest[0].dtype, *rest[1:]]
     elif rest and (rest[0] is None or isinstance(rest[0], (str, torch.device, int))):
         target, rest = rest[0], rest[1:]
-    target = indexed(torch, torch.device(target) if isinstance(target, str) else target)
+    target = torch.device(target) if isinstance(target, str) else target
+    numbered = isinstance(target, torch.device) and target.type == "cpu" and target.index is not None
+    target = indexed(torch, target)
     if not hasattr(given, "fake_mode") and not _is_plain(torch, given):
         there = [] if target is None or given.device == target else [target]
         return function(given, *there, *rest, **named) if there or rest or named else given
     dtype = named.get("dtype") or next((value for value in rest if isinstance(value, torch.dtype)), None)
-    if target is None or given.device == target:
+    if target is None or (given.device == target and not numbered):  # PyTorch copies from `cpu` to `cpu:0`
         more = {key: named[key] for key in ("copy", "memory_format") if named.get(key) is not None}
         return torch.Tensor.to(given, dtype=dtype or given.dtype, **more) if dtype is not None or more else given
     blocking = bool(named.get("non_blocking", next((value for value in rest if isinstance(value, bool)), False)))

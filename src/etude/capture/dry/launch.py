@@ -128,4 +128,6 @@ def refuse_problem(rank: int, problem: dict[str, Any], *, on_device: bool) -> No
     text = " ".join(problem.get("text", "").split())
     device = "" if on_device else "; with --device h100 the program finds such a GPU"
     hint = f"a dry run runs the program as it is, and needs what it reads{device}"
+    if "mesh" in text.lower():
+        hint = "sizes of a mesh of devices multiply to the number of ranks (--world)"
     raise UsageError(f"rank {rank}: {problem['what']}: {text[:600]}", where=problem["where"], hint=hint)

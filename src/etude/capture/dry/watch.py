@@ -337,7 +337,7 @@ def _key(value: Any, tensor: Any) -> Any:
 def _shape(value: Any, tensor: Any) -> Any:
     if isinstance(value, tensor):
         return list(value.shape)
-    if isinstance(value, (list, tuple)) and value and any(isinstance(item, tensor) for item in value):
+    if isinstance(value, (list, tuple)) and tensors_in(value, tensor):
         return [_shape(item, tensor) for item in value]
     return []
 
@@ -345,7 +345,7 @@ def _shape(value: Any, tensor: Any) -> Any:
 def _stride(value: Any, tensor: Any) -> Any:
     if isinstance(value, tensor):
         return list(value.stride())
-    if isinstance(value, (list, tuple)) and value and any(isinstance(item, tensor) for item in value):
+    if isinstance(value, (list, tuple)) and tensors_in(value, tensor):
         return [_stride(item, tensor) for item in value]
     return []
 

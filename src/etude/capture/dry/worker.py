@@ -25,6 +25,7 @@ from etude.capture.dry.functions import answering
 from etude.capture.dry.in_place import InPlace
 from etude.capture.dry.marks import on_end_of_step
 from etude.capture.dry.modules import watch_modules
+from etude.capture.dry.numbers import Numbers, show_known_as_real
 from etude.capture.dry.post import OtherRankError, Post
 from etude.capture.dry.values import Answers, AskedShapeError, AskedValueError, is_foreign
 from etude.capture.dry.watch import COLUMNS, HOST, Watch, watching
@@ -84,8 +85,9 @@ class DryRun:
         self.notes: set[str] = set()
         called: list[Any] = []
         real = with_numbers(torch)
-        self._modes = [answering(torch, self.answers, called), fake_mode(torch)]
-        decisions = Decisions(torch, self.answers, Buckets(torch, real), called, real)
+        self._numbers = Numbers(torch, real)
+        self._modes = [answering(torch, self.answers, self._numbers, called), fake_mode(torch)]
+        decisions = Decisions(torch, self.answers, Buckets(torch, real), called, self._numbers)
         self._in_place = InPlace(torch, called)
         self._modes.append(watching(torch, self.watch, decisions, self._in_place))
         if not settings["device"]:
@@ -101,6 +103,7 @@ class DryRun:
         self._loaders()
         self._processes()
         self._compile()
+        show_known_as_real(torch, self._numbers)
         watch_modules(torch, self.watch)
         self._clock = OptimizerClock(torch, self._stepped)
         on_end_of_step(self.watch.end_step)
@@ -169,7 +172,7 @@ class DryRun:
             "step_events": watch.step_events,
             "unknown": self.answers.unknown,
             "answered": self.answers.used,
-            "notes": sorted(self.notes | STATED),
+            "notes": sorted(self.notes | STATED | self._numbers.assumed),
         }
 
     def _stepped(self, optimizer_steps: int) -> None:

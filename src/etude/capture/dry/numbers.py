@@ -1,0 +1,189 @@
+"""Numbers of small tensors that a program computes from its own: from a list, a range, a constant.
+
+Tensors of a dry run have no values. Some are known nevertheless: what is made from numbers of the program, and what is
+computed from these alone. They are kept beside the tensor, on whatever device it is. What depends on weights, on chance
+or on another rank is not known, and no value is made up for it.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from etude.capture.dry.tensors import tensors_in
+
+MOST_ELEMENTS = 1 << 18
+"""Of a tensor whose numbers are kept."""
+MADE = frozenset(f"aten::{name}" for name in ("zeros", "ones", "full", "arange", "scalar_tensor", "eye", "linspace"))
+SHAPED = frozenset(
+    f"aten::{name}" for name in ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")
+)
+"""Operators that take nothing of a tensor but its shape and type."""
+UNDEFINED = frozenset(
+    f"aten::{name}"
+    for name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "set_")
+)
+DECIDED = {
+    **dict.fromkeys(("aten::bitwise_or", "aten::logical_or", "aten::bitwise_or_", "aten::logical_or_"), True),
+    **dict.fromkeys(("aten::bitwise_and", "aten::logical_and", "aten::bitwise_and_", "aten::logical_and_"), False),
+}
+"""Operators of two tensors that one of them decides, if all of it is so: that generation ends at its longest, say."""
+_NAME = "_etude_numbers"
+
+
+@dataclass(slots=True)
+class Known:
+    """The numbers of a tensor, and whether they still hold: all tensors of a storage share that."""
+
+    real: Any
+    holds: list[bool]
+
+
+class Numbers:
+    """Follows operators with real numbers where all that they are given is known. `real` is a context in which tensors
+    have numbers."""
+
+    def __init__(self, torch: Any, real: Any) -> None:
+        self._torch, self._real = torch, real
+        tags = torch.Tag
+        self._asks = {tags.dynamic_output_shape, tags.data_dependent_output}
+        self._chance = tags.nondeterministic_seeded
+        self.assumed: set[str] = set()
+
+    def of(self, tensor: Any) -> Any:
+        """A real tensor with the numbers, or None."""
+        known = getattr(tensor, _NAME, None)
+        if known is not None:
+            return known.real if known.holds[0] else None
+        plain = type(tensor) is self._torch.Tensor and tensor.device.type == "cpu"
+        return tensor if plain and tensor.numel() <= MOST_ELEMENTS else None
+
+    def value(self, tensor: Any, kind: Any) -> Any:
+        """What `kind`, a function of a tensor, gives of the numbers; they are known."""
+        with self._real():
+            return kind(self.of(tensor))
+
+    def assume(self, tensor: Any, holds: bool) -> None:
+        """That numbers are finite: what `torch.isnan`, `isinf` and `isfinite` say of each."""
+        if tensor.numel() <= MOST_ELEMENTS and self.of(tensor) is None:
+            with self._real():
+                setattr(tensor, _NAME, Known(self._torch.full(tensor.shape, holds), [True]))
+            self.assumed.add("every number that the program asks about is finite")
+
+    def asked(self, function: Any, args: Any, kwargs: Any) -> tuple[Any] | None:
+        """The result of an operator whose shape or value depends on numbers, where these are known."""
+        if not self._asks & set(function.tags):
+            return None
+        computed = self._computed(function, args, kwargs, tensors_in([*args, *kwargs.values()], self._torch.Tensor))
+        if computed is None:
+            return None
+        return (self._made(computed[0], tensors_in(args, self._torch.Tensor)),)
+
+    def follow(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Keeps the numbers of what an operator made."""
+        name = function._schema.name
+        given = tensors_in([*args, *kwargs.values()], self._torch.Tensor)
+        if not name.startswith("aten::"):
+            self._forget(_written(function, args, kwargs, self._torch.Tensor))
+            return
+        made = tensors_in(result, self._torch.Tensor)
+        if all(tensor.numel() <= MOST_ELEMENTS for tensor in made):
+            computed = self._computed(function, args, kwargs, given)
+            if computed is not None:
+                self._keep(made, tensors_in(computed[0], self._torch.Tensor), given)
+                return
+        if function._schema.is_mutable:
+            self._forget(_written(function, args, kwargs, self._torch.Tensor))
+        if name in DECIDED and len(made) == 1:
+            self._decide(made[0], given, DECIDED[name])
+
+    def _decide(self, made: Any, given: list[Any], by: bool) -> None:
+        """Keeps the result of a tensor that is known and one that is not, where the first decides."""
+        known = next((real for tensor in given if (real := self.of(tensor)) is not None), None)
+        if known is None or made.numel() > MOST_ELEMENTS or (by and made.dtype != self._torch.bool):
+            return
+        with self._real():
+            if bool((known != 0).all() if by else (known == 0).all()):
+                setattr(made, _NAME, Known(self._torch.full(made.shape, by, dtype=made.dtype), [True]))
+
+    def _computed(self, function: Any, args: Any, kwargs: Any, given: list[Any]) -> tuple[Any] | None:
+        name = function._schema.name
+        if (
+            self._chance in function.tags
+            or name in UNDEFINED
+            or not (given or name in MADE or name.endswith("lift_fresh"))
+        ):
+            return None
+        if name not in SHAPED and any(self.of(tensor) is None for tensor in given):
+            return None
+        if "device" in kwargs:
+            kwargs = {**kwargs, "device": self._torch.device("cpu")}
+        with self._real(), self._torch.no_grad():
+            args, kwargs = (self._with_numbers(value, shape_only=name in SHAPED) for value in (args, kwargs))
+            try:
+                return (function(*args, **kwargs),)
+            except Exception:  # the program's own call says what is wrong with it
+                return None
+
+    def _with_numbers(self, value: Any, *, shape_only: bool) -> Any:
+        if isinstance(value, self._torch.Tensor):
+            return self._torch.empty(value.shape, dtype=value.dtype) if shape_only else self.of(value)
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._with_numbers(item, shape_only=shape_only) for item in value)
+        if isinstance(value, dict):
+            return {key: self._with_numbers(item, shape_only=shape_only) for key, item in value.items()}
+        return value
+
+    def _keep(self, made: list[Any], computed: list[Any], given: list[Any]) -> None:
+        holds = {self._storage(known.real): known.holds for tensor in given if (known := getattr(tensor, _NAME, None))}
+        for tensor, real in zip(made, computed, strict=True):
+            if tensor.shape == real.shape and not any(tensor is one for one in given):
+                real = real.clone() if real is tensor else real
+                setattr(tensor, _NAME, Known(real, holds.get(self._storage(real), [True])))
+
+    def _made(self, computed: Any, given: list[Any]) -> Any:
+        if not isinstance(computed, self._torch.Tensor):
+            if isinstance(computed, (list, tuple)):
+                return type(computed)(self._made(one, given) for one in computed)
+            return computed
+        device = given[0].device if given else self._torch.device("cpu")
+        found = self._torch.empty(computed.shape, dtype=computed.dtype, device=device)
+        setattr(found, _NAME, Known(computed, [True]))
+        return found
+
+    def _forget(self, tensors: list[Any]) -> None:
+        for tensor in tensors:
+            known = getattr(tensor, _NAME, None)
+            if known is not None:
+                known.holds[0] = False
+            elif type(tensor) is self._torch.Tensor:
+                setattr(tensor, _NAME, Known(None, [False]))
+
+    @staticmethod
+    def _storage(real: Any) -> int:
+        return int(real.untyped_storage()._cdata) if real is not None else 0
+
+
+def show_known_as_real(torch: Any, numbers: Numbers) -> None:
+    """Libraries ask whether a tensor is a fake one before they decide by its numbers: known ones are there."""
+    package: Any = import_module("torch._subclasses")
+    fake = package.FakeTensor
+
+    class Asked(type):
+        def __instancecheck__(cls, given: object) -> bool:
+            return isinstance(given, fake) and numbers.of(given) is None
+
+    package.FakeTensor = Asked("FakeTensor", (), {})
+
+
+def _written(function: Any, args: Any, kwargs: Any, tensor: Any) -> list[Any]:
+    """Tensors that an operator writes to. Schemas of communications do not say: all but their inputs."""
+    arguments = function._schema.arguments
+    named = [*zip(arguments, args, strict=False), *((one, kwargs[one.name]) for one in arguments if one.name in kwargs)]
+    talks = function._schema.name.startswith(("c10d::", "_c10d_functional::"))
+    return [
+        found
+        for argument, value in named
+        if (argument.alias_info is not None and argument.alias_info.is_write)
+        or (talks and not argument.name.startswith("input"))
+        for found in tensors_in(value, tensor)
+    ]
