@@ -152,14 +152,16 @@ def _is_in_place(name: str) -> bool:
 
 
 def _callers(events: list[Any]) -> list[int]:
-    """The event that each one is directly inside of, -1 if none."""
+    """The event that each one is directly inside of, -1 if none. A call of gloo that ends on another thread ends no
+    later here than the operator that made it."""
     found: list[int] = []
-    open_events: list[int] = []
+    open_events: list[tuple[int, float]] = []
     for i, event in enumerate(events):
-        while open_events and events[open_events[-1]]["ts"] + events[open_events[-1]]["dur"] <= event["ts"]:
+        while open_events and open_events[-1][1] <= event["ts"]:
             open_events.pop()
-        found.append(open_events[-1] if open_events else -1)
-        open_events.append(i)
+        caller, until = open_events[-1] if open_events else (-1, float("inf"))
+        found.append(caller)
+        open_events.append((i, min(until, event["ts"] + event["dur"])))
     return found
 
 

@@ -97,7 +97,9 @@ def _attention(
     needs = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
     mask = _mask(torch, attn_mask, query, key)
     learnt = mask is not None and mask.requires_grad
-    if half and prefers_cudnn and wide <= 128 and wide % 8 == 0 and not learnt:
+    if learnt:
+        return _plain_attention(torch, query, key, value, attn_mask, dropout_p, scale)
+    if half and prefers_cudnn and wide <= 128 and wide % 8 == 0:
         call = aten._scaled_dot_product_cudnn_attention.default
         return call(query, key, value, mask, needs, dropout_p, is_causal, False, scale=scale)[0]
     if half and mask is None and wide <= 256 and value.shape[-1] == wide:
@@ -117,3 +119,17 @@ def _mask(torch: Any, mask: Any, query: Any, key: Any) -> Any:
     if mask.dtype == torch.bool:
         mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
     return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+
+
+def _plain_attention(
+    torch: Any, query: Any, key: Any, value: Any, mask: Any, dropout_p: float, scale: float | None
+) -> Any:
+    """Operator by operator, in 32 bits: no kernel has a gradient for the mask."""
+    kind, root = query.dtype, (query.shape[-1] ** -0.5 if scale is None else scale) ** 0.5
+    with torch.autocast("cuda", enabled=False):
+        query, key, value, mask = (tensor.to(kind).to(torch.float32) for tensor in (query, key, value, mask))
+        scores = torch.matmul(query * root, key.transpose(-2, -1) * root).add_(mask)
+        shares = torch.ops.aten._safe_softmax.default(scores, -1)
+        if dropout_p:
+            shares = torch.nn.functional.dropout(shares, dropout_p, True)
+        return torch.matmul(shares, value).to(kind)

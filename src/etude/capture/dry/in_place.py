@@ -70,7 +70,8 @@ class InPlace:
         if node is None or self._torch.is_grad_enabled() or not _engine_asks():
             return function, args, kwargs
         if function is self._sum:
-            in_place = len(args) == 2 and self._sums_in_place(node, args[0], writer)
+            same = len(args) == 2 and isinstance(args[1], self._torch.Tensor) and args[0].device == args[1].device
+            in_place = same and self._sums_in_place(node, args[0], writer)
             return self._in_place_sum if in_place else function, args, kwargs
         return self._formula(node.name(), function, args, kwargs, writer)
 
