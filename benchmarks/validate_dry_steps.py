@@ -30,9 +30,9 @@ DIFFER = 0.05
 
 def program_of(name: str, batch: int, dry: Path) -> DryProgram | None:
     rank = read_dry_rank(dry / f"{name}{'' if batch == 1 else f'-b{batch}'}.rank.json.gz")
-    if rank.problem is not None:
+    if rank.problem is not None or not rank.steps:
         return None
-    trace = dry_trace(rank, 1 if rank.steps > 1 else 0)
+    trace = dry_trace(rank, 1)
     job = dry_job(name, mesh_of([], 1, {0: trace}), {0: trace}, None)
     return DryProgram(job, {0: dry_memory(rank, "h200")}, ())
 
@@ -58,7 +58,9 @@ def main() -> None:
         for batch in (1, 2):
             program = program_of(folder.name, batch, given.dry)
             if program is None:
-                print(f"{folder.name:24} b{batch} stops at a line that decides by values")
+                print(
+                    f"{folder.name:24} b{batch} stops at a line that decides by values, or has no optimizer and so no steps"
+                )
                 continue
             reference = json.loads((given.recorded[batch - 1] / folder.name / "reference.json").read_text())
             sides = f"{reference['before_ns'] / 1e6:7.2f} {reference['after_ns'] / 1e6:7.2f}"

@@ -149,6 +149,8 @@ def _assumptions(read: dict[int, DryRank], mesh: DryMesh, device: str | None) ->
     if len(read) < mesh.world:
         shown = ", ".join(map(str, sorted(read)))
         found.append(f"ranks {shown} of {mesh.world:,} were run; the others are taken to do what one of these does")
+    if not any(one.steps for one in read.values()):
+        found.append("no optimizer made a step: the program is taken from its beginning to its end")
     unknown = {where: count for one in read.values() for where, count in one.unknown.items()}
     if unknown:
         found.append(f"numbers that were only passed on are unknown: {', '.join(sorted(unknown))}")

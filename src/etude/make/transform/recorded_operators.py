@@ -210,7 +210,8 @@ def _own_times(trace: Trace, outer: I64, rows: I64) -> tuple[F64, F64, F64]:
     before = np.bincount(to[same], trace.duration_ns[gaps[same]], len(rows))
     work = np.flatnonzero(_on_device(trace) & (outer >= 0))
     of = number[outer[work]]
-    return inside, before, np.bincount(of[of >= 0], trace.duration_ns[work[of >= 0]], len(rows))
+    device = np.bincount(of[of >= 0], trace.duration_ns[work[of >= 0]], len(rows))
+    return inside.astype(np.float64), before.astype(np.float64), device.astype(np.float64)
 
 
 def _on_device(trace: Trace) -> Bool:
