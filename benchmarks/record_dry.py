@@ -30,7 +30,8 @@ def record(name: str, batch: int, out: Path, steps: int) -> None:
         words += [str(HERE / "dry_foreign_program.py"), name, str(batch)]
         paths = [str(HERE), str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")]
         environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(paths)}
-        done = subprocess.run(words, input="[0]\n", text=True, env=environment, capture_output=True, timeout=400, check=False)
+        how = {"text": True, "capture_output": True, "timeout": 400, "check": False}
+        done = subprocess.run(words, input="[0]\n", env=environment, **how)
         file = Path(made) / "rank.0.json.gz"
         stem = name if batch == 1 else f"{name}-b{batch}"
         if file.exists():

@@ -58,9 +58,7 @@ def main() -> None:
         for batch in (1, 2):
             program = program_of(folder.name, batch, given.dry)
             if program is None:
-                print(
-                    f"{folder.name:24} b{batch} stops at a line that decides by values, or has no optimizer and so no steps"
-                )
+                print(f"{folder.name:24} b{batch} stops where values decide, or has no optimizer")
                 continue
             reference = json.loads((given.recorded[batch - 1] / folder.name / "reference.json").read_text())
             sides = f"{reference['before_ns'] / 1e6:7.2f} {reference['after_ns'] / 1e6:7.2f}"

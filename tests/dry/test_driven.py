@@ -11,7 +11,7 @@ import pytest
 
 import etude
 from etude.base.errors import UsageError
-from etude.capture.dry import DrivenProgram, input_tensors
+from etude.capture.dry.driven import DrivenProgram, input_tensors
 from etude.model.schema import Collective, Kind
 from etude.surface.cli import main
 
@@ -63,7 +63,7 @@ def test_inputs_that_cannot_be_are_refused(text: str, said: str) -> None:
 def test_the_command_of_a_program_says_what_it_was_made_of() -> None:
     asked = DrivenProgram(program="a.py:b", inputs="x=float32[8]", zero=3, clip=0, recompute="full:needed")
     words = asked.command()[1:]
-    assert words[:2] == ["-m", "etude.capture.dry.driver"] and DrivenProgram.from_words(words[2:]) == asked
+    assert words[:2] == ["-m", "etude.capture.dry.driven.driver"] and DrivenProgram.from_words(words[2:]) == asked
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,8 @@ def test_a_plan_of_a_file_is_refused_by_its_key(tmp_path: Path, capsys: pytest.C
 )
 def test_what_is_not_a_model_is_said(name: str, said: str) -> None:
     torch = torch_or_skip()
-    from etude.capture.dry.driver_model import built_model
-    from etude.capture.dry.driver_request import DrivenError
+    from etude.capture.dry.driven.model import built_model
+    from etude.capture.dry.problems import DrivenError
 
     with pytest.raises(DrivenError) as refused:
         built_model(torch, DrivenProgram(program=f"{MODEL}:{name}"))
@@ -125,7 +125,7 @@ def test_what_is_not_a_model_is_said(name: str, said: str) -> None:
 
 def test_blocks_are_the_outermost_modules_that_are_repeated() -> None:
     torch = torch_or_skip()
-    from etude.capture.dry.driver_plan import repeated_blocks
+    from etude.capture.dry.driven.plan import repeated_blocks
 
     nn = torch.nn
 

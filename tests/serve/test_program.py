@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from etude.base.errors import UsageError
-from etude.capture.dry import DryPasses, PassPoint, dry_passes
-from etude.capture.dry.load_model import NoModelError, load_model
-from etude.capture.dry.serving_grid import grid_points
+from etude.capture.dry.served import DryPasses, PassPoint, dry_passes
+from etude.capture.dry.served.grid import grid_points
+from etude.capture.dry.served.load_model import NoModelError, load_model
 from etude.cost.ops import OpClass
 from etude.cost.traces import ops_of
 from etude.machine import open_system
@@ -24,7 +24,7 @@ from etude.world.serve.deployment import deployed_program, replica_plan
 from etude.world.serve.engine import Engine
 from etude.world.serve.kept_program import read_tables, write_tables
 from etude.world.serve.pass_time import times_ns
-from etude.world.serve.program_tables import KINDS, ProgramTables, content_of, priced, tables_of
+from etude.world.serve.program_tables import KINDS, ProgramTables, content_of, price_passes, tables_of
 from etude.world.serve.stacks import ServingStack
 from etude.world.serve.steps import PassContent, step_cost
 
@@ -46,7 +46,7 @@ def passes() -> DryPasses:
 
 @pytest.fixture(scope="module")
 def tables(passes: DryPasses) -> ProgramTables:
-    return priced(passes, open_system("dgx-h100"))
+    return price_passes(passes, open_system("dgx-h100"))
 
 
 def test_weights_and_cache_have_their_bytes(passes: DryPasses) -> None:
@@ -142,7 +142,7 @@ def test_passes_that_are_kept_are_the_same(tables: ProgramTables, tmp_path: Path
 def test_a_program_that_shards_itself_has_several_ranks() -> None:
     pytest.importorskip("torch")
     system = open_system("dgx-h100")
-    found = priced(dry_passes(f"{SPEC}sharded", system.device, ranks=2), system)
+    found = price_passes(dry_passes(f"{SPEC}sharded", system.device, ranks=2), system)
     sent = found.time_ns[KINDS.index("network")]
     assert found.facts.ranks == 2 and (sent > 0).all()
     few, many = (sent[found.points.index(PassPoint(1, tokens))] for tokens in (1024, 16384))
@@ -197,7 +197,7 @@ def test_what_cannot_be_served_is_said(words: list[str], said: str, capsys: pyte
 
 def test_what_is_no_model_is_said(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    from etude.capture.dry.serving import ServedModel
+    from etude.capture.dry.served.serving import CachedModel
 
     def refused(spec: str) -> str:
         with pytest.raises(NoModelError) as problem:
@@ -212,7 +212,7 @@ def test_what_is_no_model_is_said(tmp_path: Path) -> None:
     config.write_text("{")
     assert "is not JSON" in refused(str(config))
     with pytest.raises(NoModelError, match="its forward takes input_ids"):
-        ServedModel(torch, load_model(f"{SPEC}without_cache"))
+        CachedModel(torch, load_model(f"{SPEC}without_cache"))
 
 
 def test_a_config_needs_transformers(tmp_path: Path) -> None:

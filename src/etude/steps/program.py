@@ -38,7 +38,7 @@ class ProgramStep:
     system: System
     step_ns: int
     flops: int
-    """Of matrix products of one rank's step in the mean, nothing twice that is recomputed."""
+    """Of matrix products of a step of one rank, the mean of all; what is recomputed counts once."""
     stack: str
     assumptions: tuple[str, ...]
 
@@ -132,7 +132,7 @@ def _launched(job: Job, host_ns: int) -> Job:
 
 
 def _flops(job: Job) -> int:
-    """Operations of matrix products and attention that are not recomputed, in the mean of ranks."""
+    """Operations of matrix products and attention that are not recomputed, the mean of ranks."""
     each = []
     for trace in job.traces:
         steps = max(len(np.unique(trace.step)), 1)

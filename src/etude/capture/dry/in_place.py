@@ -2,7 +2,7 @@
 
 Where gradients from several places meet, PyTorch adds to the one that came first if nothing else holds it. It asks that
 only of plain tensors: under a mode every sum is a new tensor. So PyTorch's rule stands here: a sum that the backward
-pass asks for itself is in place if its first tensor is dense, and nobody but the backward pass holds it or its storage.
+pass asks for itself is in place if its first tensor is dense, and only the backward pass holds it or its storage.
 How many holders that is, as they are counted from here, is found out with a sum that is known to be in place.
 
 Formulas that fill a tensor of zeros, and the mask of attention, are in place too unless a tensor is of another class.
@@ -45,7 +45,7 @@ class InPlace:
         self._first_row = 0
 
     def learn(self) -> None:
-        """Counts the holders of a gradient that nobody else holds."""
+        """Counts the holders of a gradient that nothing else holds."""
         torch = self._torch
         if not hasattr(torch.Tensor, "_use_count") or not hasattr(torch._C, "_storage_Use_Count"):
             return

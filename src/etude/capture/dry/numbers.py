@@ -31,7 +31,7 @@ _NAME = "_etude_numbers"
 
 
 @dataclass(slots=True)
-class Known:
+class KnownNumbers:
     """The numbers of a tensor, and whether they still hold: all tensors of a storage share that."""
 
     real: Any
@@ -66,7 +66,7 @@ class Numbers:
         """That numbers are finite: what `torch.isnan`, `isinf` and `isfinite` say of each."""
         if tensor.numel() <= MOST_ELEMENTS and self.of(tensor) is None:
             with self._real():
-                setattr(tensor, _NAME, Known(self._torch.full(tensor.shape, holds), [True]))
+                setattr(tensor, _NAME, KnownNumbers(self._torch.full(tensor.shape, holds), [True]))
             self.assumed.add("every number that the program asks about is finite")
 
     def asked(self, function: Any, args: Any, kwargs: Any) -> tuple[Any] | None:
@@ -103,7 +103,7 @@ class Numbers:
             return
         with self._real():
             if bool((known != 0).all() if by else (known == 0).all()):
-                setattr(made, _NAME, Known(self._torch.full(made.shape, by, dtype=made.dtype), [True]))
+                setattr(made, _NAME, KnownNumbers(self._torch.full(made.shape, by, dtype=made.dtype), [True]))
 
     def _computed(self, function: Any, args: Any, kwargs: Any, given: list[Any]) -> tuple[Any] | None:
         name = function._schema.name
@@ -138,7 +138,7 @@ class Numbers:
         for tensor, real in zip(made, computed, strict=True):
             if tensor.shape == real.shape and not any(tensor is one for one in given):
                 real = real.clone() if real is tensor else real
-                setattr(tensor, _NAME, Known(real, holds.get(self._storage(real), [True])))
+                setattr(tensor, _NAME, KnownNumbers(real, holds.get(self._storage(real), [True])))
 
     def _made(self, computed: Any, given: list[Any]) -> Any:
         if not isinstance(computed, self._torch.Tensor):
@@ -147,7 +147,7 @@ class Numbers:
             return computed
         device = given[0].device if given else self._torch.device("cpu")
         found = self._torch.empty(computed.shape, dtype=computed.dtype, device=device)
-        setattr(found, _NAME, Known(computed, [True]))
+        setattr(found, _NAME, KnownNumbers(computed, [True]))
         return found
 
     def _forget(self, tensors: list[Any]) -> None:
@@ -156,7 +156,7 @@ class Numbers:
             if known is not None:
                 known.holds[0] = False
             elif type(tensor) is self._torch.Tensor:
-                setattr(tensor, _NAME, Known(None, [False]))
+                setattr(tensor, _NAME, KnownNumbers(None, [False]))
 
     @staticmethod
     def _storage(real: Any) -> int:

@@ -82,7 +82,7 @@ class Answers:
         self.unknown: dict[str, int] = {}
         """Lines that were given an unknown number, and how often."""
         self.read: Callable[[Any], None] = lambda tensor: None
-        """Is told of each tensor that a number is asked of."""
+        """Called with each tensor that a number is asked of."""
 
     def order(self, length: int) -> list[int] | None:
         """The order of samples, if that is what is asked."""

@@ -19,7 +19,6 @@ from etude.capture.dry.assumptions import STATED
 from etude.capture.dry.buckets import Buckets
 from etude.capture.dry.casts import set_casts
 from etude.capture.dry.decisions import Decisions
-from etude.capture.dry.driver_request import DrivenError
 from etude.capture.dry.fakes import fake_mode, with_numbers
 from etude.capture.dry.functions import answering
 from etude.capture.dry.in_place import InPlace
@@ -27,6 +26,7 @@ from etude.capture.dry.marks import on_end_of_step
 from etude.capture.dry.modules import watch_modules
 from etude.capture.dry.numbers import Numbers, show_known_as_real
 from etude.capture.dry.post import OtherRankError, Post
+from etude.capture.dry.problems import DrivenError
 from etude.capture.dry.values import Answers, AskedShapeError, AskedValueError, is_foreign
 from etude.capture.dry.watch import COLUMNS, HOST, Watch, watching
 

@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from etude.make.transform.device_times import DeviceTimes as DeviceTimes
     from etude.make.transform.device_times import with_device_times as with_device_times
     from etude.make.transform.durations import with_durations as with_durations
-    from etude.make.transform.launched import with_host as with_host
-    from etude.make.transform.operator_times import OperatorTimes as OperatorTimes
+    from etude.make.transform.host_nodes import with_host as with_host
     from etude.make.transform.operator_times import with_operator_times as with_operator_times
 
 __getattr__ = face(__name__)

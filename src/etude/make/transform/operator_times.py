@@ -19,7 +19,7 @@ import numpy as np
 from etude.base.errors import MismatchError
 from etude.kernels.arrays import F64
 from etude.machine.system import Device
-from etude.make.transform.launched import with_host
+from etude.make.transform.host_nodes import with_host
 from etude.make.transform.recorded_operators import OperatorKey, RecordedOperators, formula_ns, operator_keys
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind

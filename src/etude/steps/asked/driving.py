@@ -18,7 +18,8 @@ from etude.make.generate import Plan
 from etude.steps.asked.job_out import JobFiles, MemoryLimit, write_job
 
 if TYPE_CHECKING:
-    from etude.capture.dry import DrivenProgram, DryProgram, DrySettings
+    from etude.capture.dry import DryProgram, DrySettings
+    from etude.capture.dry.driven import DrivenProgram
 
 ANY = "Any model"
 DEVICE: Final = "h100"
@@ -123,7 +124,8 @@ def needs_transformers(problem: UsageError) -> UsageError:
 
 def driven_inputs(asked: Any) -> DrivenInputs:
     """The run of `--program`, or of a config."""
-    from etude.capture.dry import DrivenProgram, DrySettings, check_program, input_tensors, stated_answers
+    from etude.capture.dry import DrySettings, stated_answers
+    from etude.capture.dry.driven import DrivenProgram, check_program, input_tensors
     from etude.machine import device_names
 
     if asked.program is not None:

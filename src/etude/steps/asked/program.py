@@ -15,9 +15,10 @@ from etude.steps.asked.jobs import JobSource
 from etude.steps.asked.simulation import PANEL, OnSystem, OpsInput, SimulationOptions, options_of
 
 if TYPE_CHECKING:
-    from etude.capture.dry import DrySettings
+    from etude.capture.dry import DryProgram, DrySettings
     from etude.cost.stacks import Stack
     from etude.machine.system import System
+    from etude.model.job import Job
     from etude.steps.program import ProgramStep
 
 PROGRAM = "Program"
@@ -45,21 +46,33 @@ class PredictProgram(OnSystem, OpsInput):
         "count", "ranks of the program; default: as its launcher says, or 1", None, panel=PROGRAM, like=8
     )
     node: int | None = figure(
-        "count", "ranks of a node, where the command does not say so; default: that of the system", None, panel=PROGRAM,
+        "count",
+        "ranks of a node, where the command does not say so; default: that of the system",
+        None,
+        panel=PROGRAM,
         like=4,
-    )  # fmt: skip
+    )
     answer: tuple[str, ...] = figure(
-        "several", "value of a tensor that the program decides by: loss=2.0, train.py:31=0", (), panel=PROGRAM,
-        like=("loss=2.0",), metavar="NAME=VALUE", plain=True,
-    )  # fmt: skip
+        "several",
+        "value of a tensor that the program decides by: loss=2.0, train.py:31=0",
+        (),
+        panel=PROGRAM,
+        like=("loss=2.0",),
+        metavar="NAME=VALUE",
+        plain=True,
+    )
     times_of: str | None = figure(
         "path", "a recording of the program at another size: its operators' and its host's times", None, panel=PROGRAM
     )
     host: int = figure("time", "host time of each operator, where no recording has it", 0, like="10us", panel=PROGRAM)
     stack: str = figure(
-        "noun", "software stack of the formulas: a name that `etude stacks` lists, or a YAML file", "eager", of=str,
-        like="torchtitan", panel="Machine",
-    )  # fmt: skip
+        "noun",
+        "software stack of the formulas: a name that `etude stacks` lists, or a YAML file",
+        "eager",
+        of=str,
+        like="torchtitan",
+        panel="Machine",
+    )
     settings: SimulationSettings = part(
         SimulationSettings, PANEL, but=("collective_times", "concurrent_network", "remote_memory", "fold")
     )
@@ -89,14 +102,20 @@ def program_inputs(asked: PredictProgram) -> ProgramInputs:
         names = " and ".join(spelled(asked, name) for name in given)
         raise UsageError(f"{spelled(asked, 'times_of')} has all times: give it without {names}")
     settings = DrySettings(
-        world=asked.world or 0, local_world=asked.node or system.levels[0].size, answers=stated_answers(asked.answer),
+        world=asked.world or 0,
+        local_world=asked.node or system.levels[0].size,
+        answers=stated_answers(asked.answer),
         steps=STEPS if asked.times_of or asked.host else 1,
-    )  # fmt: skip
+    )
     return ProgramInputs(
-        command=command_of(asked.program, spelled(asked, "program")), settings=settings, system=system,
-        stack=open_stack(asked.stack), host_ns=asked.host, options=options_of(asked, system),
+        command=command_of(asked.program, spelled(asked, "program")),
+        settings=settings,
+        system=system,
+        stack=open_stack(asked.stack),
+        host_ns=asked.host,
+        options=options_of(asked, system),
         times_of=None if asked.times_of is None else JobSource(Path(asked.times_of)),
-    )  # fmt: skip
+    )
 
 
 def command_of(text: str, where: str) -> tuple[str, ...]:
@@ -108,6 +127,13 @@ def command_of(text: str, where: str) -> tuple[str, ...]:
     if not words:
         raise UsageError("is empty", where=where, hint="for example train.py, or `torchrun train.py --layers 8`")
     return ("python", *words) if words[0].endswith(".py") else tuple(words)
+
+
+def like_recording(program: "DryProgram", recorded: "Job", device: str | None) -> "DryProgram":
+    """A dry run with the times of a recording."""
+    from etude.steps.program import timed_like
+
+    return timed_like(program, recorded, device)
 
 
 def predicted_program(given: ProgramInputs) -> "ProgramStep":

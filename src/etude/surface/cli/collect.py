@@ -10,6 +10,7 @@ from etude.base.parameters import is_given, spelled
 from etude.base.talk import say
 from etude.base.units import counted
 from etude.steps.asked.jobs import JobSource
+from etude.steps.asked.program import like_recording
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
@@ -151,9 +152,14 @@ def _dry(asked: Collect) -> DryInputs:
         answers=stated_answers(asked.answer),
     )
     return DryInputs(
-        settings=settings, ranks=_ranks(asked.ranks), device=asked.device, json=asked.json, force=asked.force,
-        name=asked.name, times_of=None if asked.times_of is None else JobSource(Path(asked.times_of)),
-    )  # fmt: skip
+        settings=settings,
+        ranks=_ranks(asked.ranks),
+        device=asked.device,
+        json=asked.json,
+        force=asked.force,
+        name=asked.name,
+        times_of=None if asked.times_of is None else JobSource(Path(asked.times_of)),
+    )
 
 
 def _ranks(given: str | None) -> tuple[int, ...]:
@@ -188,9 +194,7 @@ def _run_dry(given: CollectInputs, asked: DryInputs) -> DryResult:
     times = None if asked.times_of is None else asked.times_of.open()
     found = dry_program(given.command, name=name, ranks=asked.ranks, device=asked.device, settings=asked.settings)
     if times is not None:
-        from etude.steps.program import timed_like
-
-        found = timed_like(found, times, asked.device)
+        found = like_recording(found, times, asked.device)
     with writing(given.out, force=asked.force) as folder:
         folder.mkdir()
         columns.write_job(found.job, folder)

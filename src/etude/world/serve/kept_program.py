@@ -17,7 +17,7 @@ import numpy as np
 
 from etude.base.files import writing
 from etude.base.talk import say
-from etude.capture.dry import PassPoint
+from etude.capture.dry.served import PassPoint
 from etude.machine.system import System
 from etude.world.serve.catalogue import code_digest, steps_folder
 from etude.world.serve.program_tables import KINDS, ProgramFacts, ProgramTables, ServedProgram, program_tables

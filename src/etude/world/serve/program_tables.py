@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from etude.capture.dry import PassPoint
+from etude.capture.dry.served import PassPoint
 from etude.cost.ops import OpClass
 from etude.cost.traces import ops_of
 from etude.kernels.arrays import F64, I64
@@ -28,7 +28,7 @@ from etude.world.serve.stacks import ServingStack
 from etude.world.serve.steps import PassContent, StepCost, step_cost
 
 if TYPE_CHECKING:
-    from etude.capture.dry import DryPasses
+    from etude.capture.dry.served import DryPasses
 
 KINDS: Final = (*PARTS, "attention", "decode_attention")
 NETWORK: Final = PARTS.index("network")
@@ -114,12 +114,12 @@ class ProgramTables:
 
 def program_tables(program: ServedProgram, system: System, *, ranks: int = 1) -> ProgramTables:
     """Dry-runs the passes and prices them."""
-    from etude.capture.dry import dry_passes
+    from etude.capture.dry.served import dry_passes
 
-    return priced(dry_passes(program.spec, system.device, ranks=ranks, answers=dict(program.answers)), system)
+    return price_passes(dry_passes(program.spec, system.device, ranks=ranks, answers=dict(program.answers)), system)
 
 
-def priced(found: DryPasses, system: System) -> ProgramTables:
+def price_passes(found: DryPasses, system: System) -> ProgramTables:
     part = simulate(found.job, grown(system, len(found.job)), compute="roofline").part(0)
     trace, ops = part.trace, ops_of(part.trace)
     on_device = part.timed & ((trace.cpu == 0) | (trace.kind != int(Kind.COMP)))

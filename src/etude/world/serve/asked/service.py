@@ -212,10 +212,16 @@ def replicas_of(asked: Any, slo: str = "") -> Replicas:
         replaces(asked, "reserve", "whole_prompt")
     between = _between(asked, pools, engine, file=pooled is not None)
     return Replicas(
-        model=pooled[0] if pooled else model, system=system, pools=pools, file=pooled is not None,
-        router="least" if "route" in between.hooked else asked.router, costs=costs_of(asked) | experts, engine=engine,
-        between=between, limits=parse_limits(slo),
-    )  # fmt: skip
+        model=pooled[0] if pooled else model,
+        system=system,
+        pools=pools,
+        file=pooled is not None,
+        router="least" if "route" in between.hooked else asked.router,
+        costs=costs_of(asked) | experts,
+        engine=engine,
+        between=between,
+        limits=parse_limits(slo),
+    )
 
 
 def _pools(asked: Any) -> tuple[Pool, ...]:

@@ -63,9 +63,13 @@ class Between:
         "text", "codec of transferred keys and values: none, fp8, int4, several, or FILE.csv", "", like="int4"
     )
     kv_choose: str = figure(
-        "text", "choice of codec: best, learn (the link from transfers so far), or fixed:NAME", "best",
-        needs="kv_codec", like="learn", rare=True,
-    )  # fmt: skip
+        "text",
+        "choice of codec: best, learn (the link from transfers so far), or fixed:NAME",
+        "best",
+        needs="kv_codec",
+        like="learn",
+        rare=True,
+    )
     kv_quality: float = figure(
         "number", "codecs of lower quality are left out", 0.0, zero=True, needs="kv_codec", rare=True
     )
@@ -89,28 +93,42 @@ class Between:
         like="queue:2..16,most=8",
     )
     set_up_ns: int = figure(
-        "time", "time to set up groups, when a plan changes or a replica starts", 1_000_000_000, zero=True,
-        needs="reconfigure|scale", rare=True,
-    )  # fmt: skip
+        "time",
+        "time to set up groups, when a plan changes or a replica starts",
+        1_000_000_000,
+        zero=True,
+        needs="reconfigure|scale",
+        rare=True,
+    )
     load_bytes_per_s: int = figure(
         "bandwidth", "loading rate of weights into a rank", 50_000_000_000, needs="reconfigure|scale", rare=True
     )
     draft_model: str = figure(
-        "text", "draft model that proposes --num-speculative-tokens, on the devices of a replica", "",
-        needs="num_speculative_tokens", like="gpt2",
-    )  # fmt: skip
+        "text",
+        "draft model that proposes --num-speculative-tokens, on the devices of a replica",
+        "",
+        needs="num_speculative_tokens",
+        like="gpt2",
+    )
     tenant_weights: str = figure(
-        "text", "shares of tenants with --scheduling-policy fair: `chat=3,batch=1`", "",
-        needs="scheduling_policy=fair", like="chat=3,batch=1", rare=True,
-    )  # fmt: skip
+        "text",
+        "shares of tenants with --scheduling-policy fair: `chat=3,batch=1`",
+        "",
+        needs="scheduling_policy=fair",
+        like="chat=3,batch=1",
+        rare=True,
+    )
     admit: str = figure(
         "text", "parallel branches of a response: off, eager, cap:4, slack, slack:0.5", "off", like="eager", rare=True
     )
     decide_ns: int = figure("time", "time of the router per request", 0, zero=True, rare=True)
     hook: str = figure(
-        "text", "your own functions: `evict=mine.py:longest,batch=mine.py:order`", "", like="batch=mine.py:order",
+        "text",
+        "your own functions: `evict=mine.py:longest,batch=mine.py:order`",
+        "",
+        like="batch=mine.py:order",
         rare=True,
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         admit_code(self.admit)
@@ -188,9 +206,14 @@ def pools_of(between: Between, *, replicas: int, tp: int, ep: int) -> list[Pool]
 
 
 def deployed_pools(
-    model: Model | ServedProgram, pools: list[Pool], engine: Engine, *, system: str, precision: str = "bf16",
+    model: Model | ServedProgram,
+    pools: list[Pool],
+    engine: Engine,
+    *,
+    system: str,
+    precision: str = "bf16",
     **options: Any,
-) -> tuple[list[Group], Deployment]:  # fmt: skip
+) -> tuple[list[Group], Deployment]:
     """Each pool as a group of the loop; and the deployment of the first."""
     made: dict[tuple[str, int, int, int, int], Deployment] = {}
     groups = []
@@ -230,9 +253,16 @@ def between_options(between: Between, token_bytes: float) -> dict[str, Any]:
     """As `serving.Options`, with `token_bytes` bytes of keys and values per token."""
     codecs = open_codecs(between.kv_codec, between.kv_quality)
     wire = wire_of(
-        token_bytes, between.link_bytes_per_s, between.link_latency_ns, codecs, between.kv_choose,
+        token_bytes,
+        between.link_bytes_per_s,
+        between.link_latency_ns,
+        codecs,
+        between.kv_choose,
         read_later(between.link_later),
-    )  # fmt: skip
+    )
     return {
-        "wire": wire, "admit": between.admit, "decide_ns": between.decide_ns, "hooks": between.hooks(),
-    }  # fmt: skip
+        "wire": wire,
+        "admit": between.admit,
+        "decide_ns": between.decide_ns,
+        "hooks": between.hooks(),
+    }

@@ -1,5 +1,8 @@
-"""Trains a model that is given without a training loop: `python -m etude.capture.dry.driver --program model.py:build
---inputs "tokens=int64[4,8192]" --zero 3`. Options are the fields of `DrivenProgram`.
+"""Trains a model that is given without a training loop:
+
+    python -m etude.capture.dry.driven.driver --program model.py:build --inputs "tokens=int64[4,8192]" --zero 3
+
+Options are the fields of `DrivenProgram`.
 
 It is the script of a dry run: ranks and devices are as PyTorch says they are.
 """
@@ -12,9 +15,10 @@ from typing import Any
 
 from etude.base.errors import UsageError
 from etude.capture.dry.assumptions import state
-from etude.capture.dry.driver_model import built_model
-from etude.capture.dry.driver_plan import distributed_model, optimizer_of, place_of
-from etude.capture.dry.driver_request import EXAMPLE, DrivenError, DrivenProgram, InputTensor, input_tensors
+from etude.capture.dry.driven.model import built_model
+from etude.capture.dry.driven.plan import distributed_model, optimizer_of, place_of
+from etude.capture.dry.driven.request import EXAMPLE, DrivenProgram, InputTensor, input_tensors
+from etude.capture.dry.problems import DrivenError
 
 STEPS = 1_000
 """More than a dry run records: it ends the program."""

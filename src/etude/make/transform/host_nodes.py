@@ -15,8 +15,17 @@ from etude.model.trace import Trace
 
 _MADE: Final = ("lane", "layout", "io", "source_id")
 _OF_WORK: Final = (
-    "flops", "tensor_bytes", "in_bytes", "out_bytes", "collective", "group", "src", "dst", "tag", "stream",
-)  # fmt: skip
+    "flops",
+    "tensor_bytes",
+    "in_bytes",
+    "out_bytes",
+    "collective",
+    "group",
+    "src",
+    "dst",
+    "tag",
+    "stream",
+)
 _TEXTS_OF_WORK: Final = ("in_values", "in_shapes", "in_types", "in_strides", "out_shapes", "out_types")
 
 
@@ -46,11 +55,12 @@ def with_host(trace: Trace, host_ns: I64, own_ns: I64) -> Trace:
     line = np.flatnonzero(is_host | ~launched[of])
     target = np.repeat(np.arange(n), np.diff(trace.data_start))
     return _linked(
-        trace, columns,
+        trace,
+        columns,
         (place[trace.data], place[target], np.asarray(trace.data_why)),
         (launches - 1, launches, np.full(len(launches), Why.LAUNCH)),
         (line[:-1], line[1:], np.full(max(len(line) - 1, 0), Why.PROGRAM)),
-    )  # fmt: skip
+    )
 
 
 def _taken(trace: Trace, rows: I64) -> dict[str, Any]:
@@ -73,6 +83,9 @@ def _linked(trace: Trace, columns: dict[str, Any], *edges: tuple[I64, I64, NDArr
     _, once = np.unique(target.astype(np.int64) * (total + 1) + source, return_index=True)
     start = np.searchsorted(target[once], np.arange(total + 1))
     return build_trace(
-        columns, data=(start, source[once]), data_why=why[once].astype(np.uint8),
-        group_slots=trace.group_slots, peer_slots=trace.peer_slots,
-    )  # fmt: skip
+        columns,
+        data=(start, source[once]),
+        data_why=why[once].astype(np.uint8),
+        group_slots=trace.group_slots,
+        peer_slots=trace.peer_slots,
+    )

@@ -1,6 +1,6 @@
 """Prefill and decode of a causal language model as the program of a dry run.
 
-`python -m etude.capture.dry.serving FACTS SPEC` makes the model of SPEC and calls it as
+`python -m etude.capture.dry.served.serving FACTS SPEC` makes the model of SPEC and calls it as
 `model(input_ids=..., past_key_values=..., use_cache=True)` over a grid of passes. Each is a step of its own; what fills
 a cache for it is in the step before. FACTS is a JSON file that says which step is which pass, and how large weights and
 caches are, or why there is no answer.
@@ -15,9 +15,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from etude.capture.dry.load_model import NoModelError, load_model
 from etude.capture.dry.marks import end_step
-from etude.capture.dry.serving_grid import PassPoint, contexts_within, grid_points
+from etude.capture.dry.served.grid import PassPoint, contexts_within, grid_points
+from etude.capture.dry.served.load_model import NoModelError, load_model
 
 REFUSED = 3
 """Exit code of a model that cannot be served."""
@@ -27,7 +27,7 @@ CACHES = ("past_key_values", "cache_params")
 """Names of the cache in what a model returns."""
 
 
-class ServedModel:
+class CachedModel:
     """A causal language model, and what was seen of it."""
 
     def __init__(self, torch: Any, model: Any) -> None:
@@ -191,7 +191,7 @@ def main() -> int:
     torch: Any = import_module("torch")
     try:
         with torch.device("cuda"), torch.no_grad():
-            served = ServedModel(torch, load_model(spec))
+            served = CachedModel(torch, load_model(spec))
             served.run(_positions(served.config))
         found = served.facts()
     except NoModelError as problem:

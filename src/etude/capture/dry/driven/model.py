@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from etude.capture.dry.assumptions import state
-from etude.capture.dry.driver_request import DrivenError, DrivenProgram
+from etude.capture.dry.driven.request import DrivenProgram
 from etude.capture.dry.fakes import with_numbers
+from etude.capture.dry.problems import DrivenError
 
 INSTALL = "pip install transformers"
 

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.base.errors import UsageError
+from etude.capture.dry.problems import DrivenError
 
-DRIVER: Final = "etude.capture.dry.driver"
+DRIVER: Final = "etude.capture.dry.driven.driver"
 TYPES: Final = {
     "fp32": "float32",
     "fp16": "float16",
@@ -28,14 +29,6 @@ KNOWN_TYPES: Final = ("float32", "float16", "bfloat16", "float64", "int64", "int
 EXAMPLE: Final = '--inputs "tokens=int64[4,8192]"'
 OPTIMIZERS: Final = ("adamw", "sgd", "momentum")
 _NAME = re.compile(r"[A-Za-z_]\w*\Z")
-
-
-class DrivenError(Exception):
-    """What was given to the driver cannot be run; a sentence, a place and a way out."""
-
-    def __init__(self, problem: str, *, where: str = "", hint: str = "") -> None:
-        self.problem, self.where, self.hint = problem, where, hint
-        super().__init__(problem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +88,7 @@ class DrivenProgram:
 
     @classmethod
     def from_words(cls, words: Sequence[str]) -> "DrivenProgram":
-        """What the words after `python -m etude.capture.dry.driver` say."""
+        """What the words after `python -m etude.capture.dry.driven.driver` say."""
         known = {f"--{f.name.replace('_', '-')}": f for f in fields(cls)}
         found: dict[str, Any] = {}
         for name, value in zip(words[::2], words[1::2], strict=False):

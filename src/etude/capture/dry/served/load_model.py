@@ -5,8 +5,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from etude.capture.dry.driver_model import file_model
-from etude.capture.dry.driver_request import DrivenError
+from etude.capture.dry.driven import file_model
+from etude.capture.dry.problems import DrivenError
 
 DTYPE = "bfloat16"
 """Of weights, where a config does not say."""

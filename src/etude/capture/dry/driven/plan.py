@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from etude.capture.dry.assumptions import state
-from etude.capture.dry.driver_request import DrivenProgram
+from etude.capture.dry.driven.request import DrivenProgram
 
 
 def place_of(torch: Any) -> Any:

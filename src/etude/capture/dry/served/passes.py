@@ -14,10 +14,10 @@ import numpy as np
 from etude.base.errors import UsageError
 from etude.base.trust import check_code
 from etude.capture.dry.launch import DryRanks, DrySettings, refuse_problem
-from etude.capture.dry.load_model import NoModelError, check_spec
 from etude.capture.dry.mesh import dry_job, mesh_of
 from etude.capture.dry.recorded_rank import DryRank, dry_trace, read_dry_rank
-from etude.capture.dry.serving_grid import PassPoint
+from etude.capture.dry.served.grid import PassPoint
+from etude.capture.dry.served.load_model import NoModelError, check_spec
 from etude.kernels.arrays import I64
 from etude.machine.system import Device
 from etude.model.job import Job
@@ -64,7 +64,7 @@ def dry_passes(spec: str, device: Device, *, ranks: int = 1, answers: Mapping[st
     settings = DrySettings(world=ranks, device=about, warmup=0, steps=0, answers=dict(answers or {}))
     with tempfile.TemporaryDirectory(prefix="etude-dry-") as made:
         facts = Path(made) / "facts.json"
-        command = ["python", "-m", "etude.capture.dry.serving", str(facts), spec]
+        command = ["python", "-m", "etude.capture.dry.served.serving", str(facts), spec]
         with DryRanks(command, Path(made), settings) as process:
             process.run([0])
             rank = read_dry_rank(Path(made) / "rank.0.json.gz")
