@@ -26,3 +26,11 @@ def frames(trace: Trace) -> NDArray[np.bool_]:
             raise TraceError(f"a node's parent is outside the trace's {len(trace)} nodes")
         mask[parents] = True
     return mask & (trace.cpu == 1) & (trace.kind == Kind.COMP)
+
+
+def host_work(trace: Trace) -> NDArray[np.bool_]:
+    """Compute nodes that take time of the host: no frames, and no delays of the device."""
+    codes, words = trace.coded("name")
+    is_way = np.array([word == DISPATCH for word in words] + [False])[codes]
+    timed = (trace.kind == Kind.COMP) & (trace.duration_ns > 0)
+    return (trace.cpu == 1) & timed & ~frames(trace) & ~(is_way & (trace.parent < 0))

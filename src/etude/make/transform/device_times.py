@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from etude.base.errors import MismatchError
 from etude.kernels.arrays import F64, I64, Bool
 from etude.model.as_recorded import without_recorded
-from etude.model.frames import DISPATCH, frames
+from etude.model.frames import host_work
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind, Why
 from etude.model.trace import Trace
@@ -97,7 +97,7 @@ class _Pair:
     def exchanged(self, factor: float) -> Trace:
         """The trace with the other's device times, and its own host times multiplied by a factor."""
         duration = self.trace.duration_ns.copy()
-        mine = _on_host(self.trace)
+        mine = host_work(self.trace)
         duration[mine] = np.rint(duration[mine] * factor).astype(np.int64)
         nodes = _on_device(self.trace)
         operator = self.trace.parent[nodes]
@@ -161,7 +161,7 @@ def _by_place(trace: Trace, path: I64, is_call: Bool, places: int) -> tuple[I64,
     waited = np.zeros(len(trace), np.bool_)
     edges = np.flatnonzero(np.isin(trace.data_why, (Why.SYNC, Why.AUTOGRAD)))
     waited[np.searchsorted(trace.data_start, edges, "right") - 1] = True
-    nodes = np.flatnonzero(_on_host(trace) & ~is_call[path] & ~waited)
+    nodes = np.flatnonzero(host_work(trace) & ~is_call[path] & ~waited)
     order = nodes[np.lexsort((trace.duration_ns[nodes], path[nodes]))]
     count = np.bincount(path[order], minlength=places)
     first = np.cumsum(count) - count
@@ -182,14 +182,6 @@ def _steps(trace: Trace) -> int:
 def _on_device(trace: Trace) -> I64:
     known = (trace.duration_ns != UNKNOWN) & (trace.parent >= 0)
     return np.flatnonzero((trace.cpu == 0) & (trace.kind == Kind.COMP) & known)
-
-
-def _on_host(trace: Trace) -> Bool:
-    """Host time; dispatch delays of the device are not."""
-    codes, words = trace.coded("name")
-    is_way = np.array([word == DISPATCH for word in words] + [False])[codes]
-    timed = (trace.kind == Kind.COMP) & (trace.duration_ns > 0)
-    return (trace.cpu == 1) & timed & ~frames(trace) & ~(is_way & (trace.parent < 0))
 
 
 def _paths(a: Trace, b: Trace) -> tuple[I64, I64, Bool]:

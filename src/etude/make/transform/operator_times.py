@@ -20,7 +20,13 @@ from etude.base.errors import MismatchError
 from etude.kernels.arrays import F64
 from etude.machine.system import Device
 from etude.make.transform.host_nodes import with_host
-from etude.make.transform.recorded_operators import OperatorKey, RecordedOperators, formula_ns, operator_keys
+from etude.make.transform.recorded_operators import (
+    OperatorKey,
+    RecordedOperators,
+    distinct_operators,
+    distinct_pairs,
+    formula_ns,
+)
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.trace import Trace
@@ -45,7 +51,7 @@ def with_operator_times(job: Job, recorded: Job, device: Device | None) -> Opera
     """The job with times. `device`: whose formulas scale an operator to another size; None: its elements do."""
     names = {word for trace in job.traces for word in trace.coded("name")[1]}
     table = RecordedOperators.of(recorded, names, device)
-    if not table.times:
+    if not table.sums:
         raise MismatchError(
             "no operator of the job is in the recording", hint="--times-of takes what `etude collect` recorded"
         )
@@ -62,25 +68,25 @@ def with_operator_times(job: Job, recorded: Job, device: Device | None) -> Opera
 
 def _timed(trace: Trace, table: RecordedOperators) -> tuple[Trace, F64]:
     """(The trace with times and its host, the time of operators by how it is known.)"""
+    if not len(trace):
+        return trace, np.zeros(EACH)
     rows = np.arange(len(trace))
-    host, own, spent = np.zeros(len(trace)), np.zeros(len(trace)), np.zeros(EACH)
-    formula, factor, last = formula_ns(trace, rows, table.device), table.formula_factor(), ""
-    known: dict[OperatorKey, tuple[float, float, int]] = {}
-    on_device, calls = (trace.cpu == 0).tolist(), (trace.kind != Kind.COMP).tolist()
-    for i, key in enumerate(operator_keys(trace, rows)):
-        ahead, inside = table.host_ns(last, key.name)
-        host[i], last = ahead + inside, key.name
-        if calls[i]:
-            continue
-        if key not in known:
-            known[key] = _looked_up(table, key, float(formula[i]), factor)
-        device_ns, inside_ns, how = known[key]
-        if not on_device[i]:
-            host[i] = ahead
-        own[i] = device_ns if on_device[i] else inside_ns if how != BY_FORMULA else inside
-        spent[how] += np.nan_to_num(own[i])
-    known_ns = np.where(np.isfinite(own), np.rint(np.nan_to_num(own)), UNKNOWN).astype(np.int64)
-    return with_host(trace, np.rint(host).astype(np.int64), known_ns), spent
+    keys, which = distinct_operators(trace, rows)
+    formula, factor = formula_ns(trace, rows, table.device), table.formula_factor()
+    one_of = np.unique(which, return_index=True)[1]
+    found = [_looked_up(table, key, float(formula[at]), factor) for key, at in zip(keys, one_of, strict=True)]
+    device_ns, inside_ns, how = (np.array(column)[which] for column in zip(*found, strict=True))
+    codes, words = trace.coded("name")
+    pairs, pair = distinct_pairs(codes, rows == 0)
+    host = [table.host_time(words[last] if last >= 0 else "", words[name]) for last, name in pairs]
+    ahead, inside = (np.array(column)[pair] for column in zip(*host, strict=True))
+    on_device, calls = trace.cpu == 0, trace.kind != Kind.COMP
+    launched = on_device | calls
+    own = np.where(on_device, device_ns, np.where(how == BY_FORMULA, inside, inside_ns))
+    spent = np.bincount(how[~calls], np.nan_to_num(own[~calls]), EACH)
+    own_ns = np.where(np.isfinite(own), np.rint(np.nan_to_num(own)), UNKNOWN).astype(np.int64)
+    host_ns = np.rint(ahead + np.where(launched, inside, 0)).astype(np.int64)
+    return with_host(trace, host_ns, own_ns), spent
 
 
 def _looked_up(table: RecordedOperators, key: OperatorKey, formula: float, factor: float) -> tuple[float, float, int]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etude.cost.aten_inputs import listed, tensor_types
 from etude.cost.traces import trace_time_ns
 from etude.kernels.arrays import F64, I64, Bool
 from etude.machine.system import Device
-from etude.model.frames import DISPATCH, frames
+from etude.model.frames import host_work
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.trace import Trace
@@ -45,11 +48,21 @@ class OperatorKey(NamedTuple):
 
 
 class OperatorTime(NamedTuple):
+    """Means of the calls of an operator."""
+
     device_ns: float
     inside_ns: float
     """Of the host, in it and in what it calls."""
     formula_ns: float
     """What the formulas of a device give for it; NaN where they do not know it."""
+    calls: int
+
+
+class HostTime(NamedTuple):
+    """The host's time before an operator, and in it."""
+
+    ahead_ns: float
+    inside_ns: float
 
 
 @dataclass(slots=True)
@@ -58,10 +71,12 @@ class RecordedOperators:
 
     names: set[str]
     device: Device | None
-    times: dict[OperatorKey, list[OperatorTime]]
+    sums: dict[OperatorKey, F64]
+    """Device time, host time inside, what the formulas give, and calls."""
     by_name: dict[str, list[OperatorKey]]
-    host: dict[tuple[str, str], list[tuple[float, float]]]
-    """Host time before an operator and in it, by the name before and its own; by its own alone with `` before."""
+    host: dict[tuple[str, str], F64]
+    """Host time before an operator, host time in it, and calls, by the name before and its own; by its own alone with
+    `` before."""
     device_ns: float = 0.0
     placed_ns: float = 0.0
     """Device time, and that of it which belongs to these operators."""
@@ -69,42 +84,43 @@ class RecordedOperators:
 
     @classmethod
     def of(cls, job: Job, names: set[str], device: Device | None) -> RecordedOperators:
-        made = cls(
-            names | {f"{name}_" for name in names}, device, defaultdict(list), defaultdict(list), defaultdict(list)
-        )
+        sums, host = (defaultdict(partial(np.zeros, length)) for length in (4, 3))
+        made = cls(names | {f"{name}_" for name in names}, device, sums, defaultdict(list), host)
         for trace in job.traces:
             made._add(trace)
         made.host_factor = _host_factor(job, made.device_ns)
         return made
 
     def time_of(self, key: OperatorKey) -> OperatorTime | None:
-        """The mean of an operator's times, if it was recorded with these shapes; also if it is in place."""
-        found = self.times.get(key) or self.times.get(key._replace(name=f"{key.name}_"))
-        return OperatorTime(*np.mean(found, axis=0).tolist()) if found else None
+        """An operator's times, if it was recorded with these shapes; also if it is in place."""
+        found = key if key in self.sums else key._replace(name=f"{key.name}_")
+        if found not in self.sums:
+            return None
+        *sums, calls = self.sums[found].tolist()
+        return OperatorTime(*(one / calls for one in sums), round(calls))
 
     def nearest(self, key: OperatorKey) -> tuple[OperatorKey, OperatorTime] | None:
         """The recorded operator of that name which differs least."""
         found = [*self.by_name.get(key.name, ()), *self.by_name.get(f"{key.name}_", ())]
-        if not found:
-            return None
-        best = min(found, key=key.distance)
-        return best, OperatorTime(*np.mean(self.times[best], axis=0).tolist())
+        best = min(found, key=key.distance, default=None)
+        time = None if best is None else self.time_of(best)
+        return None if best is None or time is None else (best, time)
 
-    def host_ns(self, before: str, name: str) -> tuple[float, float]:
+    def host_time(self, before: str, name: str) -> HostTime:
         """The host's time before an operator and in it; of one that was not recorded, that of all."""
         places = [(last, word) for word in (name, f"{name}_") for last in (before, "")]
         found = next((self.host[place] for place in places if place in self.host), None)
         if found is None:
-            found = [value for (last, _), values in self.host.items() if not last for value in values]
-        ahead, inside = (self.host_factor * np.mean(found, axis=0)).tolist() if found else (0.0, 0.0)
-        return ahead, inside
+            found = np.sum([sums for (last, _), sums in self.host.items() if not last], axis=0)
+        ahead, inside, calls = found.tolist()
+        return HostTime(self.host_factor * ahead / calls, self.host_factor * inside / calls)
 
     def formula_factor(self) -> float:
-        """Recorded device time over what the formulas give, in the median."""
-        ratios = [
-            one.device_ns / one.formula_ns for found in self.times.values() for one in found if one.formula_ns > 0
-        ]
-        return float(np.median([ratio for ratio in ratios if ratio > 0] or [1.0]))
+        """Recorded device time over what the formulas give, the median of all calls."""
+        times = [time for key in self.sums if (time := self.time_of(key)) is not None]
+        known = [time for time in times if time.device_ns > 0 and time.formula_ns > 0]
+        ratios = np.repeat([time.device_ns / time.formula_ns for time in known], [time.calls for time in known])
+        return float(np.median(ratios)) if len(ratios) else 1.0
 
     def _add(self, trace: Trace) -> None:
         codes, words = trace.coded("name")
@@ -116,16 +132,32 @@ class RecordedOperators:
         inside, before, device = _own_times(trace, outer, rows)
         self.device_ns += float(trace.duration_ns[_on_device(trace)].sum())
         self.placed_ns += float(device.sum())
-        formula, last, thread = formula_ns(trace, rows, self.device), "", UNKNOWN
-        for i, key in enumerate(operator_keys(trace, rows)):
-            if trace.thread[rows[i]] != thread:
-                last, thread = "", trace.thread[rows[i]]
-            if key not in self.times:
+        keys, which = distinct_operators(trace, rows)
+        columns = (device, inside, formula_ns(trace, rows, self.device), np.ones(len(rows)))
+        for key, sums in zip(keys, _summed(which, len(keys), columns), strict=True):
+            if key not in self.sums:
                 self.by_name[key.name].append(key)
-            self.times[key].append(OperatorTime(float(device[i]), float(inside[i]), float(formula[i])))
-            for one in {last, ""}:
-                self.host[one, key.name].append((float(before[i]), float(inside[i])))
-            last = key.name
+            self.sums[key] += sums
+        first = np.append(True, np.diff(trace.thread[rows]) != 0)
+        pairs, pair = distinct_pairs(codes[rows], first)
+        columns = (before, inside, np.ones(len(rows)))
+        for (last, name), sums in zip(pairs, _summed(pair, len(pairs), columns), strict=True):
+            self.host[words[last] if last >= 0 else "", words[name]] += sums
+            if last >= 0:
+                self.host["", words[name]] += sums
+
+
+def _summed(which: I64, length: int, columns: Sequence[F64]) -> F64:
+    """Sums of columns by number: a row for each number."""
+    return np.stack([np.bincount(which, column, length) for column in columns], axis=1)
+
+
+def distinct_pairs(codes: NDArray[np.signedinteger[Any]], first: Bool) -> tuple[list[tuple[int, int]], I64]:
+    """(Distinct pairs of a code and the one before it, -1 where one is the first; which of them each row has.)"""
+    before = np.where(first, -1, np.append(-1, codes[:-1])).astype(np.int64)
+    each = int(codes.max(initial=0)) + 1
+    found, which = np.unique((before + 1) * each + codes, return_inverse=True)
+    return [(one // each - 1, one % each) for one in found.tolist()], which.reshape(-1)
 
 
 def _host_factor(job: Job, device_ns: float) -> float:
@@ -133,22 +165,25 @@ def _host_factor(job: Job, device_ns: float) -> float:
     host, but the shortest one does, in which it ran ahead."""
     told = [int(job.provenance.get(name, "0")) for name in ("unprofiled_step_ns", "unprofiled_least_ns")]
     steps = sum(len(np.unique(trace.step[_in_steps(trace)])) for trace in job.traces)
-    host_ns = sum(float(trace.duration_ns[_on_host(trace)].sum()) for trace in job.traces) / max(steps, 1)
+    host_ns = sum(float(trace.duration_ns[host_work(trace) & _in_steps(trace)].sum()) for trace in job.traces) / max(
+        steps, 1
+    )
     if not all(told) or device_ns / max(steps, 1) < DEVICE_PACE * told[0]:
         return 1.0
     return min(1.0, told[1] / host_ns) if host_ns else 1.0
 
 
-def operator_keys(trace: Trace, rows: I64) -> list[OperatorKey]:
+def distinct_operators(trace: Trace, rows: I64) -> tuple[list[OperatorKey], I64]:
+    """(Distinct operators of these rows; which of them each row is.)"""
     columns = [trace.coded(name) for name in ("name", "in_shapes", "in_types")]
-    made: dict[tuple[int, ...], OperatorKey] = {}
-    found = []
-    for codes in zip(*(codes[rows].tolist() for codes, _ in columns), strict=True):
-        if codes not in made:
-            texts = [words[code] if code >= 0 else "" for code, (_, words) in zip(codes, columns, strict=True)]
-            made[codes] = OperatorKey(texts[0], _shapes(texts[1]), _types(texts[2]))
-        found.append(made[codes])
-    return found
+    codes = np.stack([codes[rows] for codes, _ in columns], axis=1)
+    found, which = np.unique(codes, axis=0, return_inverse=True)
+    made: dict[OperatorKey, int] = {}
+    number = np.zeros(len(found), np.int64)
+    for i, each in enumerate(found.tolist()):
+        name, shapes, types = (words[code] if code >= 0 else "" for code, (_, words) in zip(each, columns, strict=True))
+        number[i] = made.setdefault(OperatorKey(name, _shapes(shapes), _types(types)), len(made))
+    return list(made), number[which.reshape(-1)]
 
 
 def _types(text: str) -> tuple[str, ...]:
@@ -197,7 +232,7 @@ def _own_times(trace: Trace, outer: I64, rows: I64) -> tuple[F64, F64, F64]:
     sorted by thread and time. What comes after the last of a thread counts for that one."""
     number = np.full(len(trace) + 1, -1, np.int64)
     number[rows] = np.arange(len(rows))
-    host = np.flatnonzero(_on_host(trace) & _in_steps(trace))
+    host = np.flatnonzero(host_work(trace) & _in_steps(trace))
     own = number[outer[host]]
     inside = np.bincount(own[own >= 0], trace.duration_ns[host[own >= 0]], len(rows))
     gaps = host[own < 0]
@@ -217,14 +252,6 @@ def _own_times(trace: Trace, outer: I64, rows: I64) -> tuple[F64, F64, F64]:
 def _on_device(trace: Trace) -> Bool:
     works = np.isin(trace.kind, (Kind.COMP, Kind.MEM_LOAD, Kind.MEM_STORE))
     return (trace.cpu == 0) & works & (trace.duration_ns > 0) & _in_steps(trace)
-
-
-def _on_host(trace: Trace) -> Bool:
-    """Host time; dispatch delays of the device are not."""
-    codes, words = trace.coded("name")
-    is_way = np.array([word == DISPATCH for word in words] + [False])[codes]
-    timed = (trace.kind == Kind.COMP) & (trace.duration_ns > 0)
-    return (trace.cpu == 1) & timed & ~frames(trace) & ~(is_way & (trace.parent < 0)) & _in_steps(trace)
 
 
 def _in_steps(trace: Trace) -> Bool:
