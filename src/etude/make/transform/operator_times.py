@@ -83,7 +83,7 @@ def _timed(trace: Trace, table: RecordedOperators) -> tuple[Trace, F64]:
     on_device, calls = trace.cpu == 0, trace.kind != Kind.COMP
     launched = on_device | calls
     own = np.where(on_device, device_ns, np.where(how == BY_FORMULA, inside, inside_ns))
-    spent = np.bincount(how[~calls], np.nan_to_num(own[~calls]), EACH)
+    spent = np.bincount(how[~calls], np.nan_to_num(own[~calls]), EACH).astype(np.float64)
     own_ns = np.where(np.isfinite(own), np.rint(np.nan_to_num(own)), UNKNOWN).astype(np.int64)
     host_ns = np.rint(ahead + np.where(launched, inside, 0)).astype(np.int64)
     return with_host(trace, host_ns, own_ns), spent

@@ -84,7 +84,8 @@ class RecordedOperators:
 
     @classmethod
     def of(cls, job: Job, names: set[str], device: Device | None) -> RecordedOperators:
-        sums, host = (defaultdict(partial(np.zeros, length)) for length in (4, 3))
+        sums: dict[OperatorKey, F64] = defaultdict(partial(np.zeros, 4))
+        host: dict[tuple[str, str], F64] = defaultdict(partial(np.zeros, 3))
         made = cls(names | {f"{name}_" for name in names}, device, sums, defaultdict(list), host)
         for trace in job.traces:
             made._add(trace)
@@ -96,8 +97,8 @@ class RecordedOperators:
         found = key if key in self.sums else key._replace(name=f"{key.name}_")
         if found not in self.sums:
             return None
-        *sums, calls = self.sums[found].tolist()
-        return OperatorTime(*(one / calls for one in sums), round(calls))
+        device, inside, formula, calls = self.sums[found].tolist()
+        return OperatorTime(device / calls, inside / calls, formula / calls, round(calls))
 
     def nearest(self, key: OperatorKey) -> tuple[OperatorKey, OperatorTime] | None:
         """The recorded operator of that name which differs least."""
@@ -140,8 +141,8 @@ class RecordedOperators:
             self.sums[key] += sums
         first = np.append(True, np.diff(trace.thread[rows]) != 0)
         pairs, pair = distinct_pairs(codes[rows], first)
-        columns = (before, inside, np.ones(len(rows)))
-        for (last, name), sums in zip(pairs, _summed(pair, len(pairs), columns), strict=True):
+        host = _summed(pair, len(pairs), (before, inside, np.ones(len(rows))))
+        for (last, name), sums in zip(pairs, host, strict=True):
             self.host[words[last] if last >= 0 else "", words[name]] += sums
             if last >= 0:
                 self.host["", words[name]] += sums
