@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -67,7 +68,14 @@ def first_ranks(made: Sequence[Sequence[int]], world: int) -> list[int]:
     return sorted(wanted)
 
 
-@dataclass(frozen=True, slots=True)
+def asked_with(made: Sequence[Sequence[int]], world: int, rank: int, asked: int) -> set[int]:
+    """The ranks that must run at the same time where one needs something of another: these two, and the rest of the
+    dimension that both are in, since a stage that asks its neighbour is asked by it as well."""
+    found = [dimension.members(rank) for dimension in dimensions(made, world)]
+    return {rank, asked, *next((members for members in found if asked in members), ())}
+
+
+@dataclass(frozen=True)
 class DryMesh:
     """Which dimensions matter, and who stands for whom."""
 
@@ -78,16 +86,22 @@ class DryMesh:
 
     def stands_for(self, rank: int) -> int:
         """The rank whose program this rank's is: at the same place where ranks differ, at the first elsewhere."""
-        at = self._beside_first(rank)
+        at = self._beside_first[rank]
         for dimension, differs in zip(self.dimensions, self.differs, strict=True):
             if not differs:
                 at = dimension.members(at)[0]
         return at
 
-    def _beside_first(self, rank: int) -> int:
-        """The rank at the same place among those that rank 0 reaches through groups: there may be several such parts of
-        a world, which only the group of all joins."""
-        return self._reached(0)[self._reached(rank).index(rank)]
+    @cached_property
+    def _beside_first(self) -> list[int]:
+        """Of each rank the one at the same place among those that rank 0 reaches through groups: there may be several
+        such parts of a world, which only the group of all joins."""
+        first, beside = self._reached(0), [-1] * self.world
+        for rank in range(self.world):
+            if beside[rank] < 0:
+                for member, other in zip(self._reached(rank), first, strict=True):
+                    beside[member] = other
+        return beside
 
     def _reached(self, rank: int) -> list[int]:
         found = {rank}

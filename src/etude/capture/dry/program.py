@@ -12,7 +12,7 @@ from typing import Any
 from etude.base.errors import UsageError
 from etude.capture.dry.launch import DryRanks, DrySettings, refuse_problem
 from etude.capture.dry.memory import DryMemory, dry_memory
-from etude.capture.dry.mesh import DryMesh, check_ended, dry_job, first_ranks, mesh_of, same
+from etude.capture.dry.mesh import DryMesh, asked_with, check_ended, dry_job, first_ranks, mesh_of, same
 from etude.capture.dry.recorded_rank import DryRank, DryTrace, dry_trace, read_dry_rank
 from etude.machine.open import open_device
 from etude.machine.system import Device
@@ -75,9 +75,9 @@ def _enough_ranks(
         if max(wanted) >= world:
             raise UsageError(f"rank {max(wanted)} of a world of {world}", where="--ranks", hint="ranks begin with 0")
         read |= {rank: read_dry_rank(folder / f"rank.{rank}.json.gz") for rank in wanted}
-        more = {problem["rank"] for one in read.values() if (problem := one.problem) and problem["kind"] == "other"}
-        if more:  # what they need is sent while both run
-            wanted = more | {rank for rank, one in read.items() if one.problem is not None}
+        asked = {rank: one.problem["rank"] for rank, one in read.items() if one.problem and one.problem["kind"] == "other"}
+        if asked:  # what they need is sent while both run
+            wanted = set().union(*(asked_with(read[rank].group_members, world, rank, of) for rank, of in asked.items()))
             continue
         _refuse(read, told)
         check_ended(read)

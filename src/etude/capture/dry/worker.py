@@ -27,6 +27,7 @@ from etude.capture.dry.modules import watch_modules
 from etude.capture.dry.numbers import Numbers, show_known_as_real
 from etude.capture.dry.post import OtherRankError, Post
 from etude.capture.dry.problems import DrivenError
+from etude.capture.dry.shards import make_shards_when_asked
 from etude.capture.dry.values import Answers, AskedShapeError, AskedValueError, is_foreign
 from etude.capture.dry.watch import COLUMNS, HOST, Watch, watching
 
@@ -100,6 +101,7 @@ class DryRun:
         if torch.distributed.is_available():
             post = Post(folder, settings["rank"], settings["ranks"], real)
             groups.stand_in(torch, self.watch, real, post, rank=settings["rank"], world=settings["world"])
+            make_shards_when_asked()
         self._loaders()
         self._processes()
         self._compile()
