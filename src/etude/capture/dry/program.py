@@ -79,6 +79,7 @@ def _enough_ranks(
         if more:  # what they need is sent while both run
             wanted = more | {rank for rank, one in read.items() if one.problem is not None}
             continue
+        _check_exchanges(read)
         _refuse(read, told)
         check_ended(read)
         made = read[min(read)].group_members
@@ -104,6 +105,24 @@ def _refuse(read: dict[int, DryRank], told: DrySettings) -> None:
         if not any(one.columns.works):
             hint = "does it train on a GPU alone? with --device h100 it finds one" if not told.device else ""
             raise UsageError(f"rank {rank}: the program ended and no operator of PyTorch ran", hint=hint)
+
+
+def _check_exchanges(read: dict[int, DryRank]) -> None:
+    """Refuses numbers that a program decides by after ranks exchanged them, where ranks that were run had different
+    ones: each took the others to have its own."""
+    had = {rank: {(tuple(x.members), x.number): x.value for x in one.exchanges} for rank, one in read.items()}
+    asked = [(rank, found) for rank, one in read.items() for found in one.exchanges if found.where]
+    for rank, found in asked:
+        for other in set(found.members) & set(read):
+            ended = read[other].problem is not None  # and may not have come that far
+            value = had[other].get((tuple(found.members), found.number), found.value if ended else "unknown ones")
+            if value != found.value:
+                raise UsageError(
+                    f"rank {rank} decides by numbers that ranks exchanged, and ranks have different ones, "
+                    f"{found.value} on rank {rank} and {value} on rank {other}: `{found.line}`",
+                    where=found.where,
+                    hint=f"state what comes out: --answer {found.where}=1.0",
+                )
 
 
 def _check_answers(read: dict[int, DryRank], told: DrySettings) -> None:

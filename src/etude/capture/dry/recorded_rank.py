@@ -72,6 +72,17 @@ class DryColumns(msgspec.Struct):
     communication: list[DryCall | None]
 
 
+class DryExchange(msgspec.Struct):
+    """A collective of numbers that the rank knew, and the line that asked for what came out of it, if any did."""
+
+    members: list[int]
+    number: int
+    """Among those of the group, from 1."""
+    value: str
+    where: str
+    line: str
+
+
 class DryRank(msgspec.Struct):
     """All that a rank wrote."""
 
@@ -88,6 +99,7 @@ class DryRank(msgspec.Struct):
     step_events: list[int]
     unknown: dict[str, int]
     answered: dict[str, int]
+    exchanges: list[DryExchange]
     notes: list[str]
     problem: dict[str, Any] | None
 

@@ -19,6 +19,7 @@ from etude.capture.dry.assumptions import STATED
 from etude.capture.dry.buckets import Buckets
 from etude.capture.dry.casts import set_casts
 from etude.capture.dry.decisions import Decisions
+from etude.capture.dry.exchanged import Exchanges
 from etude.capture.dry.fakes import fake_mode, with_numbers
 from etude.capture.dry.functions import answering
 from etude.capture.dry.in_place import InPlace
@@ -85,7 +86,8 @@ class DryRun:
         self.notes: set[str] = set()
         called: list[Any] = []
         real = with_numbers(torch)
-        self._numbers = Numbers(torch, real)
+        self._exchanges = Exchanges(torch, lambda: self.watch.reduction)
+        self._numbers = Numbers(torch, real, self._exchanges)
         self._modes = [answering(torch, self.answers, self._numbers, called), fake_mode(torch)]
         decisions = Decisions(torch, self.answers, Buckets(torch, real), called, self._numbers)
         self._in_place = InPlace(torch, called)
@@ -172,6 +174,7 @@ class DryRun:
             "step_events": watch.step_events,
             "unknown": self.answers.unknown,
             "answered": self.answers.used,
+            "exchanges": self._exchanges.rows,
             "notes": sorted(self.notes | STATED | self._numbers.assumed),
         }
 
