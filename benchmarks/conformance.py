@@ -107,7 +107,8 @@ def tried_dry(program: Program, folder: Path) -> Row:
         row.missing = f"{program.needs} is not installed"
         return row
     command = ["python", *command_of(program)[1:]]
-    settings = DrySettings(world=program.ranks, warmup=WARMUP, steps=RECORDED, answers=ANSWERS.get(program.name, {}))
+    steps = RECORDED if program.optimizers else 0
+    settings = DrySettings(world=program.ranks, warmup=WARMUP, steps=steps, answers=ANSWERS.get(program.name, {}))
     try:
         job = dry_program(command, name=program.name, settings=settings).job
     except EtudeError as problem:

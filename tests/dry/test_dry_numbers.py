@@ -60,11 +60,11 @@ def test_ranks_that_exchange_different_numbers_are_said(tmp_path: Path, capsys: 
 
 def test_generation_ends_at_its_longest_with_one_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("transformers")
-    assert dry(tmp_path / "free", "dry_generate.py") == 0  # nothing but its length ends it
+    assert dry(tmp_path / "free", "dry_generate.py", options=("--whole",)) == 0  # nothing but its length ends it
     assert dry(tmp_path / "job", "dry_generate.py", "2") == 2
     told = capsys.readouterr().err
     place = told.partition("error: ")[2].partition(": rank 0")[0]
-    assert dry(tmp_path / "job", "dry_generate.py", "2", options=("--answer", f"{place}=0")) == 0
+    assert dry(tmp_path / "job", "dry_generate.py", "2", options=("--whole", "--answer", f"{place}=0")) == 0
     products = [
         sum(trace.text("name", i) in ("aten::mm", "aten::addmm") for i in range(len(trace)))
         for trace in (etude.open(tmp_path / name).traces[0] for name in ("free", "job"))

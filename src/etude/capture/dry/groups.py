@@ -6,7 +6,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
-from etude.capture.dry.exchanged import REDUCTIONS
+from etude.capture.dry.exchanges import REDUCTIONS
 from etude.capture.dry.post import Post
 from etude.capture.dry.watch import Watch
 

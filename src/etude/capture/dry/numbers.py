@@ -3,7 +3,7 @@
 Tensors of a dry run have no values. Some are known nevertheless: what is made from numbers of the program, and what is
 computed from these alone. They are kept beside the tensor, on whatever device it is. What depends on weights or on
 chance is not known, and no value is made up for it; numbers of other ranks are known where they are exchanged with ones
-of this rank that are (`exchanged`).
+of this rank that are (`exchanges`).
 """
 
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from etude.capture.dry.communication import communication_of
-from etude.capture.dry.exchanged import Exchanges
+from etude.capture.dry.exchanges import Exchanges
 from etude.capture.dry.tensors import tensors_in
 
 MOST_ELEMENTS = 1 << 18
