@@ -34,7 +34,7 @@ import numpy as np
 import torch
 import torch.distributed.fsdp  # its operators
 from conformance import ANSWERS, HERE, call_of, recorded, shown
-from conformance_formulas import PROGRAMS, RECORDED, WARMUP, Call
+from conformance_formulas import GENERATED, PROGRAMS, RECORDED, WARMUP, Call
 
 import etude
 from etude.base.errors import EtudeError
@@ -70,12 +70,10 @@ SHARDED = ("fsdp2", "fsdp2_kept", "hsdp", "titan")
 PART = "gloo reduces all of a tensor, and copies the rank's part of it when it is waited for"
 STOPPED = "recomputation ends inside of this operator: PyTorch's recording has only the kernel that it called"
 PLACE = "the place of a rank in its mesh is computed beside the program"
-BEFORE = "the recording of a program without optimizer begins after its weights and its prompt are made"
 EXCEPTIONS = (
     Difference("aten::copy_", "", SHARDED, PART),
     Difference("aten::clamp_min", "aten::relu", ("checkpointing",), STOPPED),
     *(Difference(name, "", ("titan",), PLACE) for name in ("aten::eq", "aten::nonzero")),
-    *(Difference("", name, ("decode",), BEFORE) for name in ("aten::normal_", "aten::uniform_", "aten::zeros")),
 )
 
 
@@ -91,6 +89,8 @@ class Subject:
     ranks: int
     command: list[str]
     needs: str = ""
+    optimizers: int = 1
+    """0: it is recorded from its first call of a module to its end, as one step."""
     problems: list[str] = field(default_factory=list)
     exceptions: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
@@ -105,7 +105,8 @@ def subjects() -> list[Subject]:
     ]
     script = str(HERE / "conformance_programs.py")
     return own + [
-        Subject(p.name, p.says, p.ranks, [sys.executable, script, str(p.ranks), p.name], p.needs) for p in PROGRAMS
+        Subject(p.name, p.says, p.ranks, [sys.executable, script, str(p.ranks), p.name], p.needs, p.optimizers)
+        for p in PROGRAMS
     ]
 
 
@@ -256,7 +257,8 @@ def tried(subject: Subject, folder: Path) -> None:
     if not any(folder.glob("*.manifest.json")) and (problem := recorded(subject.command, folder)):
         subject.problems.append(problem)
         return
-    settings = DrySettings(world=subject.ranks, warmup=WARMUP, steps=RECORDED, answers=ANSWERS.get(subject.name, {}))
+    warmup, steps = (WARMUP, RECORDED) if subject.optimizers else (0, GENERATED)
+    settings = DrySettings(world=subject.ranks, warmup=warmup, steps=steps, answers=ANSWERS.get(subject.name, {}))
     try:
         real = etude.open(folder)
         job = dry_program(["python", *subject.command[1:]], name=subject.name, settings=settings).job
@@ -265,7 +267,9 @@ def tried(subject: Subject, folder: Path) -> None:
         return
     subject.counts = Counter()
     for rank in range(subject.ranks):
-        compare(subject, rank, recorded_steps(folder, rank), dry_steps(job, rank))
+        found = dry_steps(job, rank)
+        found = found if subject.optimizers else [list(itertools.chain.from_iterable(found))]
+        compare(subject, rank, recorded_steps(folder, rank), found)
         communications(subject, rank, calls(real, rank), calls(job, rank))
 
 

@@ -56,6 +56,8 @@ class Communication:
     reads: tuple[Any, ...] = ()
     writes: tuple[Any, ...] = ()
     waits_only: bool = False
+    reduction: str = ""
+    """What a functional collective reduces by, such as `SUM`; others do not say it here."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -83,6 +85,7 @@ def communication_of(torch: Any, function: Any, args: Any, kwargs: Any, result: 
     group = _group(torch, named)
     members = [int(rank) for rank in torch.distributed.get_process_group_ranks(group)]
     reads, writes = _sides(torch, kind, named)
+    reduction = named.get("reduce_op")
     if space == "_c10d_functional":
         writes = tensors_in(result, torch.Tensor)
     return Communication(
@@ -98,6 +101,7 @@ def communication_of(torch: Any, function: Any, args: Any, kwargs: Any, result: 
         tag=int(named.get("tag", 0) or 0),
         reads=tuple(reads),
         writes=tuple(writes),
+        reduction=reduction.upper() if isinstance(reduction, str) else "",
     )
 
 

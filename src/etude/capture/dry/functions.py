@@ -69,7 +69,10 @@ def _asked(torch: Any, answers: Answers, numbers: Numbers) -> dict[Any, Callable
 
     def number(kind: str) -> Callable[..., Any]:
         def answer(function: Any, args: Any, named: dict[str, Any]) -> Any:
-            if numbers.of(args[0]) is not None:
+            exchanged = numbers.exchanged(args[0])
+            if numbers.of(args[0]) is not None and not (exchanged and answers.states(args[0])):
+                if exchanged:
+                    answers.read(args[0])
                 return numbers.value(args[0], function)
             if not hasattr(args[0], "fake_mode"):
                 return function(*args, **named)

@@ -6,6 +6,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
+from etude.capture.dry.exchanges import REDUCTIONS
 from etude.capture.dry.post import Post
 from etude.capture.dry.watch import Watch
 
@@ -122,8 +123,9 @@ def _note_works(dist: Any, watch: Watch) -> None:
             continue
 
         def call(group: Any, *args: Any, original: Any = original, **named: Any) -> Any:
-            before = len(watch.rows)
+            before, watch.reduction = len(watch.rows), _reduction(dist, [*args, *named.values()])
             work = original(group, *args, **named)
+            watch.reduction = ""
             if work is not None and len(watch.rows) > before:
                 watch.work_rows[id(work)] = work, len(watch.rows) - 1
             return work
@@ -138,3 +140,11 @@ def _note_works(dist: Any, watch: Watch) -> None:
         return True
 
     dist.Work.wait = wait
+
+
+def _reduction(dist: Any, given: list[Any]) -> str:
+    """What a call reduces by, such as `SUM`."""
+    asked = [getattr(one, "reduceOp", one) for one in given]
+    kinds = (dist.ReduceOp, dist.ReduceOp.RedOpType)
+    found = next((one for one in asked if isinstance(one, kinds)), None)
+    return next((name for name in REDUCTIONS if found == getattr(dist.ReduceOp, name)), "") if found is not None else ""

@@ -3,11 +3,12 @@
 from importlib import import_module
 from typing import Any
 
+from etude.capture.dry.calls import ModelCalls
 from etude.capture.dry.watch import Watch
 
 
-def watch_modules(torch: Any, watch: Watch) -> None:
-    """Lets `watch` follow calls of modules and steps of optimizers."""
+def watch_modules(torch: Any, watch: Watch, calls: ModelCalls) -> None:
+    """Lets `watch` follow calls of modules and steps of optimizers, and `calls` those that no other module makes."""
     module: Any = import_module("torch.nn.modules.module")
     names: dict[int, str] = {}
     entered: list[int] = []
@@ -17,6 +18,7 @@ def watch_modules(torch: Any, watch: Watch) -> None:
             for name, found in called.named_modules():
                 names.setdefault(id(found), name)
             note_weights(called)
+            calls.begin(called)
         entered.append(id(called))
         watch.modules.append(names.get(id(called), ""))
 

@@ -1,14 +1,17 @@
 """Numbers of small tensors that a program computes from its own: from a list, a range, a constant.
 
 Tensors of a dry run have no values. Some are known nevertheless: what is made from numbers of the program, and what is
-computed from these alone. They are kept beside the tensor, on whatever device it is. What depends on weights, on chance
-or on another rank is not known, and no value is made up for it.
+computed from these alone. They are kept beside the tensor, on whatever device it is. What depends on weights or on
+chance is not known, and no value is made up for it; numbers of other ranks are known where they are exchanged with ones
+of this rank that are (`exchanges`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
+from etude.capture.dry.communication import communication_of
+from etude.capture.dry.exchanges import Exchanges
 from etude.capture.dry.tensors import tensors_in
 
 MOST_ELEMENTS = 1 << 18
@@ -31,19 +34,28 @@ _NAME = "_etude_numbers"
 
 
 @dataclass(slots=True)
+class Standing:
+    """Whether numbers still hold, and which exchanges between ranks they came out of: all tensors of a storage share
+    that."""
+
+    holds: bool = True
+    exchanges: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
 class KnownNumbers:
-    """The numbers of a tensor, and whether they still hold: all tensors of a storage share that."""
+    """The numbers of a tensor."""
 
     real: Any
-    holds: list[bool]
+    standing: Standing = field(default_factory=Standing)
 
 
 class Numbers:
     """Follows operators with real numbers where all that they are given is known. `real` is a context in which tensors
     have numbers."""
 
-    def __init__(self, torch: Any, real: Any) -> None:
-        self._torch, self._real = torch, real
+    def __init__(self, torch: Any, real: Any, exchanges: Exchanges) -> None:
+        self._torch, self._real, self._exchanges = torch, real, exchanges
         tags = torch.Tag
         self._asks = {tags.dynamic_output_shape, tags.data_dependent_output}
         self._chance = tags.nondeterministic_seeded
@@ -53,29 +65,36 @@ class Numbers:
         """A real tensor with the numbers, or None."""
         known = getattr(tensor, _NAME, None)
         if known is not None:
-            return known.real if known.holds[0] else None
+            return known.real if known.standing.holds else None
         plain = type(tensor) is self._torch.Tensor and tensor.device.type == "cpu"
         return tensor if plain and tensor.numel() <= MOST_ELEMENTS else None
 
     def value(self, tensor: Any, kind: Any) -> Any:
         """What `kind`, a function of a tensor, gives of the numbers; they are known."""
+        self._exchanges.use(self._came_from([tensor]))
         with self._real():
             return kind(self.of(tensor))
+
+    def exchanged(self, tensor: Any) -> bool:
+        """Whether numbers are known only if other ranks have the same."""
+        return bool(self._came_from([tensor]))
 
     def assume(self, tensor: Any, holds: bool) -> None:
         """That numbers are finite: what `torch.isnan`, `isinf` and `isfinite` say of each."""
         if tensor.numel() <= MOST_ELEMENTS and self.of(tensor) is None:
             with self._real():
-                setattr(tensor, _NAME, KnownNumbers(self._torch.full(tensor.shape, holds), [True]))
+                setattr(tensor, _NAME, KnownNumbers(self._torch.full(tensor.shape, holds)))
             self.assumed.add("every number that the program asks about is finite")
 
     def asked(self, function: Any, args: Any, kwargs: Any) -> tuple[Any] | None:
         """The result of an operator whose shape or value depends on numbers, where these are known."""
         if not self._asks & set(function.tags):
             return None
-        computed = self._computed(function, args, kwargs, tensors_in([*args, *kwargs.values()], self._torch.Tensor))
+        given = tensors_in([*args, *kwargs.values()], self._torch.Tensor)
+        computed = self._computed(function, args, kwargs, given)
         if computed is None:
             return None
+        self._exchanges.use(self._came_from(given))
         return (self._made(computed[0], tensors_in(args, self._torch.Tensor)),)
 
     def follow(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
@@ -83,27 +102,63 @@ class Numbers:
         name = function._schema.name
         given = tensors_in([*args, *kwargs.values()], self._torch.Tensor)
         if not name.startswith("aten::"):
-            self._forget(_written(function, args, kwargs, self._torch.Tensor))
+            self._follow_exchange(function, args, kwargs, result)
             return
         made = tensors_in(result, self._torch.Tensor)
         if all(tensor.numel() <= MOST_ELEMENTS for tensor in made):
             computed = self._computed(function, args, kwargs, given)
             if computed is not None:
-                self._keep(made, tensors_in(computed[0], self._torch.Tensor), given)
+                numbers_of = [] if name in SHAPED else given
+                self._keep(made, tensors_in(computed[0], self._torch.Tensor), numbers_of)
                 return
         if function._schema.is_mutable:
             self._forget(_written(function, args, kwargs, self._torch.Tensor))
         if name in DECIDED and len(made) == 1:
             self._decide(made[0], given, DECIDED[name])
 
+    def _follow_exchange(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
+        call = communication_of(self._torch, function, args, kwargs, result)
+        if call is not None and call.waits_only:
+            for tensor in tensors_in(result, self._torch.Tensor):
+                if tensor is not call.reads[0] and hasattr(call.reads[0], _NAME):
+                    setattr(tensor, _NAME, getattr(call.reads[0], _NAME))
+            return
+        known = [self.of(tensor) for tensor in call.reads] if call is not None else []
+        with self._real():
+            combined = self._exchanges.combined(call, known) if call is not None else None
+        if call is None or combined is None:
+            self._forget(_written(function, args, kwargs, self._torch.Tensor))
+            return
+        here = self._torch.distributed.get_rank()
+        came_from = self._came_from(call.reads) | ({len(self._exchanges.rows) - 1} if call.root != here else set())
+        for tensor, real in zip(call.writes, combined, strict=True):
+            self._write(tensor, real, came_from)
+
+    def _write(self, tensor: Any, real: Any, came_from: set[int]) -> None:
+        """New numbers of a tensor, which others of its storage see too."""
+        known = getattr(tensor, _NAME, None)
+        if known is not None and known.standing.holds:
+            with self._real():
+                known.real.copy_(real)
+            known.standing.exchanges |= came_from
+        elif known is None and tensor._base is None:
+            setattr(tensor, _NAME, KnownNumbers(real, Standing(exchanges=came_from)))
+
+    def _came_from(self, tensors: Any) -> set[int]:
+        """The exchanges between ranks that numbers came out of."""
+        known = (getattr(tensor, _NAME, None) for tensor in tensors)
+        return {one for found in known if found is not None for one in found.standing.exchanges}
+
     def _decide(self, made: Any, given: list[Any], by: bool) -> None:
         """Keeps the result of a tensor that is known and one that is not, where the first decides."""
-        known = next((real for tensor in given if (real := self.of(tensor)) is not None), None)
+        decides = next((tensor for tensor in given if self.of(tensor) is not None), None)
+        known = self.of(decides) if decides is not None else None
         if known is None or made.numel() > MOST_ELEMENTS or (by and made.dtype != self._torch.bool):
             return
         with self._real():
             if bool((known != 0).all() if by else (known == 0).all()):
-                setattr(made, _NAME, KnownNumbers(self._torch.full(made.shape, by, dtype=made.dtype), [True]))
+                standing = Standing(exchanges=self._came_from([decides]))
+                setattr(made, _NAME, KnownNumbers(self._torch.full(made.shape, by, dtype=made.dtype), standing))
 
     def _computed(self, function: Any, args: Any, kwargs: Any, given: list[Any]) -> tuple[Any] | None:
         name = function._schema.name
@@ -134,11 +189,15 @@ class Numbers:
         return value
 
     def _keep(self, made: list[Any], computed: list[Any], given: list[Any]) -> None:
-        holds = {self._storage(known.real): known.holds for tensor in given if (known := getattr(tensor, _NAME, None))}
+        known = [found for tensor in given if (found := getattr(tensor, _NAME, None)) is not None]
+        standings = {self._storage(found.real): found.standing for found in known}
+        came_from = self._came_from(given)
         for tensor, real in zip(made, computed, strict=True):
+            standing = standings.get(self._storage(real), Standing())
+            standing.exchanges |= came_from
             if tensor.shape == real.shape and not any(tensor is one for one in given):
                 real = real.clone() if real is tensor else real
-                setattr(tensor, _NAME, KnownNumbers(real, holds.get(self._storage(real), [True])))
+                setattr(tensor, _NAME, KnownNumbers(real, standing))
 
     def _made(self, computed: Any, given: list[Any]) -> Any:
         if not isinstance(computed, self._torch.Tensor):
@@ -147,16 +206,16 @@ class Numbers:
             return computed
         device = given[0].device if given else self._torch.device("cpu")
         found = self._torch.empty(computed.shape, dtype=computed.dtype, device=device)
-        setattr(found, _NAME, KnownNumbers(computed, [True]))
+        setattr(found, _NAME, KnownNumbers(computed, Standing(exchanges=self._came_from(given))))
         return found
 
     def _forget(self, tensors: list[Any]) -> None:
         for tensor in tensors:
             known = getattr(tensor, _NAME, None)
             if known is not None:
-                known.holds[0] = False
+                known.standing.holds = False
             elif type(tensor) is self._torch.Tensor:
-                setattr(tensor, _NAME, KnownNumbers(None, [False]))
+                setattr(tensor, _NAME, KnownNumbers(None, Standing(holds=False)))
 
     @staticmethod
     def _storage(real: Any) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.base.errors import UsageError
+from etude.capture.dry.call_steps import step_window
 from etude.capture.dry.launch import DryRanks, DrySettings, refuse_problem
 from etude.capture.dry.memory import DryMemory, dry_memory
 from etude.capture.dry.mesh import DryMesh, asked_with, check_ended, dry_job, first_ranks, mesh_of, same
@@ -38,6 +39,17 @@ class DryProgram:
         return max(self.memory.values(), key=lambda found: found.peak_allocated_bytes)
 
 
+@dataclass(frozen=True, slots=True)
+class RanksRun:
+    """The ranks that were run, and what they show."""
+
+    read: dict[int, DryRank]
+    mesh: DryMesh
+    traces: dict[int, DryTrace]
+    steps: str
+    """What was assumed of steps."""
+
+
 def dry_program(
     command: Sequence[str],
     *,
@@ -56,18 +68,16 @@ def dry_program(
         device = device if isinstance(device, str) else found.name
     told = replace(told, world=world or told.world, device=about)
     with tempfile.TemporaryDirectory(prefix="etude-dry-") as made, DryRanks(command, Path(made), told) as process:
-        read, mesh, traces = _enough_ranks(process, Path(made), told, list(ranks))
-    _check_answers(read, told)
-    job = dry_job(name, mesh, traces, ranks or None)
-    memory = {rank: dry_memory(one, device) for rank, one in read.items()}
-    return DryProgram(_told(job, read, memory, device), memory, _assumptions(read, mesh, device))
+        done = _enough_ranks(process, Path(made), told, list(ranks))
+    _check_answers(done.read, told)
+    job = dry_job(name, done.mesh, done.traces, ranks or None)
+    memory = {rank: dry_memory(one, device) for rank, one in done.read.items()}
+    return DryProgram(_told(job, done.read, memory, device), memory, _assumptions(done))
 
 
-def _enough_ranks(
-    process: DryRanks, folder: Path, told: DrySettings, named: list[int]
-) -> tuple[dict[int, DryRank], DryMesh, dict[int, DryTrace]]:
-    """(What ranks wrote, the mesh, their traces.) Begins with the first rank, then runs those that tell along which
-    dimensions ranks differ, then those that stand for others."""
+def _enough_ranks(process: DryRanks, folder: Path, told: DrySettings, named: list[int]) -> RanksRun:
+    """Begins with the first rank, then runs those that tell along which dimensions ranks differ, then those that stand
+    for others."""
     read: dict[int, DryRank] = {}
     wanted = set(named) or {0}
     for _ in range(ROUNDS):
@@ -79,11 +89,12 @@ def _enough_ranks(
         if asked:  # what they need is sent while both run
             wanted = set().union(*(asked_with(read[rank].group_members, world, rank, of) for rank, of in asked.items()))
             continue
+        _check_exchanges(read)
         _refuse(read, told)
         check_ended(read)
         made = read[min(read)].group_members
-        first = _first_step(read, told)
-        traces = {rank: dry_trace(one, first) for rank, one in read.items()}
+        stepped, window = step_window(read, told)
+        traces = {rank: dry_trace(one, window.first, window.count) for rank, one in stepped.items()}
         mesh = mesh_of(made, world, traces)
         wanted = set() if named else (set(first_ranks(made, world)) | set(mesh.needed())) - set(read)
         if len(wanted) > MOST_RANKS:
@@ -93,7 +104,7 @@ def _enough_ranks(
             )
         if not wanted:
             _check_standing(mesh, traces, named)
-            return dict(sorted(read.items())), mesh, traces
+            return RanksRun(dict(sorted(read.items())), mesh, traces, window.assumption)
     raise UsageError("ranks need one another in a chain that does not end", hint="name the ranks with --ranks")
 
 
@@ -106,18 +117,30 @@ def _refuse(read: dict[int, DryRank], told: DrySettings) -> None:
             raise UsageError(f"rank {rank}: the program ended and no operator of PyTorch ran", hint=hint)
 
 
+def _check_exchanges(read: dict[int, DryRank]) -> None:
+    """Refuses numbers that a program decides by after ranks exchanged them, where ranks that were run had different
+    ones: each took the others to have its own."""
+    had = {rank: {(tuple(x.members), x.number): x.value for x in one.exchanges} for rank, one in read.items()}
+    asked = [(rank, found) for rank, one in read.items() for found in one.exchanges if found.where]
+    for rank, found in asked:
+        for other in set(found.members) & set(read):
+            ended = read[other].problem is not None  # and may not have come that far
+            value = had[other].get((tuple(found.members), found.number), found.value if ended else "unknown ones")
+            if value != found.value:
+                raise UsageError(
+                    f"rank {rank} decides by numbers that ranks exchanged, and ranks have different ones, "
+                    f"{found.value} on rank {rank} and {value} on rank {other}: `{found.line}`",
+                    where=found.where,
+                    hint=f"state what comes out: --answer {found.where}=1.0",
+                )
+
+
 def _check_answers(read: dict[int, DryRank], told: DrySettings) -> None:
     """Refuses answers to what no rank asked."""
     unread = sorted(set(told.answers) - {name for one in read.values() for name in one.answered})
     if unread:
         hint = "a name is the one that the line has for the tensor that it asks about"
         raise UsageError(f"no rank asked for {', '.join(unread)}", where="--answer", hint=hint)
-
-
-def _first_step(read: dict[int, DryRank], told: DrySettings) -> int:
-    """The first step of the job: all of the program where it has no optimizer."""
-    steps = min(one.steps for one in read.values())
-    return told.warmup if told.steps and steps > told.warmup else 0
 
 
 def _check_standing(mesh: DryMesh, traces: dict[int, DryTrace], named: list[int]) -> None:
@@ -144,13 +167,14 @@ def _told(job: Job, read: dict[int, DryRank], memory: dict[int, DryMemory], devi
     return job.replace(provenance=told)
 
 
-def _assumptions(read: dict[int, DryRank], mesh: DryMesh, device: str | None) -> tuple[str, ...]:
-    found: list[str] = []
-    if len(read) < mesh.world:
+def _assumptions(done: RanksRun) -> tuple[str, ...]:
+    found, read = [], done.read
+    if len(read) < done.mesh.world:
         shown = ", ".join(map(str, sorted(read)))
-        found.append(f"ranks {shown} of {mesh.world:,} were run; the others are taken to do what one of these does")
-    if not any(one.steps for one in read.values()):
-        found.append("no optimizer made a step: the program is taken from its beginning to its end")
+        said = f"ranks {shown} of {done.mesh.world:,} were run"
+        found.append(f"{said}; the others are taken to do what one of these does")
+    if done.steps:
+        found.append(done.steps)
     unknown = {where: count for one in read.values() for where, count in one.unknown.items()}
     if unknown:
         found.append(f"numbers that were only passed on are unknown: {', '.join(sorted(unknown))}")

@@ -72,6 +72,29 @@ class DryColumns(msgspec.Struct):
     communication: list[DryCall | None]
 
 
+class DryExchange(msgspec.Struct):
+    """A collective of numbers that the rank knew, and the line that asked for what came out of it, if any did."""
+
+    members: list[int]
+    number: int
+    """Among those of the group, from 1."""
+    value: str
+    where: str
+    line: str
+
+
+class DryModelCall(msgspec.Struct):
+    """A call of a model that no other module makes."""
+
+    model: int
+    """Its number among all models that were called so."""
+    name: str
+    """Of its class."""
+    parameters: int
+    row: int
+    """Rows before it."""
+
+
 class DryRank(msgspec.Struct):
     """All that a rank wrote."""
 
@@ -86,8 +109,12 @@ class DryRank(msgspec.Struct):
     group_members: list[list[int]]
     storages: DryStorages
     step_events: list[int]
+    calls: list[DryModelCall]
+    cut_short: bool
+    """Whether the program was ended because its calls were alike."""
     unknown: dict[str, int]
     answered: dict[str, int]
+    exchanges: list[DryExchange]
     notes: list[str]
     problem: dict[str, Any] | None
 
@@ -110,10 +137,12 @@ class DryTrace:
     """Group slot and rank of the world behind each peer slot."""
 
 
-def dry_trace(rank: DryRank, first_step: int) -> DryTrace:
-    """The operators from a step on that do work."""
+def dry_trace(rank: DryRank, first_step: int, steps: int = 0) -> DryTrace:
+    """The operators from a step on that do work, of `steps` steps (0: until the end)."""
     found = rank.columns
-    rows = np.flatnonzero((np.array(found.works) == 1) & (np.array(found.step) >= first_step))
+    step = np.array(found.step, np.int64)
+    wanted = (step >= first_step) & (step < first_step + steps if steps else True)
+    rows = np.flatnonzero((np.array(found.works) == 1) & wanted)
     number = np.full(len(found.works) + 1, -1, np.int64)
     number[rows] = np.arange(len(rows))
     calls = [found.communication[row] for row in rows]
@@ -124,7 +153,7 @@ def dry_trace(rank: DryRank, first_step: int) -> DryTrace:
     columns["in_values"] = np.where(told, -1, columns["in_values"][0]), rank.words  # they name groups of this rank
     columns["flops"], columns["tensor_bytes"] = _work(rank, rows, columns["kind"])
     columns |= _lanes(found, rows)
-    columns["step"] = np.array(found.step, np.int64)[rows] - first_step
+    columns["step"] = step[rows] - first_step
     start, edge, why = _edges(found, rows, number)
     slots = tuple(f"g{i}" for i in range(len(groups)))
     trace = build_trace(columns, data=(start, edge), data_why=why, group_slots=slots, peer_slots=len(peers))

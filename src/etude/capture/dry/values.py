@@ -97,6 +97,11 @@ class Answers:
         value = self._stated[where]
         return min(most, int(value if value >= 1 else value * most))
 
+    def states(self, tensor: Any) -> bool:
+        """Whether an answer was stated for what asks."""
+        where, _, frame = asking()
+        return where in self._stated or _name_of(tensor, frame) in self._stated
+
     def of(self, tensor: Any, *, kind: str) -> Any:
         """What `item()`, `float()`, `int()` and `bool()` give."""
         where, line, frame = asking()

@@ -94,6 +94,8 @@ class Watch:
         self._lanes: dict[str, int] = {}
         self._writers: dict[int, int] = {}
         self.work_rows: dict[int, tuple[Any, int]] = {}
+        self.reduction = ""
+        """What the collective that Python is calling reduces by, such as `SUM`."""
 
     # -- what the program says -----------------------------------------------------------------------------------------
 

@@ -17,8 +17,10 @@ from etude.capture.collect.steps import OptimizerClock
 from etude.capture.dry import cuda, groups
 from etude.capture.dry.assumptions import STATED
 from etude.capture.dry.buckets import Buckets
+from etude.capture.dry.calls import ModelCalls
 from etude.capture.dry.casts import set_casts
 from etude.capture.dry.decisions import Decisions
+from etude.capture.dry.exchanges import Exchanges
 from etude.capture.dry.fakes import fake_mode, with_numbers
 from etude.capture.dry.functions import answering
 from etude.capture.dry.in_place import InPlace
@@ -84,9 +86,11 @@ class DryRun:
         self.answers = Answers(settings["answers"])
         self.answers.read = self.watch.read
         self.notes: set[str] = set()
+        self._cut_short = False
         called: list[Any] = []
         real = with_numbers(torch)
-        self._numbers = Numbers(torch, real)
+        self._exchanges = Exchanges(torch, lambda: self.watch.reduction)
+        self._numbers = Numbers(torch, real, self._exchanges)
         self._modes = [answering(torch, self.answers, self._numbers, called), fake_mode(torch)]
         decisions = Decisions(torch, self.answers, Buckets(torch, real), called, self._numbers)
         self._in_place = InPlace(torch, called)
@@ -106,7 +110,9 @@ class DryRun:
         self._processes()
         self._compile()
         show_known_as_real(torch, self._numbers)
-        watch_modules(torch, self.watch)
+        wanted = self._first + self._steps if self._steps else 0
+        self._calls = ModelCalls(torch, self.watch, wanted=wanted, done=self._called_enough)
+        watch_modules(torch, self.watch, self._calls)
         self._clock = OptimizerClock(torch, self._stepped)
         on_end_of_step(self.watch.end_step)
 
@@ -172,8 +178,11 @@ class DryRun:
                 "roles": storages.roles,
             },
             "step_events": watch.step_events,
+            "calls": self._calls.rows,
+            "cut_short": self._cut_short,
             "unknown": self.answers.unknown,
             "answered": self.answers.used,
+            "exchanges": self._exchanges.rows,
             "notes": sorted(self.notes | STATED | self._numbers.assumed),
         }
 
@@ -181,6 +190,10 @@ class DryRun:
         self.watch.end_step()
         if self._steps and self.watch.step >= self._first + self._steps:
             raise StepsDone
+
+    def _called_enough(self) -> None:
+        self._cut_short = True
+        raise StepsDone
 
     def _loaders(self) -> None:
         """Data is read by the program's own process: workers would hand over tensors with numbers."""

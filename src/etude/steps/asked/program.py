@@ -61,6 +61,12 @@ class PredictProgram(OnSystem, OpsInput):
         metavar="NAME=VALUE",
         plain=True,
     )
+    whole: bool = figure(
+        "switch",
+        "all of the program, in place of one step: of one without optimizer, all calls of its model",
+        False,
+        panel=PROGRAM,
+    )
     times_of: str | None = figure(
         "path", "a recording of the program at another size: its operators' and its host's times", None, panel=PROGRAM
     )
@@ -101,11 +107,13 @@ def program_inputs(asked: PredictProgram) -> ProgramInputs:
     if asked.times_of is not None and given:
         names = " and ".join(spelled(asked, name) for name in given)
         raise UsageError(f"{spelled(asked, 'times_of')} has all times: give it without {names}")
+    steps = STEPS if asked.times_of or asked.host else 1
     settings = DrySettings(
         world=asked.world or 0,
         local_world=asked.node or system.levels[0].size,
         answers=stated_answers(asked.answer),
-        steps=STEPS if asked.times_of or asked.host else 1,
+        warmup=0 if asked.whole else 1,
+        steps=0 if asked.whole else steps,
     )
     return ProgramInputs(
         command=command_of(asked.program, spelled(asked, "program")),

@@ -35,7 +35,8 @@ class Collect:
 
     With `--dry` nothing is computed and no GPU is needed: tensors have shapes and no numbers, collectives are answered
     at once. A few ranks run, the others follow from them, and a job of all of them is written, without times: `etude
-    simulate job/ --system dgx-h100` gives them. The program ends after the steps that are recorded.
+    simulate job/ --system dgx-h100` gives them. The program ends after the steps that are recorded; where no optimizer
+    steps, they are calls of its largest model.
     """
 
     command: tuple[str, ...] = argument(
