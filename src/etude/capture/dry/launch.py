@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,11 +74,15 @@ class DryRanks:
         self._process.kill()
         self._process.wait()
 
-    def run(self, ranks: Sequence[int]) -> int:
-        """Runs these ranks; each leaves a file in the folder. The world that there is."""
+    def run(self, ranks: Sequence[int], brief: Collection[int] = (), stands: Mapping[int, int] | None = None) -> int:
+        """Runs these ranks; each leaves a file in the folder. The world that there is.
+
+        Those that are `brief` end after one step. A rank that `stands` for another has got what this one asks for.
+        """
+        line = {"ranks": sorted(ranks), "brief": sorted(brief), "stands": dict(stands or {})}
         with contextlib.suppress(BrokenPipeError):
             if self._process.stdin is not None:
-                self._process.stdin.write(json.dumps(sorted(ranks)) + "\n")
+                self._process.stdin.write(json.dumps(line) + "\n")
                 self._process.stdin.flush()
         done = self._folder / f"round.{self._rounds}"
         self._rounds += 1

@@ -2,8 +2,8 @@
 groups.
 
 Groups that a program makes are dimensions of its mesh: a family of groups of one size in which every rank is once.
-Along a dimension ranks do the same (data, tensor and context parallel) or not (stages of a pipeline). Ranks that were
-run tell which: those along a dimension are compared with rank 0. The choice of who runs is here too.
+Along a dimension ranks do the same (data, tensor and context parallel) or not (stages of a pipeline, shards of
+different sizes). Ranks that were run tell which.
 """
 
 from __future__ import annotations
@@ -60,14 +60,6 @@ def dimensions(made: Sequence[Sequence[int]], world: int) -> list[MeshDimension]
     return found
 
 
-def first_ranks(made: Sequence[Sequence[int]], world: int) -> list[int]:
-    """Ranks that tell along which dimensions ranks differ: the second, the middle and the last of each, and of all."""
-    wanted = {0}
-    for members in [*(d.members(0) for d in dimensions(made, world)), tuple(range(world))]:
-        wanted |= {members[i] for i in (1, len(members) // 2, len(members) - 1) if i < len(members)}
-    return sorted(wanted)
-
-
 def asked_with(made: Sequence[Sequence[int]], world: int, rank: int, asked: int) -> set[int]:
     """The ranks that must run at the same time where one needs something of another: these two, and the rest of the
     dimension that both are in, since a stage that asks its neighbour is asked by it as well."""
@@ -77,20 +69,30 @@ def asked_with(made: Sequence[Sequence[int]], world: int, rank: int, asked: int)
 
 @dataclass(frozen=True)
 class DryMesh:
-    """Which dimensions matter, and who stands for whom."""
+    """Who stands for whom."""
 
     world: int
     dimensions: tuple[MeshDimension, ...]
-    differs: tuple[bool, ...]
-    """Whether ranks along a dimension do different things."""
+    stands: tuple[tuple[int, ...], ...]
+    """Of each place along a dimension, the place whose rank does the same."""
 
     def stands_for(self, rank: int) -> int:
-        """The rank whose program this rank's is: at the same place where ranks differ, at the first elsewhere."""
+        """The rank whose program this rank's is."""
         at = self._beside_first[rank]
-        for dimension, differs in zip(self.dimensions, self.differs, strict=True):
-            if not differs:
-                at = dimension.members(at)[0]
+        for dimension, stands in zip(self.dimensions, self.stands, strict=True):
+            at = dimension.members(at)[stands[dimension.place(at)]]
         return at
+
+    def middle(self) -> int:
+        """A rank that is the first along no dimension, and in the middle of all."""
+        at = self.world // 2
+        for dimension in self.dimensions:
+            at = dimension.members(at)[len(dimension) // 2]
+        return at
+
+    def is_one(self) -> bool:
+        """Whether groups join all ranks, also without the group of all."""
+        return len(self._reached(0)) == self.world
 
     @cached_property
     def _beside_first(self) -> list[int]:
@@ -110,23 +112,23 @@ class DryMesh:
         return sorted(found)
 
     def needed(self) -> list[int]:
-        """The ranks that stand for all: every combination of places along the dimensions that differ."""
+        """The ranks that stand for all: every combination of places that differ."""
         found = {0}
-        for dimension, differs in zip(self.dimensions, self.differs, strict=True):
-            if differs:
-                found |= {other for rank in found for other in dimension.members(rank)}
+        for dimension, stands in zip(self.dimensions, self.stands, strict=True):
+            found |= {dimension.members(rank)[place] for rank in found for place in set(stands)}
         return sorted(found)
 
 
-def mesh_of(made: Sequence[Sequence[int]], world: int, traces: dict[int, DryTrace]) -> DryMesh:
-    """The mesh as the ranks that were run show it."""
+def mesh_dimensions(made: Sequence[Sequence[int]], world: int) -> list[MeshDimension]:
+    """The dimensions, or all ranks as the only one."""
     everyone = tuple(range(world))
-    found = dimensions(made, world) or [MeshDimension((everyone,), dict.fromkeys(everyone, 0))]
-    differs = []
-    for dimension in found:
-        members = [rank for rank in dimension.members(0) if rank in traces]
-        differs.append(any(not same(traces[members[0]], traces[rank]) for rank in members[1:]))
-    return DryMesh(world, tuple(found), tuple(differs))
+    return dimensions(made, world) or [MeshDimension((everyone,), dict.fromkeys(everyone, 0))]
+
+
+def uniform_mesh(made: Sequence[Sequence[int]], world: int) -> DryMesh:
+    """The mesh in which all ranks do what the first does."""
+    found = mesh_dimensions(made, world)
+    return DryMesh(world, tuple(found), tuple((0,) * len(dimension) for dimension in found))
 
 
 def same(a: DryTrace, b: DryTrace) -> bool:

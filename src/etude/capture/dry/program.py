@@ -10,19 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from etude.base.errors import UsageError
-from etude.capture.dry.call_steps import step_window
-from etude.capture.dry.launch import DryRanks, DrySettings, refuse_problem
+from etude.capture.dry.enough_ranks import RanksRun, enough_ranks
+from etude.capture.dry.launch import DryRanks, DrySettings
 from etude.capture.dry.memory import DryMemory, dry_memory
-from etude.capture.dry.mesh import DryMesh, asked_with, check_ended, dry_job, first_ranks, mesh_of, same
-from etude.capture.dry.recorded_rank import DryRank, DryTrace, dry_trace, read_dry_rank
+from etude.capture.dry.mesh import dry_job
+from etude.capture.dry.recorded_rank import DryRank
 from etude.machine.open import open_device
 from etude.machine.system import Device
 from etude.model.job import Job
-
-ROUNDS = 6
-"""How often ranks are added that others need."""
-MOST_RANKS = 64
-"""That are run at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +32,6 @@ class DryProgram:
     @property
     def fullest(self) -> DryMemory:
         return max(self.memory.values(), key=lambda found: found.peak_allocated_bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class RanksRun:
-    """The ranks that were run, and what they show."""
-
-    read: dict[int, DryRank]
-    mesh: DryMesh
-    traces: dict[int, DryTrace]
-    steps: str
-    """What was assumed of steps."""
 
 
 def dry_program(
@@ -68,71 +52,11 @@ def dry_program(
         device = device if isinstance(device, str) else found.name
     told = replace(told, world=world or told.world, device=about)
     with tempfile.TemporaryDirectory(prefix="etude-dry-") as made, DryRanks(command, Path(made), told) as process:
-        done = _enough_ranks(process, Path(made), told, list(ranks))
+        done = enough_ranks(process, Path(made), told, list(ranks))
     _check_answers(done.read, told)
     job = dry_job(name, done.mesh, done.traces, ranks or None)
     memory = {rank: dry_memory(one, device) for rank, one in done.read.items()}
     return DryProgram(_told(job, done.read, memory, device), memory, _assumptions(done))
-
-
-def _enough_ranks(process: DryRanks, folder: Path, told: DrySettings, named: list[int]) -> RanksRun:
-    """Begins with the first rank, then runs those that tell along which dimensions ranks differ, then those that stand
-    for others."""
-    read: dict[int, DryRank] = {}
-    wanted = set(named) or {0}
-    for _ in range(ROUNDS):
-        world = process.run(sorted(wanted))
-        if max(wanted) >= world:
-            raise UsageError(f"rank {max(wanted)} of a world of {world}", where="--ranks", hint="ranks begin with 0")
-        read |= {rank: read_dry_rank(folder / f"rank.{rank}.json.gz") for rank in wanted}
-        asked = {rank: one.problem["rank"] for rank, one in read.items() if one.problem and one.problem["kind"] == "other"}
-        if asked:  # what they need is sent while both run
-            wanted = set().union(*(asked_with(read[rank].group_members, world, rank, of) for rank, of in asked.items()))
-            continue
-        _check_exchanges(read)
-        _refuse(read, told)
-        check_ended(read)
-        made = read[min(read)].group_members
-        stepped, window = step_window(read, told)
-        traces = {rank: dry_trace(one, window.first, window.count) for rank, one in stepped.items()}
-        mesh = mesh_of(made, world, traces)
-        wanted = set() if named else (set(first_ranks(made, world)) | set(mesh.needed())) - set(read)
-        if len(wanted) > MOST_RANKS:
-            raise UsageError(
-                f"{len(wanted):,} ranks do different things, and at most {MOST_RANKS} are run",
-                hint="name the ranks that you want with --ranks",
-            )
-        if not wanted:
-            _check_standing(mesh, traces, named)
-            return RanksRun(dict(sorted(read.items())), mesh, traces, window.assumption)
-    raise UsageError("ranks need one another in a chain that does not end", hint="name the ranks with --ranks")
-
-
-def _refuse(read: dict[int, DryRank], told: DrySettings) -> None:
-    for rank, one in read.items():
-        if one.problem is not None:
-            refuse_problem(rank, one.problem, on_device=told.device is not None)
-        if not any(one.columns.works):
-            hint = "does it train on a GPU alone? with --device h100 it finds one" if not told.device else ""
-            raise UsageError(f"rank {rank}: the program ended and no operator of PyTorch ran", hint=hint)
-
-
-def _check_exchanges(read: dict[int, DryRank]) -> None:
-    """Refuses numbers that a program decides by after ranks exchanged them, where ranks that were run had different
-    ones: each took the others to have its own."""
-    had = {rank: {(tuple(x.members), x.number): x.value for x in one.exchanges} for rank, one in read.items()}
-    asked = [(rank, found) for rank, one in read.items() for found in one.exchanges if found.where]
-    for rank, found in asked:
-        for other in set(found.members) & set(read):
-            ended = read[other].problem is not None  # and may not have come that far
-            value = had[other].get((tuple(found.members), found.number), found.value if ended else "unknown ones")
-            if value != found.value:
-                raise UsageError(
-                    f"rank {rank} decides by numbers that ranks exchanged, and ranks have different ones, "
-                    f"{found.value} on rank {rank} and {value} on rank {other}: `{found.line}`",
-                    where=found.where,
-                    hint=f"state what comes out: --answer {found.where}=1.0",
-                )
 
 
 def _check_answers(read: dict[int, DryRank], told: DrySettings) -> None:
@@ -141,17 +65,6 @@ def _check_answers(read: dict[int, DryRank], told: DrySettings) -> None:
     if unread:
         hint = "a name is the one that the line has for the tensor that it asks about"
         raise UsageError(f"no rank asked for {', '.join(unread)}", where="--answer", hint=hint)
-
-
-def _check_standing(mesh: DryMesh, traces: dict[int, DryTrace], named: list[int]) -> None:
-    """Ranks that were run besides those that stand for others must do what these do."""
-    for rank, trace in traces.items() if not named else ():
-        other = mesh.stands_for(rank)
-        if other in traces and not same(trace, traces[other]):
-            raise UsageError(
-                f"rank {rank} does something else than rank {other}, and no group of the program tells them apart",
-                hint="name the ranks that you want with --ranks: they are not folded",
-            )
 
 
 def _told(job: Job, read: dict[int, DryRank], memory: dict[int, DryMemory], device: str | None) -> Job:
@@ -171,7 +84,8 @@ def _assumptions(done: RanksRun) -> tuple[str, ...]:
     found, read = [], done.read
     if len(read) < done.mesh.world:
         shown = ", ".join(map(str, sorted(read)))
-        said = f"ranks {shown} of {done.mesh.world:,} were run"
+        briefly = f", and a step of {', '.join(map(str, done.compared))} to compare" if done.compared else ""
+        said = f"ranks {shown} of {done.mesh.world:,} were run{briefly}"
         found.append(f"{said}; the others are taken to do what one of these does")
     if done.steps:
         found.append(done.steps)

@@ -95,6 +95,13 @@ class DryModelCall(msgspec.Struct):
     """Rows before it."""
 
 
+class DryShardCuts(msgspec.Struct):
+    """Places among the members of a group at which the size of a weight's shards changes."""
+
+    members: list[int]
+    places: list[int]
+
+
 class DryRank(msgspec.Struct):
     """All that a rank wrote."""
 
@@ -112,6 +119,7 @@ class DryRank(msgspec.Struct):
     calls: list[DryModelCall]
     cut_short: bool
     """Whether the program was ended because its calls were alike."""
+    shard_cuts: list[DryShardCuts]
     unknown: dict[str, int]
     answered: dict[str, int]
     exchanges: list[DryExchange]

@@ -1,4 +1,5 @@
-"""Parts of a weight that `fully_shard` cuts: of thousands it takes one, and only that one is made."""
+"""Parts of a weight that `fully_shard` cuts. Of thousands it takes one, and only that one is made; where their size
+changes is written down, since ranks do different things there."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -25,8 +26,36 @@ class Shards(Sequence[Any]):
             return self._tensor.new_empty(0)
         return self._tensor.narrow(self._dim, first, min(self._each, self._rows - first))
 
+    def cuts(self) -> set[int]:
+        """The parts whose size is not that of the one before: one that is smaller, the first empty one."""
+        whole, rest = divmod(self._rows, self._each)
+        return {place for place in (whole, whole + (rest > 0)) if 0 < place < self._parts}
 
-def make_shards_when_asked() -> None:
-    """`fully_shard` gets such parts in place of a list of all."""
-    module: Any = import_module("torch.distributed.fsdp._fully_shard._fsdp_param")
-    module._chunk_with_empty = Shards
+
+class ShardCuts:
+    """Where shards of a program's weights change their size, by the members of the group that has them."""
+
+    def __init__(self, torch: Any) -> None:
+        self.found: dict[tuple[int, ...], set[int]] = {}
+        module: Any = import_module("torch.distributed.fsdp._fully_shard._fsdp_param")
+        original, members = module.FSDPParam._init_sharded_param, torch.distributed.get_process_group_ranks
+        sharded: list[Any] = []
+
+        def shards(tensor: Any, parts: int, dim: int) -> Shards:
+            made = Shards(tensor, parts, dim)
+            if sharded and made.cuts():  # its mesh is known by now, and was not when it began
+                group = sharded[-1].mesh_info.shard_process_group
+                self.found.setdefault(tuple(members(group)), set()).update(made.cuts())
+            return made
+
+        def shard(weight: Any, *args: Any, **named: Any) -> Any:
+            sharded.append(weight)
+            try:
+                return original(weight, *args, **named)
+            finally:
+                sharded.pop()
+
+        module._chunk_with_empty, module.FSDPParam._init_sharded_param = shards, shard
+
+    def written(self) -> list[dict[str, Any]]:
+        return [{"members": list(members), "places": sorted(places)} for members, places in self.found.items()]

@@ -29,7 +29,7 @@ from etude.capture.dry.modules import watch_modules
 from etude.capture.dry.numbers import Numbers, show_known_as_real
 from etude.capture.dry.post import OtherRankError, Post
 from etude.capture.dry.problems import DrivenError
-from etude.capture.dry.shards import make_shards_when_asked
+from etude.capture.dry.shards import ShardCuts
 from etude.capture.dry.values import Answers, AskedShapeError, AskedValueError, is_foreign
 from etude.capture.dry.watch import COLUMNS, HOST, Watch, watching
 
@@ -82,11 +82,13 @@ class DryRun:
     def __init__(self, torch: Any, folder: Path, settings: dict[str, Any]) -> None:
         self._torch, self._settings = torch, settings
         self._first, self._steps = settings["warmup"], settings["steps"]
+        self._is_brief = settings["rank"] in settings["brief"]
         self.watch = Watch(torch)
         self.answers = Answers(settings["answers"])
         self.answers.read = self.watch.read
         self.notes: set[str] = set()
         self._cut_short = False
+        self._cuts: ShardCuts | None = None
         called: list[Any] = []
         real = with_numbers(torch)
         self._exchanges = Exchanges(torch, lambda: self.watch.reduction)
@@ -103,9 +105,9 @@ class DryRun:
             local = settings["local_world"]
             cuda.stand_in(torch, self.watch, device, local_rank=settings["rank"] % local, local_world=local)
         if torch.distributed.is_available():
-            post = Post(folder, settings["rank"], settings["ranks"], real)
+            post = Post(folder, settings["rank"], settings, real)
             groups.stand_in(torch, self.watch, real, post, rank=settings["rank"], world=settings["world"])
-            make_shards_when_asked()
+            self._cuts = ShardCuts(torch)
         self._loaders()
         self._processes()
         self._compile()
@@ -180,6 +182,7 @@ class DryRun:
             "step_events": watch.step_events,
             "calls": self._calls.rows,
             "cut_short": self._cut_short,
+            "shard_cuts": self._cuts.written() if self._cuts else [],
             "unknown": self.answers.unknown,
             "answered": self.answers.used,
             "exchanges": self._exchanges.rows,
@@ -188,7 +191,7 @@ class DryRun:
 
     def _stepped(self, optimizer_steps: int) -> None:
         self.watch.end_step()
-        if self._steps and self.watch.step >= self._first + self._steps:
+        if self._steps and self.watch.step >= (1 if self._is_brief else self._first + self._steps):
             raise StepsDone
 
     def _called_enough(self) -> None:

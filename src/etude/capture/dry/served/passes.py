@@ -14,7 +14,7 @@ import numpy as np
 from etude.base.errors import UsageError
 from etude.base.trust import check_code
 from etude.capture.dry.launch import DryRanks, DrySettings, refuse_problem
-from etude.capture.dry.mesh import dry_job, mesh_of
+from etude.capture.dry.mesh import dry_job, uniform_mesh
 from etude.capture.dry.recorded_rank import DryRank, dry_trace, read_dry_rank
 from etude.capture.dry.served.grid import PassPoint
 from etude.capture.dry.served.load_model import NoModelError, check_spec
@@ -87,7 +87,7 @@ def _passes(spec: str, rank: DryRank, found: dict[str, Any]) -> DryPasses:
             where="--tp",
             hint="leave out --tp, or let the function shard the model over the ranks of torch.distributed",
         )
-    job = dry_job(Path(spec).name, mesh_of(rank.group_members, rank.world, {0: trace}), {0: trace})
+    job = dry_job(Path(spec).name, uniform_mesh(rank.group_members, rank.world), {0: trace})
     points = tuple(PassPoint(p["batch"], p["tokens"], p["past"], p["logits"]) for p in found["passes"])
     step = np.array([p["step"] for p in found["passes"]], np.int64)
     token, sequence, linear = _line(found["cache_bytes"])

@@ -1,0 +1,36 @@
+"""Which places along a dimension of a mesh do the same, by the few that were run.
+
+Places at which the size of a shard changes are known from the program. Elsewhere two places that do the same are taken
+to have nothing else between them, and between two that do not one more is run, until they are neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from itertools import pairwise
+
+Alike = Callable[[int, int], bool]
+"""Whether two ranks that were run do the same."""
+
+
+def places_to_run(line: Sequence[int], cuts: Collection[int], known: Collection[int], alike: Alike) -> set[int]:
+    """Places of a line of ranks of which more has to be known."""
+    wanted = {0, len(line) - 1, *cuts}
+    there = [place for place, rank in enumerate(line) if rank in known]
+    for a, b in pairwise(there):
+        if b - a > 1 and b not in cuts and not alike(line[a], line[b]):
+            wanted.add((a + b) // 2)
+    return wanted - set(there)
+
+
+def standing_places(line: Sequence[int], known: Collection[int], alike: Alike) -> tuple[int, ...]:
+    """Of each place the one that stands for it: the first that does the same. One that was not run does what the last
+    before it does that was."""
+    found: list[int] = []
+    for place, rank in enumerate(line):
+        if not place or rank not in known:
+            found.append(found[-1] if place else 0)
+            continue
+        earlier = [one for one in dict.fromkeys(found) if line[one] in known]
+        found.append(next((one for one in earlier if alike(line[one], rank)), place))
+    return tuple(found)

@@ -1,0 +1,194 @@
+"""Runs as many ranks of a program as are needed to say what all of them do.
+
+Rank 0 runs first, with ranks that it exchanges objects with. Then the last rank along each dimension of the mesh, and
+those at which shards change their size; where ranks differ, more of them (`alike`). One in the middle of all dimensions
+is compared at the end. Ranks that are only compared run for one step; those that stand for others, for all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from etude.base.errors import UsageError
+from etude.base.talk import progress
+from etude.capture.dry.alike import places_to_run, standing_places
+from etude.capture.dry.call_steps import StepWindow, step_window, without_preparation
+from etude.capture.dry.launch import DryRanks, DrySettings, refuse_problem
+from etude.capture.dry.mesh import DryMesh, asked_with, check_ended, mesh_dimensions, same
+from etude.capture.dry.recorded_rank import DryRank, DryTrace, dry_trace, read_dry_rank
+
+ROUNDS = 40
+"""How often ranks are added."""
+MOST_RANKS = 64
+"""That stand for others."""
+
+
+@dataclass(frozen=True, slots=True)
+class RanksRun:
+    """The ranks that were run, and what they show."""
+
+    read: dict[int, DryRank]
+    """Those that were run for all steps."""
+    compared: tuple[int, ...]
+    """Those that were run for one step."""
+    mesh: DryMesh
+    traces: dict[int, DryTrace]
+    steps: str
+    """What was assumed of steps."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """What ranks wrote so far."""
+
+    told: DrySettings
+    full: dict[int, DryRank] = field(default_factory=dict)
+    brief: dict[int, DryRank] = field(default_factory=dict)
+    traces: dict[int, DryTrace] = field(default_factory=dict)
+    window: StepWindow = field(default_factory=lambda: StepWindow(0))
+    first_steps: dict[int, DryTrace] = field(default_factory=dict)
+
+    def add(self, rank: int, one: DryRank, *, is_brief: bool) -> None:
+        """A rank that was to be brief and made no step of an optimizer has run to its end."""
+        (self.brief if is_brief and one.steps == 1 else self.full)[rank] = one
+
+    def asked(self) -> dict[int, int]:
+        """Ranks that need an object of another one."""
+        found = {rank: one.problem for rank, one in (self.full | self.brief).items() if one.problem}
+        return {rank: problem["rank"] for rank, problem in found.items() if problem["kind"] == "other"}
+
+    def check(self) -> None:
+        """Refuses what cannot be a program's ranks."""
+        everyone = self.full | self.brief
+        _check_exchanges(everyone, set(self.brief))
+        for rank, one in everyone.items():
+            _refuse(rank, one, self.told)
+        check_ended(self.full)
+        stepped, self.window = step_window(self.full, self.told)
+        for rank, one in stepped.items():
+            if rank not in self.traces:
+                self.traces[rank] = dry_trace(one, self.window.first, self.window.count)
+
+    def alike(self, a: int, b: int) -> bool:
+        """Whether two ranks do the same: in the steps that are wanted, or in the first where one has run for no
+        more."""
+        if a in self.traces and b in self.traces:
+            return same(self.traces[a], self.traces[b])
+        return same(self._first_step(a), self._first_step(b))
+
+    def _first_step(self, rank: int) -> DryTrace:
+        if rank not in self.first_steps:
+            self.first_steps[rank] = dry_trace(without_preparation(self.full.get(rank) or self.brief[rank]), 0, 1)
+        return self.first_steps[rank]
+
+    def mesh(self, world: int) -> tuple[DryMesh, set[int], set[int]]:
+        """(The mesh as far as it is known; of the ranks along its dimensions that are still to be run, those at which
+        shards change their size, and the others.)"""
+        first = self.full[min(self.full)]
+        known, found = {*self.full, *self.brief}, mesh_dimensions(first.group_members, world)
+        cuts = {tuple(one.members): one.places for one in first.shard_cuts}
+        stands, wanted, cut = [], set(), set()
+        for dimension in found:
+            line = dimension.members(0)
+            cut |= {line[place] for place in cuts.get(line, ())} - known
+            wanted |= {line[place] for place in places_to_run(line, cuts.get(line, ()), known, self.alike)}
+            stands.append(standing_places(line, known, self.alike))
+        return DryMesh(world, tuple(found), tuple(stands)), cut, wanted - cut
+
+
+def enough_ranks(process: DryRanks, folder: Path, told: DrySettings, named: list[int]) -> RanksRun:
+    """Runs these ranks, or those that are needed where none is named."""
+    seen = Seen(told)
+    full, brief = set(named) or {0}, set[int]()
+    mesh: DryMesh | None = None
+    with progress("ranks") as advance:
+        for _ in range(ROUNDS):
+            stands = {rank: mesh.stands_for(rank) for rank in full | brief} if mesh else {}
+            world = process.run(sorted(full | brief), brief, stands)
+            if max(full | brief) >= world:
+                where = f"rank {max(full | brief)} of a world of {world}"
+                raise UsageError(where, where="--ranks", hint="ranks begin with 0")
+            for rank in full | brief:
+                seen.add(rank, read_dry_rank(folder / f"rank.{rank}.json.gz"), is_brief=rank in brief)
+            advance(len(full | brief))
+            asked, everyone = seen.asked(), seen.full | seen.brief
+            if asked:  # what they need is sent while both run
+                full = {
+                    x for rank, of in asked.items() for x in asked_with(everyone[rank].group_members, world, rank, of)
+                }
+                brief = set()
+                continue
+            seen.check()
+            mesh, cut, compared = seen.mesh(world)
+            full, brief = (set(), set()) if named else _more(seen, mesh, cut, compared)
+            if not full | brief:
+                compared = set(seen.brief) - set(seen.full)
+                read = dict(sorted(seen.full.items()))
+                return RanksRun(read, tuple(sorted(compared)), mesh, seen.traces, seen.window.assumption)
+    raise UsageError("ranks need one another in a chain that does not end", hint="name the ranks with --ranks")
+
+
+def _more(seen: Seen, mesh: DryMesh, cut: set[int], compared: set[int]) -> tuple[set[int], set[int]]:
+    """(Ranks to run for all steps, ranks to run for one.)"""
+    full = ({*mesh.needed()} | cut) - set(seen.full)
+    if len(full) + len(seen.full) > MOST_RANKS:
+        raise UsageError(
+            f"{len(full) + len(seen.full):,} ranks do different things, and at most {MOST_RANKS} are run",
+            hint="name the ranks that you want with --ranks",
+        )
+    unlike = full & set(seen.brief)
+    if unlike:  # in their first step, which may be the first alone
+        return unlike, set()
+    brief = compared - full
+    if not full | brief:
+        last = set() if mesh.is_one() else {mesh.world - 1}
+        brief = ({mesh.middle()} | last) - set(seen.full) - set(seen.brief)
+        full = _unlike(seen, mesh)
+    told = seen.told
+    if not told.steps or told.warmup + told.steps == 1:
+        return full | brief, set()
+    return full, brief - full
+
+
+def _unlike(seen: Seen, mesh: DryMesh) -> set[int]:
+    """Ranks whose first step is not that of the rank that stands for them, to be run for all steps; refuses those whose
+    other steps are not, either."""
+    found = set()
+    for rank in {*seen.full, *seen.brief}:
+        other = mesh.stands_for(rank)
+        if seen.alike(rank, other):
+            continue
+        if rank in seen.full:
+            raise UsageError(
+                f"rank {rank} does something else than rank {other}, and no group of the program tells them apart",
+                hint="name the ranks that you want with --ranks: they are not folded",
+            )
+        found.add(rank)
+    return found
+
+
+def _refuse(rank: int, one: DryRank, told: DrySettings) -> None:
+    if one.problem is not None:
+        refuse_problem(rank, one.problem, on_device=told.device is not None)
+    if not any(one.columns.works):
+        hint = "does it train on a GPU alone? with --device h100 it finds one" if not told.device else ""
+        raise UsageError(f"rank {rank}: the program ended and no operator of PyTorch ran", hint=hint)
+
+
+def _check_exchanges(read: dict[int, DryRank], brief: set[int]) -> None:
+    """Refuses numbers that a program decides by after ranks exchanged them, where ranks that were run had different
+    ones: each took the others to have its own."""
+    had = {rank: {(tuple(x.members), x.number): x.value for x in one.exchanges} for rank, one in read.items()}
+    asked = [(rank, found) for rank, one in read.items() for found in one.exchanges if found.where]
+    for rank, found in asked:
+        for other in set(found.members) & set(read):
+            ended = other in brief or read[other].problem is not None  # and may not have come that far
+            value = had[other].get((tuple(found.members), found.number), found.value if ended else "unknown ones")
+            if value != found.value:
+                raise UsageError(
+                    f"rank {rank} decides by numbers that ranks exchanged, and ranks have different ones, "
+                    f"{found.value} on rank {rank} and {value} on rank {other}: `{found.line}`",
+                    where=found.where,
+                    hint=f"state what comes out: --answer {found.where}=1.0",
+                )
