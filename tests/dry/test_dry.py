@@ -9,6 +9,7 @@ import pytest
 
 import etude
 from etude.model.schema import Collective, Kind
+from etude.model.trace import first_difference
 from etude.surface.cli import main
 
 pytest.importorskip("torch")
@@ -52,11 +53,37 @@ def test_memory_is_in_the_manifest(trained: Path) -> None:
     assert memory["peak_reserved_bytes"] >= memory["peak_allocated_bytes"]
 
 
+def test_info_has_the_memory_in_words(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", str(trained), "--json"]) == 0
+    memory = json.loads(json.loads(capsys.readouterr().out)["written_by"]["memory"])
+    assert main(["info", str(trained)]) == 0
+    told = capsys.readouterr().out
+    line = next(one for one in told.splitlines() if one.startswith("dry run"))
+    allocated = memory["peak_allocated_bytes"] / 1e6  # both are between 10 and 100 MB
+    assert f"yes; peak memory {allocated:.1f} MB allocated, " in line and line.endswith(" MB reserved")
+    assert "{" not in told and "written by" in told
+
+
 def test_the_job_is_clean_and_can_be_simulated(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(trained), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["findings"] == []
     assert main(["simulate", str(trained), "--system", "h200-server", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["makespan_ns"] > 0
+
+
+def test_ranks_of_uneven_shards_are_found_by_few(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The job of the few has what that of all 16 ranks has, each of which was run."""
+    assert dry(tmp_path / "few", "dry_padded.py", options=("--world", "16", "--json")) == 0
+    run = json.loads(capsys.readouterr().out)["ranks_run"]
+    # 3 rows each up to rank 11, 1 on rank 12, then none; of the second weight one each up to rank 6.
+    assert run == [0, 7, 12, 13]
+    everyone = ",".join(map(str, range(16)))
+    assert dry(tmp_path / "all", "dry_padded.py", options=("--world", "16", "--ranks", everyone)) == 0
+    few, everything = etude.open(tmp_path / "few"), etude.open(tmp_path / "all")
+    assert len(few.traces) == len(everything.traces) == 4
+    for rank in range(16):
+        assert first_difference(few.trace(rank), everything.trace(rank)) is None
+        assert few.group_slots(rank).tolist() == everything.group_slots(rank).tolist()
 
 
 def test_a_mesh_is_folded_and_every_rank_has_its_groups(tmp_path: Path) -> None:

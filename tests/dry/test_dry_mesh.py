@@ -36,9 +36,14 @@ def test_places_that_do_the_same_at_both_ends_are_not_run_in_between() -> None:
 
 
 def test_where_ends_differ_places_between_them_are_run_until_they_are_neighbours() -> None:
-    assert found_by_running("aaaaaaab") == ([0, 3, 5, 6, 7], (0,) * 7 + (7,))
-    assert found_by_running("abbbbbbb") == ([0, 1, 3, 7], (0,) + (1,) * 7)
+    assert found_by_running("aaaaaaab") == ([0, 3, 4, 5, 6, 7], (0,) * 7 + (7,))
+    assert found_by_running("abbbbbbb") == ([0, 1, 2, 3, 4, 7], (0,) + (1,) * 7)
     assert found_by_running("abcd") == ([0, 1, 2, 3], (0, 1, 2, 3))
+
+
+def test_where_ranks_take_turns_all_are_run() -> None:
+    for does in ("abababab", "abababb", "abbbabbb"):
+        assert found_by_running(does)[1] == tuple(does.index(one) for one in does)
 
 
 def test_where_shards_change_their_size_nothing_has_to_be_searched() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -156,5 +157,18 @@ def for_people(found: Mapping[str, Any]) -> dict[str, str]:
     if found["duration_ns"] is not None:
         shown["node time"] = format_time(found["duration_ns"])
     shown["span"] = "no times recorded" if found["span_ns"] is None else format_time(found["span_ns"])
-    shown["written by"] = ", ".join(f"{k} {v}" for k, v in found["written_by"].items()) or "unknown"
+    writer = dict(found["written_by"])
+    if writer.pop("dry", ""):
+        shown["dry run"] = _dry_run(writer.pop("memory", ""))
+    shown["written by"] = ", ".join(f"{k} {v}" for k, v in writer.items()) or "unknown"
     return shown
+
+
+def _dry_run(memory: str) -> str:
+    """What is said of a program that never ran: its memory, as its job has it, is an object in JSON."""
+    try:
+        peaks = json.loads(memory)
+        allocated, reserved = (int(peaks[f"peak_{kind}_bytes"]) for kind in ("allocated", "reserved"))
+    except (ValueError, KeyError, TypeError):
+        return "yes"
+    return f"yes; peak memory {format_bytes(allocated)} allocated, {format_bytes(reserved)} reserved"

@@ -1,13 +1,14 @@
 """Which places along a dimension of a mesh do the same, by the few that were run.
 
 Places at which the size of a shard changes are known from the program. Elsewhere two places that do the same are taken
-to have nothing else between them, and between two that do not one more is run, until they are neighbours.
+to have nothing else between them, and between two that do not one more is run, until they are neighbours. Where what
+some do comes back after others (ranks that take turns), all are run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 Alike = Callable[[int, int], bool]
 """Whether two ranks that were run do the same."""
@@ -17,9 +18,13 @@ def places_to_run(line: Sequence[int], cuts: Collection[int], known: Collection[
     """Places of a line of ranks of which more has to be known."""
     wanted = {0, len(line) - 1, *cuts}
     there = [place for place, rank in enumerate(line) if rank in known]
+    stands = standing_places(line, known, alike)
     for a, b in pairwise(there):
-        if b - a > 1 and b not in cuts and not alike(line[a], line[b]):
-            wanted.add((a + b) // 2)
+        if b not in cuts and stands[a] != stands[b]:
+            wanted |= {(a + b) // 2 if b - a > 1 else min(b + 1, len(line) - 1), len(line) // 2}
+    kinds = [kind for kind, _ in groupby(stands[place] for place in there)]
+    if len(set(kinds)) < len(kinds):
+        wanted = set(range(len(line)))
     return wanted - set(there)
 
 

@@ -50,8 +50,8 @@ def calls_of_largest(rank: DryRank) -> list[DryModelCall]:
 
 
 def without_preparation(rank: DryRank) -> DryRank:
-    """A rank whose first step begins with the first call of its largest model: what comes before (weights that are made,
-    cut and sent) belongs to none."""
+    """A rank whose first step begins with the first call of its largest model: what comes before (weights that are
+    made, cut and sent) belongs to none."""
     first = next((one.row for one in calls_of_largest(rank)), 0)
     step = [-1] * first + rank.columns.step[first:]
     return msgspec.structs.replace(rank, columns=msgspec.structs.replace(rank.columns, step=step))

@@ -21,7 +21,7 @@ from etude.capture.dry.recorded_rank import DryRank, DryTrace, dry_trace, read_d
 ROUNDS = 40
 """How often ranks are added."""
 MOST_RANKS = 64
-"""That stand for others."""
+"""That stand for others, or are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +132,9 @@ def enough_ranks(process: DryRanks, folder: Path, told: DrySettings, named: list
 def _more(seen: Seen, mesh: DryMesh, cut: set[int], compared: set[int]) -> tuple[set[int], set[int]]:
     """(Ranks to run for all steps, ranks to run for one.)"""
     full = ({*mesh.needed()} | cut) - set(seen.full)
-    if len(full) + len(seen.full) > MOST_RANKS:
+    if len(full | compared | set(seen.full)) > MOST_RANKS:
         raise UsageError(
-            f"{len(full) + len(seen.full):,} ranks do different things, and at most {MOST_RANKS} are run",
+            f"{len(full | compared | set(seen.full)):,} ranks do different things, and at most {MOST_RANKS} are run",
             hint="name the ranks that you want with --ranks",
         )
     unlike = full & set(seen.brief)

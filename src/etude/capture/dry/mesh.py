@@ -84,10 +84,10 @@ class DryMesh:
         return at
 
     def middle(self) -> int:
-        """A rank that is the first along no dimension, and in the middle of all."""
+        """A rank that is in the middle of all dimensions, at odd places."""
         at = self.world // 2
         for dimension in self.dimensions:
-            at = dimension.members(at)[len(dimension) // 2]
+            at = dimension.members(at)[len(dimension) // 2 | 1 if len(dimension) > 1 else 0]
         return at
 
     def is_one(self) -> bool:

@@ -209,7 +209,7 @@ def _show_dry(result: DryResult) -> None:
 
     found = dry_record(result.program)
     if result.json:
-        emit(found)
+        emit(found, json=True)
         return
     memory = result.program.fullest
     parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in memory.by_class.items())
