@@ -43,6 +43,7 @@ LIGHT = "light window"
 """What `check` says of a light window whose steps do something else is about times, not about what the program did."""
 ANSWERS = {"lbfgs": {"conformance_programs.py:308": 1.0}, "ep": {"received": 8.0}}
 """What programs are told that decide by numbers: that the search goes on; how many rows come from each rank."""
+STEPS_RECORDED = ("--warmup", WARMUP, "--steps", RECORDED)
 COLUMNS = ("program", "ranks", "communications of a step, all ranks", "found", "products", "check", "simulated step")
 
 
@@ -125,10 +126,9 @@ def command_of(program: Program) -> list[str]:
     return [sys.executable, str(HERE / "conformance_programs.py"), str(program.ranks), program.name]
 
 
-def recorded(program: Sequence[str], folder: Path) -> str:
+def recorded(program: Sequence[str], folder: Path, steps: Sequence[Any] = STEPS_RECORDED) -> str:
     """Records the command of a program; says what went wrong."""
-    collect = [sys.executable, "-m", "etude", "collect", "-o", folder, "--warmup", WARMUP, "--steps", RECORDED, "--"]
-    command = [*collect, *program]
+    command = [sys.executable, "-m", "etude", "collect", "-o", folder, *steps, "--", *program]
     paths = os.pathsep.join([str(HERE.parent / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
     variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
     done = subprocess.run([str(word) for word in command], env=variables, capture_output=True, text=True)

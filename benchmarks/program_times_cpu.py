@@ -83,7 +83,7 @@ TWO = {f"{f.__name__}_ranks": f for f in (gpt2, llama, bert, vit)}
 NAMES = (*ONE, "gpt2_generate", *TWO)
 
 
-def _training(name: str) -> Callable[[], Any]:
+def training_step(name: str) -> Callable[[], Any]:
     import torch
 
     model, given = (ONE | TWO)[name]()
@@ -134,7 +134,7 @@ def record(name: str, folder: Path) -> None:
     torch.manual_seed(0)
     if name in TWO:
         torch.distributed.init_process_group("gloo")
-    step = _generating() if name == "gpt2_generate" else _training(name)
+    step = _generating() if name == "gpt2_generate" else training_step(name)
     for _ in range(5):
         step()
     before = _timed_ns(step)

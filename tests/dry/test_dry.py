@@ -120,6 +120,19 @@ def test_data_parallel_ranks_are_folded_where_all_are_one_group(tmp_path: Path) 
     assert members is not None and members.tolist() == list(range(32))
 
 
+def test_the_host_waits_for_a_communication_of_its_own_tensors(tmp_path: Path) -> None:
+    assert dry(tmp_path / "job", "dry_waits.py", options=("--world", "2")) == 0
+    trace = etude.open(tmp_path / "job").traces[0]
+    call = int(np.flatnonzero(trace.kind == Kind.COLL)[0])
+    after = {
+        name: trace.data[trace.data_start[i] : trace.data_start[i + 1]].tolist()
+        for i in range(len(trace))
+        if (name := trace.text("name", i)) in ("aten::sin", "aten::cos")
+    }
+    assert call not in after["aten::sin"] and call in after["aten::cos"]
+    assert call - 1 in trace.data[trace.data_start[call] : trace.data_start[call + 1]]  # what the host did before
+
+
 def test_sharding_without_a_mesh_is_on_the_device(tmp_path: Path) -> None:
     assert dry(tmp_path / "job", "dry_sharded.py", options=("--device", "h100", "--world", "4")) == 0
     trace = etude.open(tmp_path / "job").traces[0]

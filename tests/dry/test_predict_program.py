@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +16,13 @@ pytest.importorskip("torch")
 PROGRAMS = Path(__file__).parent / "programs"
 
 
-def predicted(capsys: pytest.CaptureFixture[str], *words: str, program: str = "dry_train.py cast") -> dict[str, object]:
+def predicted(
+    capsys: pytest.CaptureFixture[str], *words: str, program: str = "dry_train.py cast", system: str = "dgx-h100"
+) -> dict[str, Any]:
     file, *given = program.split()
     command = f"{sys.executable} {PROGRAMS / file} {' '.join(given)}"
-    assert main(["predict", "--program", command, "--system", "dgx-h100", "--json", *words]) == 0
-    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    assert main(["predict", "--program", command, "--system", system, "--json", *words]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 
 
@@ -43,7 +46,30 @@ def test_the_host_sets_the_pace_of_small_operators(capsys: pytest.CaptureFixture
 def test_ranks_wait_for_their_collectives(capsys: pytest.CaptureFixture[str]) -> None:
     one = predicted(capsys, "--world", "1", program="dry_ddp.py")
     many = predicted(capsys, "--world", "64", program="dry_ddp.py")
-    assert many["ranks"] == 64 and many["step_ns"] > one["step_ns"]  # type: ignore[operator]
+    assert many["ranks"] == 64 and many["step_ns"] > one["step_ns"]
+
+
+def test_a_program_on_a_cpu_finds_no_accelerator(capsys: pytest.CaptureFixture[str]) -> None:
+    found = predicted(capsys, "--world", "1", program="dry_train.py", system="xeon-8480")
+    weights = 4 * (64 * 128 + 128 + 128 * 32 + 32)
+    assert weights <= found["memory_by_class"]["weights"] < weights + 4 * 512  # in the host's memory
+    assert "workspaces" not in found["memory_by_class"] and found["step_ns"] > 0
+
+
+def test_one_process_was_recorded_and_two_are_predicted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Gloo on a host: a slow link takes as long as its bytes do, on top of what one process does."""
+    run, words = tmp_path / "run", [sys.executable, str(PROGRAMS / "dry_ddp.py")]
+    ranks = ["-m", "torch.distributed.run", "--nproc-per-node", "1"]
+    assert main(["collect", "-o", str(run), "--steps", "2", "--warmup", "1", "--", words[0], *ranks, words[1]]) == 0
+    host = tmp_path / "host.yaml"
+    host.write_text(
+        "name: this-host\ndevice: {name: core, cpu: true, peak: {fp32: 80G}, memory: 16GB, memory_bandwidth: 10GB/s}\n"
+        "levels: [{name: gloo, kind: switch, size: 2, bandwidth: 1kB/s, latency: 100us}]\n"
+    )
+    given = ["--times-of", str(run), "--world"]
+    one, two = (predicted(capsys, *given, n, program="dry_ddp.py", system=str(host)) for n in ("1", "2"))
+    gradients_bytes = 4 * (16 * 8 + 8)
+    assert two["step_ns"] - one["step_ns"] == pytest.approx(gradients_bytes * 1_000_000, rel=0.1)
 
 
 def test_times_of_a_recording_give_its_step_again(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from etude.base.errors import MismatchError
+from etude.machine.system import Device
 from etude.make.transform import with_operator_times
 from etude.model.build import TraceBuilder
 from etude.model.job import Job, assemble
@@ -109,3 +110,13 @@ def test_operators_that_nothing_is_known_of_have_no_time_on_the_device() -> None
     assert durations(found.job)["aten::relu"] == [UNKNOWN]  # a simulation takes that of its system
     # The sum is not in the job: its host time counts for the product, and an unknown operator takes the mean of all.
     assert durations(found.job)["host"] == [350, 350]
+
+
+def test_on_a_cpu_an_operator_that_was_not_recorded_takes_its_bytes_as_fast_as_those_that_were() -> None:
+    """The recorded sum reads two tensors and writes one; a ReLU of that size reads one and writes one."""
+    core = Device(name="core", cpu=True, peak_flop_per_s={"fp32": 1e15}, memory_bandwidth_bytes_per_s=1e9)
+    large = texts([1024, 1024], [1024, 1024])
+    run = recorded(("aten::add", large, 100, 9_000_000, 0), ("aten::add", large, 100, 9_000_000, 0))
+    found = with_operator_times(dry(("aten::add", large), ("aten::relu", texts([1024, 1024])), cpu=1), run, core)
+    assert durations(found.job)["aten::relu"][0] == pytest.approx(6_000_000, rel=0.01)
+    assert found.by_key == pytest.approx(9 / 15, rel=0.01)

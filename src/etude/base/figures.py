@@ -53,6 +53,7 @@ EXAMPLE: Final = {
     "count": "8",
     "fraction": "0.8",
     "number": "1.5",
+    "flag": "true",
     "text": "a text",
     "texts": "a text, or a text for each key",
     "path": "run/",

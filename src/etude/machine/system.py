@@ -115,6 +115,7 @@ class Device:
     cache_bytes: int = figure("bytes", "last-level cache", 0, zero=True)
     cache_speedup: float = figure("number", "cache bandwidth over memory bandwidth", 1.0)
     cores: int = figure("count", "multiprocessors, compute units or cores that take one tile each", 1)
+    cpu: bool = figure("flag", "whether it is a CPU: a program finds no accelerator on it", False)
     sustained_fraction: float = figure(
         "fraction", "fraction of the reachable matrix rate that is sustained (power)", 1.0
     )

@@ -43,11 +43,14 @@ def dry_program(
     device: str | Device | None = None,
     settings: DrySettings | None = None,
 ) -> DryProgram:
-    """Runs what is needed of a program and makes the job of all its ranks; with `ranks`, of these alone."""
+    """Runs what is needed of a program and makes the job of all its ranks; with `ranks`, of these alone. On a `device`
+    that is a CPU the program finds no accelerator, as without one."""
     told = settings or DrySettings()
+    found = open_device(device) if isinstance(device, str) else device
     about = None
-    if device is not None:
-        found = open_device(device) if isinstance(device, str) else device
+    if found is None or found.cpu:
+        device = None
+    else:
         about = {"name": found.name, "memory_bytes": found.memory_bytes, "units": found.cores}
         device = device if isinstance(device, str) else found.name
     told = replace(told, world=world or told.world, device=about)

@@ -100,9 +100,11 @@ class Watch:
     # -- what the program says -----------------------------------------------------------------------------------------
 
     def wait(self, row: int, stream: int | None = None) -> None:
-        """What comes next on a stream waits for a row; on the current one if none is named."""
+        """What comes next on a stream waits for a row; on the current one if none is named, or on the host where the
+        row's tensors are there."""
         if row >= 0:
-            self._pending.setdefault(self.stream if stream is None else stream, set()).add(row)
+            here = self.stream if self.rows[row][PLACE] else HOST
+            self._pending.setdefault(here if stream is None else stream, set()).add(row)
 
     def end_step(self) -> None:
         self.step += 1
@@ -181,7 +183,7 @@ class Watch:
     ) -> tuple[list[int], int]:
         """(The rows that it waits for, its stream.) A communication has a stream of its group, and begins after what
         its caller's stream did before."""
-        stream = self.stream if on_device or communication is not None else HOST
+        stream = self.stream if on_device else HOST
         if not works:
             return [], stream
         after = self._pending.pop(stream, set())
@@ -239,7 +241,7 @@ HOST = -1
 """The stream of operators whose tensors are on the host."""
 FIRST_LANE = 1000
 """Streams from here on are those of groups."""
-MODULE = COLUMNS.index("module")
+MODULE, PLACE = COLUMNS.index("module"), COLUMNS.index("place")
 
 
 def watching(torch: Any, watch: Watch, decisions: Any, in_place: InPlace) -> Any:

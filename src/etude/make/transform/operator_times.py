@@ -82,7 +82,7 @@ def _timed(trace: Trace, table: RecordedOperators) -> tuple[Trace, F64]:
     ahead, inside = (np.array(column)[pair] for column in zip(*host, strict=True))
     on_device, calls = trace.cpu == 0, trace.kind != Kind.COMP
     launched = on_device | calls
-    own = np.where(on_device, device_ns, np.where(how == BY_FORMULA, inside, inside_ns))
+    own = np.where(on_device, device_ns, np.where(np.isnan(inside_ns), inside, inside_ns))
     spent = np.bincount(how[~calls], np.nan_to_num(own[~calls]), EACH).astype(np.float64)
     own_ns = np.where(np.isfinite(own), np.rint(np.nan_to_num(own)), UNKNOWN).astype(np.int64)
     host_ns = np.rint(ahead + np.where(launched, inside, 0)).astype(np.int64)
@@ -90,13 +90,14 @@ def _timed(trace: Trace, table: RecordedOperators) -> tuple[Trace, F64]:
 
 
 def _looked_up(table: RecordedOperators, key: OperatorKey, formula: float, factor: float) -> tuple[float, float, int]:
-    """(Device time, NaN if nothing is known of it; host time inside; how it is known.)"""
+    """(Device time, NaN if nothing is known of it; host time inside, likewise; how it is known.)"""
     exact = table.time_of(key)
     if exact is not None:
         return exact.device_ns, exact.inside_ns, BY_KEY
     near = table.nearest(key)
     if near is None:
-        return formula * factor, 0.0, BY_FORMULA
+        on_cpu = table.device is not None and table.device.cpu
+        return formula * factor, formula * factor if on_cpu else np.nan, BY_FORMULA
     other, time = near
     scale = formula / time.formula_ns if time.formula_ns > 0 else np.nan
     if not np.isfinite(scale) or scale <= 0:

@@ -117,10 +117,12 @@ class RecordedOperators:
         return HostTime(self.host_factor * ahead / calls, self.host_factor * inside / calls)
 
     def formula_factor(self) -> float:
-        """Recorded device time over what the formulas give, the median of all calls."""
+        """Recorded device time over what the formulas give, the median of all calls; on a CPU the time in operators."""
         times = [time for key in self.sums if (time := self.time_of(key)) is not None]
-        known = [time for time in times if time.device_ns > 0 and time.formula_ns > 0]
-        ratios = np.repeat([time.device_ns / time.formula_ns for time in known], [time.calls for time in known])
+        on_cpu = self.device is not None and self.device.cpu
+        known = [time for time in times if (time.inside_ns if on_cpu else time.device_ns) > 0 and time.formula_ns > 0]
+        taken = [(time.inside_ns if on_cpu else time.device_ns) / time.formula_ns for time in known]
+        ratios = np.repeat(taken, [time.calls for time in known])
         return float(np.median(ratios)) if len(ratios) else 1.0
 
     def _add(self, trace: Trace) -> None:
