@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from etude.analyse.energy import Energy, PowerCurve, regulated_w
+from etude.analyse.energy import Energy, PowerCurve
 from etude.machine.regions import Region, availability, hourly_price
 from etude.machine.system import Device
 
@@ -55,5 +55,5 @@ def energy_figures(
 def _highest_w(found: Energy, curve: PowerCurve | None) -> float:
     """Highest power of a device: at least its part of a smoothed curve, which a floor raises."""
     return (
-        found.highest_w if curve is None or not found.ranks else max(found.highest_w, regulated_w(curve) / found.ranks)
+        found.highest_w if curve is None or not found.ranks else max(found.highest_w, curve.regulated_w / found.ranks)
     )

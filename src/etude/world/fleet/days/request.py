@@ -287,7 +287,7 @@ def _without_copy(fleet: Fleet) -> str:
     held = ", ".join(f"`{tier.name}` survive a {tier.survives} at most" for tier in tiers if tier.outlives < EVERYTHING)
     saved = f"Copies on {held}" if held else "No save was complete before" if tiers else "Nothing is saved"
     return (
-        f"{ran.without_copy:,} of {ran.interruptions:,} interruptions left no copy of the state, so that training began "
+        f"{ran.without_copy:,} of {ran.interruptions:,} interruptions left no copy of the state, so training began "
         f"again from step 0: {redone:.0%} of the time is work that was done again. {saved}; "
         '--checkpoint "local:10min,remote:1h" keeps copies that survive every fault'
     )
