@@ -163,6 +163,9 @@ def test_columns_or_notes_describe_experts():
     shape = {"model": "Acme-30B-A3B", "layers": "48", "hidden": "2048", "heads": "32", "vocab": "151936"}
     with pytest.raises(EtudeError, match="mixture of experts by its name"):
         row_model(shape, [])
+    dense = {"layers": "32", "hidden": "4096", "heads": "32", "ffn": "14336", "vocab": "32000"}
+    assert row_model({"model": "Acme", **dense}, []).name == "mistral-7b"
+    assert row_model({"model": "Acme-8x7B", **dense}, []).name == "mixtral-8x7b"
     columns = row_model({**shape, "experts": "128", "top_k": "8", "expert_ffn": "768", "shared_ffn": "768"}, [])
     said: list[str] = []
     noted = row_model({**shape, "notes": "MoE: 128 experts, top-8, expert ffn 768, shared 1, dense layers 0"}, said)

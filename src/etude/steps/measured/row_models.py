@@ -84,13 +84,14 @@ def _of_this_shape(row: Mapping[str, str]) -> Model | None:
     count = float(row.get("params") or 0)
     if not {"layers", "hidden"} <= given.keys() or not (count or {"heads", "ffn", "vocab"} <= given.keys()):
         return None
+    sparse = bool(given.get("experts") or _SPARSE.search(row.get("model", "")))
     for name in _by_size().get((given["layers"], given["hidden"]), ()):
         model = open_model(name)
         if any(getattr(model, "kv" if key == "kv_heads" else key) != value for key, value in given.items()):
             continue
         if count and abs(weights(model) / count - 1) > ROUNDED:
             continue
-        if count or bool(model.experts) == bool(given.get("experts")):
+        if count or bool(model.experts) == sparse:
             return model
     return None
 
