@@ -22,6 +22,7 @@ from etude.machine.power import PowerCosts
 from etude.machine.regions import Region, availability, hourly_price, open_region
 from etude.machine.system import Device
 from etude.model.schema import Collective, Kind
+from etude.steps.energy.figures import energy_figures
 from etude.surface.cli import main
 from timed_jobs import timed
 
@@ -94,6 +95,16 @@ def test_a_floor_removes_what_is_below_it_and_adds_its_energy():
     found = with_floor(given, 300.0)
     assert (found.swing_w, found.energy_j - given.energy_j) == (200.0, 200.0)
     assert with_floor(given, 50.0).watts.tolist() == given.watts.tolist()
+
+
+def test_the_highest_power_is_never_below_the_mean():
+    """10 ms idle, then 9 ms at work that are not a whole window: 100 W in the window, and over the run the mean."""
+    late = [(node(flops=1), 0, 1), (node(flops=10**12), 10_000_000, 19_000_000)]
+    found = energy(timed(late), device=DEVICE)
+    assert found.curve.mean_w == pytest.approx((10 * 100 + 9 * (100 + 50 + 1000 / 9)) / 19)
+    assert found.highest_w == pytest.approx(found.curve.mean_w, rel=1e-6)
+    raised = energy_figures(found, curve=with_floor(found.curve, 400.0))
+    assert (raised["device_mean_w"], raised["device_highest_w"]) == (pytest.approx(400), pytest.approx(400))
 
 
 def test_a_battery_holds_the_mean_as_far_as_it_reaches():

@@ -60,6 +60,7 @@ def test_the_rest():
 
 def test_what_pytorch_recorded():
     assert dtype_of("['Tensor(c10::BFloat16)', 'Int']") == "bf16"
+    assert dtype_of("['Tensor(c10::Float4_e2m1fn_x2)']") == dtype_of("['c10::Float4_e2m1fn_x2']") == "fp4"
     assert dtype_of("['Int']") == ""
     assert shapes_of("[[2, 4], [], 'x']") == [[2, 4], [], []]
     assert shapes_of("[[2, ") == []

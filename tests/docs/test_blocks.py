@@ -1,5 +1,6 @@
 """Every code block and command of every page runs, or says why not."""
 
+import json
 import re
 import shlex
 import sys
@@ -8,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from etude.surface.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "docs"))
@@ -89,6 +92,26 @@ def test_commands_inside_sentences_have_options_that_exist() -> None:
             if unknown := _unknown(words):
                 wrong.append(f"{page.relative_to(ROOT)}: `etude {command}`: {unknown}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_options_of_serve_beside_those_of_vidur_exist() -> None:
+    """Options in the right column that stand alone are those of `etude serve`."""
+    page = (ROOT / "docs" / "from-vidur.md").read_text()
+    rows = [line.split("|")[2] for line in page.splitlines() if line.startswith("| ")]
+    given = [words for row in rows for words in re.findall(r"`(--[^`]*)`", row)]
+    assert len(given) > 10
+    assert [words for words in given if _unknown(["serve", "llama3-8b", *shlex.split(words)])] == []
+
+
+def test_the_hour_of_mooncake_is_as_the_page_says(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last row of the table: found, mean and p99 of the first token, as they are printed."""
+    file = shared / "requests" / "mooncake_conversation.jsonl.gz"
+    words = ["serve", "llama3-8b", "--replicas", "8", "--system", "dgx-h100", "--cache", "prefix", "--router", "prefix"]
+    assert main([*words, "--requests", str(file), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    part, ttft = found["cache_hit_tokens"] / found["prompt_tokens"], found["ttft_s"]
+    row = f"| `--cache prefix --router prefix` | {part:.1%} | {ttft['mean']:.3f} s | {ttft['p99']:.2f} s |"
+    assert row in (ROOT / "docs" / "serve.md").read_text(), row
 
 
 def test_an_output_may_leave_lines_out_and_must_else_be_the_same() -> None:

@@ -46,6 +46,22 @@ def test_parts_add_up_for_every_way_to_recover(recover: str, capsys: pytest.Capt
     assert set(found["lost_s"]) == {"detect", "restart", "redo", "checkpoint", "degraded", "idle"}
 
 
+def test_a_fault_that_no_copy_outlives_is_said(capsys: pytest.CaptureFixture[str]):
+    """A node is lost after 12 hours of a day: half of the day is done again, unless a copy is elsewhere."""
+    once = ["--faults", "node:at=12h,every=24h,times=1", "--days", "1", "--checkpoint"]
+    assert main(["fleet", *JOB[:-2], *once, "local:10min", "--json"]) == 0
+    found = capsys.readouterr()
+    record = json.loads(found.out)
+    assert (record["interruptions"], record["without_copy"]) == (1, 1)
+    assert record["lost_s"]["redo"] == pytest.approx(43_200, rel=0.01)
+    assert "1 of 1 interruptions left no copy" in found.err and "50% of the time" in found.err
+    assert "`local` survive a process at most" in found.err
+    assert main(["fleet", *JOB[:-2], *once, "local:10min,remote:1h", "--json"]) == 0
+    found = capsys.readouterr()
+    assert json.loads(found.out)["without_copy"] == 0
+    assert "no copy" not in found.err
+
+
 def test_same_seed_same_bytes_and_the_folder_is_asked_and_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     for name, seed in (("a", "3"), ("b", "3"), ("c", "4")):
         fleet(capsys, *FAULTS, "--checkpoint", "remote:2min", *TIMES[1], "--seed", seed, "-o", str(tmp_path / name))

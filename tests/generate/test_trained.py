@@ -96,6 +96,7 @@ ADAPTER = 16 * ((64 + 128) + (64 + 64) + (64 + 256) + (128 + 64))
         ("layers:3..", LAYER + NORMS + 64 + HEAD),
         ("layers:1..2", 2 * (LAYER + NORMS)),
         ("lora:16", 4 * ADAPTER),
+        ("lora:16:qkv", 4 * 16 * (64 + 128)),
     ],
 )
 def test_gradients_are_those_of_what_is_trained(train: str, params: int):
@@ -173,7 +174,9 @@ def test_jobs_are_sound_and_run(train: str, plan: dict[str, object]):
     assert simulate(job, open_system("dgx-h100").for_ranks(job.world_size)).makespan_ns > 0
 
 
-@pytest.mark.parametrize("train", ["", "some", "lora", "lora:0", "lora:x", "layers:3", "layers:5..2", "forward:1"])
+@pytest.mark.parametrize(
+    "train", ["", "some", "lora", "lora:0", "lora:x", "lora:4:ffn", "layers:3", "layers:5..2", "forward:1"]
+)
 def test_what_is_no_way_to_train_is_refused(train: str):
     with pytest.raises(EtudeError, match="train"):
         made(train)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,9 @@ from etude.machine import open_system
 from etude.make.generate import Plan
 from etude.make.generate.model import Model, open_model
 from etude.steps.measured.gpus import gpu_system
-from etude.steps.measured.row_figures import out_of_scope, step_seconds
+from etude.steps.measured.row_figures import out_of_scope, step_flops, step_seconds
 from etude.steps.measured.row_models import row_model
-from etude.steps.measured.rows import Case, Refused, cases_of, predict_rows, read_rows
+from etude.steps.measured.rows import Case, Refused, cases_of, predict_rows, predicted_case, read_rows
 from etude.steps.step import predict, step_time
 from etude.surface.cli import main
 
@@ -132,6 +133,108 @@ def test_a_row_that_says_no_axes_has_a_plan_that_fits_with_the_recipe():
     assert found.plan.pp > 1
     assert found.plan.schedule.startswith("interleaved")
     assert found.plan.recompute == "none"
+
+
+SHAPED = {"layers": "32", "hidden": "4096", "heads": "32", "ffn": "14336", "vocab": "128256", "params": "8.03e9"}
+
+
+def test_the_name_of_a_model_changes_nothing_that_its_row_states():
+    named, other, odd = (case(**SHAPED, model=name) for name in ("Llama-3-8B", "Acme-8B", "GPT-like"))
+    for found in (other, odd):
+        assert isinstance(named, Case) and isinstance(found, Case)
+        assert (found.model, found.plan, found.stack) == (named.model, named.plan, named.stack)
+    assert predicted_case(named)["predicted"] == predicted_case(other)["predicted"]
+
+
+@pytest.mark.parametrize(
+    ("params", "gated", "tied"),
+    # 10 layers of n = 1,024: 4 n² of attention and 8 or 12 n² of the rest, and 50,000 n once or twice
+    [("1.772e8", False, True), ("2.284e8", False, False), ("2.191e8", True, True), ("2.703e8", True, False)],
+)
+def test_parameters_decide_between_gates_and_tied_heads(params: str, gated: bool, tied: bool):
+    shape = {"layers": "10", "hidden": "1024", "heads": "8", "ffn": "4096", "vocab": "50000", "params": params}
+    for name in ("Acme", "Llama-X", "GPT-X"):
+        found = row_model({"model": name, **shape}, [])
+        assert (found.gated, found.tied, found.kv) == (gated, tied, 8)
+    assert row_model({"model": "Acme", **shape, "gated": "no", "tied": "yes", "kv_heads": "4"}, []).kv == 4
+
+
+def test_columns_or_notes_describe_experts():
+    shape = {"model": "Acme-30B-A3B", "layers": "48", "hidden": "2048", "heads": "32", "vocab": "151936"}
+    with pytest.raises(EtudeError, match="mixture of experts by its name"):
+        row_model(shape, [])
+    dense = {"layers": "32", "hidden": "4096", "heads": "32", "ffn": "14336", "vocab": "32000"}
+    assert row_model({"model": "Acme", **dense}, []).name == "mistral-7b"
+    assert row_model({"model": "Acme-8x7B", **dense}, []).name == "mixtral-8x7b"
+    columns = row_model({**shape, "experts": "128", "top_k": "8", "expert_ffn": "768", "shared_ffn": "768"}, [])
+    said: list[str] = []
+    noted = row_model({**shape, "notes": "MoE: 128 experts, top-8, expert ffn 768, shared 1, dense layers 0"}, said)
+    assert said[0] == "experts as the notes say"
+    for found in (columns, noted):
+        assert (found.experts, found.top_k, found.expert_ffn, found.shared_ffn, found.gated) == (128, 8, 768, 768, True)
+    whole = row_model({**shape, "params": "3.05e10", "ffn": "6144"}, [])
+    assert whole.name == "qwen3-30b-a3b"
+
+
+def test_adapters_are_priced_without_gradients_of_frozen_weights():
+    """Of the three products of a weight the one for its gradient goes; what is left is more than half of the step."""
+    full = case(tp="2", gpus="8")
+    by_name, by_column = case(tp="2", gpus="8", model="Llama-2-7B (LoRA)"), case(tp="2", gpus="8", train="lora")
+    noted = case(tp="2", gpus="8", train="lora", notes="rank 64")
+    assert (
+        isinstance(full, Case) and isinstance(by_name, Case) and isinstance(by_column, Case) and isinstance(noted, Case)
+    )
+    assert (by_name.plan, by_name.model) == (by_column.plan, full.model)
+    assert (by_name.plan.train, noted.plan.train, full.plan.train) == ("lora:16:qkv", "lora:64:qkv", "all")
+    assert any("adapters of rank 16" in text for text in by_name.assumed)
+    ahead = [replace(one, plan=one.plan.replace(host_ns=0)) for one in (full, by_name)]
+    times = [predicted_case(one)["predicted"]["step"] for one in ahead]
+    assert 0.6 < times[1] / times[0] < 0.9
+    flops = [step_flops(one.model, one.plan.replace(seq=1), hardware=False) for one in (full, by_name)]
+    assert flops[1] / flops[0] == pytest.approx(4 / 6, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"model": "Llama-2-7B QLoRA"}, "QLoRA is not priced"),
+        ({"train": "dpo"}, "more than one pass"),
+        ({"train": "the best part"}, "is not known"),
+        ({"model": "Llama-2-7B frozen"}, "is not known"),
+        ({"precision": "posit8"}, "the precision `posit8` is not known"),
+    ],
+)
+def test_what_is_trained_and_is_not_priced_is_refused_by_name(more: dict[str, str], said: str):
+    found = case(**more)
+    assert isinstance(found, Refused)
+    assert said in found.why
+
+
+def test_four_bits_are_faster_than_eight_where_units_have_them():
+    steps = {}
+    for precision in ("bf16", "fp8-mx", "nvfp4"):
+        found = case(gpu_type="B200", precision=precision, stack="megatron-bridge")
+        assert isinstance(found, Case)
+        ahead = replace(found, plan=found.plan.replace(host_ns=0))
+        steps[precision] = predicted_case(ahead)["predicted"]["step"]
+    assert steps["nvfp4"] < 0.8 * steps["fp8-mx"] < 0.7 * steps["bf16"]
+
+
+def test_stacks_by_their_release():
+    for name in ("NVIDIA NeMo Framework Release 25.04", "nemo-25.04"):
+        found = case(stack=name, year="")
+        assert isinstance(found, Case)
+        assert (found.stack.name, found.year) == ("nemo", 2025)
+        assert f"stack nemo for `{name}`" in found.assumed
+
+
+def test_columns_that_do_not_divide_are_padded():
+    shape = {**SHAPED, "model": "odd", "ffn": "10923", "params": "", "tp": "2"}
+    found = case(**shape)
+    assert isinstance(found, Case)
+    assert found.model.ffn == 10924
+    assert "feed-forward padded from 10,923 to 10,924 columns for 2 tensor-parallel ranks" in found.assumed
+    assert "predicted" in predicted_case(found)
 
 
 def test_notes_say_that_a_run_was_eager():

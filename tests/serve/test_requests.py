@@ -9,9 +9,51 @@ import numpy as np
 import pytest
 
 from etude.base.errors import EtudeError
+from etude.make.generate.model import positions_of
+from etude.surface.cli import main
 from etude.world.serve.request_files import read_requests
 from etude.world.serve.requests import requests_of
 from etude.world.serve.workloads import at_rate, poisson, request_stream, statistics
+
+
+def test_an_engine_refuses_prompts_without_room_and_ends_answers():
+    """Of 10 tokens: a prompt of 4 keeps 6 of its answer, one of 9 one token, one of 10 none; request 3 waits for it."""
+    given = requests_of(
+        [0, 1, 2, 3, 4], [4, 9, 10, 2, 2], [20, 5, 5, 5, 5], blocks=[[7], [7, 8], [9], [7], [1]],
+        parents=[[], [], [], [2], [1]], tier=[0, 1, 2, 3, 4],
+    )  # fmt: skip
+    found = given.within(10)
+    assert (found.prompt.tolist(), found.output.tolist()) == ([4, 9, 2], [6, 1, 5])
+    assert (found.refused, found.tier.tolist()) == (2, [0, 1, 4])
+    assert (found.block_start.tolist(), len(found.block), found.block[0] == found.block[1]) == ([0, 1, 3, 4], 4, True)
+    assert (found.parent_start.tolist(), found.parent.tolist()) == ([0, 0, 0, 1], [1])
+    assert given.within(100).refused == 0
+    with pytest.raises(EtudeError, match="no request fits 2 tokens"):
+        given.within(2)
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens"),
+    [("llama3-8b", 8192), ("meta-llama/Meta-Llama-3-8B", 8192), ("meta-llama/Llama-3.1-8B", 0), ("nobody/knows", 0)],
+)
+def test_tokens_that_a_model_takes(name: str, tokens: int):
+    assert positions_of(name) == tokens
+
+
+def test_requests_that_are_longer_than_the_model_takes_are_said(capsys: pytest.CaptureFixture[str]):
+    words = ["serve", "gpt2", "--system", "dgx-h100", "--rate", "1", "--count", "3"]
+    assert main([*words, "--prompt", "2000", "--output", "4"]) == 2
+    assert "every prompt has 2,000 tokens or more, and the model takes 1,024" in capsys.readouterr().err
+    assert main([*words, "--prompt", "1000", "--output", "100"]) == 0
+    assert "3 of 3 requests are longer than the 1,024 tokens" in capsys.readouterr().err
+    assert main([*words, "--prompt", "1000", "--output", "100", "--max-model-len", "1024", "--json"]) == 0
+    found = capsys.readouterr()
+    assert "longer than" not in found.err
+    assert json.loads(found.out)["refused_requests"] == 0
+    assert main([*words, "--prompt", "1000", "--output", "4", "--max-model-len", "900"]) == 2
+    assert main([*words, "--prompt", "2000", "--output", "4", "--max-model-len", "4096"]) == 0
+    assert "4,096 tokens are more than the model takes" in capsys.readouterr().err
+
 
 FILES = {
     "azure.csv": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"

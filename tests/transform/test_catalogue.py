@@ -1,5 +1,6 @@
 """Each edit by hand, on jobs that fit on a screen. The toy systems move 1 byte a ns, 10 ns a hop."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from etude.make.transform.edits import apply_edits
 from etude.model.build import TraceBuilder, build_trace, job_of
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind, Why
+from etude.model.trace import Trace
 from jobs import job_with
 from toy_systems import one_level
 
@@ -342,7 +344,7 @@ def test_one_sided_calls_are_announced():
 
 def test_a_narrower_type_moves_fewer_bytes_and_has_another_peak():
     columns = elementwise("aten::add", "aten::add") | {"in_types": ["['Tensor(c10::BFloat16)']", "['Tensor(float)']"]}
-    found = etude.edit(job_with(build_trace(columns)), "dtype to=fp8").trace(0)
+    found = etude.edit(job_with(build_trace(columns)), "dtype to=fp8 kind=compute").trace(0)
     assert found.tensor_bytes.tolist() == [2000, 1000]
     assert found.flops.tolist() == [1000, 1000]
     assert found.text("in_types", 0) == "['Tensor(c10::Float8_e4m3fn)']"
@@ -355,9 +357,30 @@ def test_a_time_that_is_known_changes_with_the_type_as_the_roofline_does():
         "duration_ns": [9_000_000],
     }
     job = job_with(build_trace(columns))
-    assert etude.edit(job, "dtype to=fp8").trace(0).duration_ns.tolist() == [UNKNOWN]
-    found = etude.edit(job, "dtype to=fp8", system=open_system("dgx-h100")).trace(0)
+    assert etude.edit(job, "dtype to=fp8 op=aten::add").trace(0).duration_ns.tolist() == [UNKNOWN]
+    found = etude.edit(job, "dtype to=fp8 op=aten::add", system=open_system("dgx-h100")).trace(0)
     assert found.duration_ns[0] == pytest.approx(4_500_000, rel=0.02)
+
+
+def test_eight_bits_are_for_products_of_linear_layers_unless_more_is_named():
+    """What a generated job of fp8 has in 8 bits is what the edit changes in one of bf16: not the head, the router,
+    attention, norms, or the optimizer."""
+    model = Model.from_dict({**SMALL, "experts": 4, "top_k": 2, "expert_ffn": 64})
+    plain, recipe = (generate(model, Plan.from_dict({"gpus": 2, "precision": p})).job for p in ("bf16", "fp8"))
+
+    def narrow(trace: Trace) -> Counter[tuple[str, str]]:
+        rows = [row for row in range(len(trace)) if "Float8" in (trace.text("in_types", row) or "")]
+        return Counter((str(trace.text("name", row)), str(trace.text("module", row))) for row in rows)
+
+    found = apply_edits(plain, ["dtype to=fp8"])
+    assert narrow(found.job.trace(0)) == Counter(
+        {key: n for key, n in narrow(recipe.trace(0)).items() if "mm" in key[0]}
+    )
+    assert any("attention 16" in note and "kind=compute selects them too" in note for note in found.notes)
+    assert found.steps[0].nodes < apply_edits(plain, ["dtype to=fp8 kind=compute"]).steps[0].nodes
+    heads = apply_edits(plain, ["dtype to=fp8 op=aten::mm module=head.*"])
+    assert narrow(heads.job.trace(0)).keys() == {("aten::mm", "head.logits")}
+    assert not heads.notes
 
 
 def test_scale_is_the_larger_generated_job():

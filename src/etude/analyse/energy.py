@@ -54,6 +54,13 @@ class PowerCurve:
         return float(self.watts.max(initial=0.0))
 
     @property
+    def regulated_w(self) -> float:
+        """Highest mean over windows of REGULATED_NS, or over the whole curve if that is higher: the end of a curve that
+        is not a whole window counts there."""
+        whole = self.span_ns // REGULATED_NS
+        return max(float(self.sampled(REGULATED_NS).watts[:whole].max(initial=0.0)), self.mean_w)
+
+    @property
     def swing_w(self) -> float:
         """Highest minus lowest power."""
         return self.peak_w - float(self.watts.min(initial=self.peak_w))
@@ -84,7 +91,7 @@ class Energy:
     by_class: dict[str, float]
     ranks: int
     highest_w: float = 0.0
-    """Highest mean of one device over a window of REGULATED_NS, or over the run where it is shorter."""
+    """Highest mean of one device over a window of REGULATED_NS, or over the whole run."""
     assumed: tuple[str, ...] = field(default=())
     """Devices whose constants are worked out from their limit instead of measured."""
 
@@ -111,16 +118,11 @@ def energy(
     for part, own in parts:
         curve, classes = _rank(part, own, ratio, first, last, menu)
         curves.append((curve, len(part.at)))
-        highest = max(highest, _regulated_w(curve))
+        highest = max(highest, curve.regulated_w)
         for name, joules in classes.items():
             by_class[name] = by_class.get(name, 0.0) + joules * len(part.at)
     names = dict.fromkeys(own.name for _, own in parts if assumed(own))
     return Energy(_sum(curves, first, last), by_class, len(run.job.ranks), highest, tuple(names))
-
-
-def _regulated_w(curve: PowerCurve) -> float:
-    whole = curve.span_ns // REGULATED_NS
-    return float(curve.sampled(REGULATED_NS).watts[:whole].max()) if whole else curve.mean_w
 
 
 def _by_device(run: Run, part: RunPart, device: Device | None) -> list[tuple[RunPart, Device]]:

@@ -20,6 +20,7 @@ _TYPES: Final = {
     "float8_e4m3fnuz": "fp8",
     "float8_e5m2": "fp8",
     "float8_e5m2fnuz": "fp8",
+    "float4_e2m1fn_x2": "fp4",
     "signed char": "int8",
     "unsigned char": "int8",
 }
@@ -28,6 +29,7 @@ _WIDTHS: Final = {
     "char": 1, "byte": 1, "short": 2, "short int": 2, "int": 4, "long": 8, "long int": 8,
     "complex<float>": 8, "complex<double>": 16,
 }  # fmt: skip
+_NARROW: Final = re.compile(r"float(8|4_e2m1)", re.IGNORECASE)
 _TENSOR: Final = re.compile(r"Tensor\(([^()]*)\)")
 
 
@@ -38,12 +40,12 @@ def _bare(name: str) -> str:
 def tensor_types(text: Any) -> list[str]:
     """Types of the tensors of one argument: `Tensor(float)`, `GenericList[Tensor(float),...]`, or a bare `float`."""
     found = [_bare(name) for name in _TENSOR.findall(str(text))]
-    return found or ([_bare(str(text))] if _bare(str(text)) in _WIDTHS or "float8" in str(text) else [])
+    return found or ([_bare(str(text))] if _bare(str(text)) in _WIDTHS or _NARROW.search(str(text)) else [])
 
 
 def width_of(name: str) -> int:
-    """Bytes of an element of a bare type; 0 if unknown."""
-    return 1 if name.startswith("float8") else _WIDTHS.get(name, 0)
+    """Bytes of an element of a bare type; 0 if unknown. An element of `float4_e2m1fn_x2` is a pair."""
+    return 1 if _NARROW.match(name) else _WIDTHS.get(name, 0)
 
 
 def dtype_of(in_types: str) -> str:

@@ -151,8 +151,9 @@ class Device:
             raise ClusterError("power: a value is negative")
 
     def peak(self, dtype: str) -> float:
-        """FLOP/s of the matrix units, of the next wider type if this one has no rate; 0 if none has."""
-        wider = {"fp4": "fp6", "fp6": "fp8", "fp8": "bf16", "int4": "int8", "int8": "bf16", "bf16": "fp16"}
+        """FLOP/s of the matrix units, of the next wider type if this one has no rate; 0 if none has. Weights of 4 bits
+        are unpacked to 16 where the units have no such products."""
+        wider = {"fp4": "bf16", "fp6": "fp8", "fp8": "bf16", "int4": "int8", "int8": "bf16", "bf16": "fp16"}
         wider |= {"fp16": "tf32", "tf32": "fp32", "fp64": "fp32"}
         while dtype:
             if dtype in self.peak_flop_per_s:

@@ -63,6 +63,16 @@ def stack_for(name: str, year: int | None = None) -> Stack | None:
     return in_time[0] if in_time else None
 
 
+def stack_in(text: str, year: int | None = None) -> Stack | None:
+    """The stack that a text names, which may have more words, such as a release: the longest name in it counts."""
+    words = re.sub(r"[^a-z0-9.]+", "-", text.lower())
+    known = [_from_catalogue(n) for n in stack_names() if n != DEFAULT]
+    names = {name for stack in known for name in (stack.name, *stack.names)}
+    inside = [name for name in names if re.search(rf"(^|-){re.escape(name)}(-|$)", words)]
+    tried = (stack_for(name, year) for name in (text, *sorted(inside, key=lambda one: (-len(one), one))))
+    return next((stack for stack in tried if stack is not None), None)
+
+
 def _covers(years: str, year: int | None) -> bool:
     first, _, last = years.partition("..")
     if year is None:

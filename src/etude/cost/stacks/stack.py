@@ -20,7 +20,7 @@ class Efficiency:
     """Factors on the times of the device and the network of the catalogue."""
 
     products: float = figure("number", "matrix products in 16 or 32 bits", 1.0)
-    fp8: float = figure("number", "matrix products in 8 bits", 1.0)
+    fp8: float = figure("number", "matrix products in 8 bits, and in 4", 1.0)
     attention: float = figure("number", "fused attention", 1.0)
     rest: float = figure("number", "everything else that a device computes or copies, except the optimizer", 1.0)
     network: float = figure("number", "collectives and messages", 1.0)
@@ -147,8 +147,10 @@ def _tuned_device(device: Device, by: Efficiency) -> Device:
         else:
             ops[name] = replace(cost, traffic=cost.traffic * by.rest, flop_efficiency=cost.flop_efficiency / by.rest,
                                 row_ns=cost.row_ns * by.rest, fixed_ns=cost.fixed_ns * by.rest)  # fmt: skip
-    # Products in 8 bits run through the same class of ops: their peak compensates the factor of `products`.
-    peak = {k: v * by.products / by.fp8 if k == "fp8" else v for k, v in device.peak_flop_per_s.items()}
+    # Products in 8 bits, and those in 4, which are scaled and cast alike, run through the same class of ops: their peak
+    # compensates the factor of `products`.
+    scaled = ("fp8", "fp4")
+    peak = {k: v * by.products / by.fp8 if k in scaled else v for k, v in device.peak_flop_per_s.items()}
     return replace(device, ops=ops, peak_flop_per_s=peak)
 
 

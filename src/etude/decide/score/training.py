@@ -12,13 +12,11 @@ from etude.cost.stacks import Stack, open_stack
 from etude.decide.score.kind import CsvRow, Item, PredictedRow, ScoreKind, ScoreRequest, check_system, table_rows
 from etude.decide.score.source import ScoreFile
 from etude.machine import System, open_system
-from etude.steps.measured import eager, row_models, rows
-from etude.steps.measured.row_figures import SECONDS
+from etude.steps.measured import eager, rows
+from etude.steps.measured.unsaid import unsaid
 from etude.steps.operators import open_ops
 from etude.steps.step import predict as predict_step
 from etude.steps.step import step_time
-
-AXES: Final = ("tp", "pp", "cp", "ep")
 
 
 def predict(item: Item, asked: ScoreRequest) -> PredictedRow:
@@ -30,7 +28,7 @@ def predict(item: Item, asked: ScoreRequest) -> PredictedRow:
     case = rows.case_or_refused(row, int(item.label), stack, system)
     if isinstance(case, rows.Refused):
         raise UsageError(case.why)
-    assumed = (*case.assumed, *_unsaid(row, case, asked))
+    assumed = (*case.assumed, *unsaid(row, case, spare=rows.SPARE, system=bool(asked.system)))
     return PredictedRow(
         measured={"step_s": case.step_s}, predicted={"step_s": _step_s(case, asked.ops)}, assumed=assumed
     )
@@ -66,34 +64,6 @@ def _eager(row: CsvRow, number: int, ops: Path | None, stack: Stack | None, syst
         predicted["peak_memory_bytes"] = float(eager.peak_memory_bytes(case))
         assumed.append("memory: states, gradients and the loss in bf16, a gated activation as two operations")
     return PredictedRow(measured=measured, predicted=predicted, assumed=assumed)
-
-
-def _unsaid(row: CsvRow, case: rows.Case, asked: ScoreRequest) -> list[str]:
-    """What the case of a row has that the row does not state, besides what its recipe says."""
-    said = [] if asked.system else [f"system {case.system.name} for the GPU `{row['gpu_type']}`"]
-    if not asked.stack and row.get("stack") and case.stack.name != row["stack"]:
-        said.append(f"stack {case.stack.name} for `{row['stack']}`")
-    said += [] if row.get("year") else [f"year {case.year}"]
-    precision = str(case.plan.precision)
-    said += [] if row.get("precision", "").lower().startswith(precision) else [f"precision {precision}"]
-    if row.get("tp") or row.get("pp"):
-        said += [f"{axis} 1" for axis in AXES if not row.get(axis)]
-    said += [] if row.get("gpus") else [f"{case.plan.gpus:,} GPUs: data times tensor, pipeline and context parallel"]
-    said += _of_model(row, case)
-    if not (row.get("micro_batch") and row.get("recompute")):
-        said.append(f"a plan may need {rows.SPARE - 1:.0%} more memory than there is, being estimated")
-    if (row.get("unit") or "").strip().lower() not in SECONDS:
-        said.append(f"the time of the step is derived from `{row.get('measured_metric')}` in {row.get('unit')}")
-    return said
-
-
-def _of_model(row: CsvRow, case: rows.Case) -> list[str]:
-    model = case.model
-    if row_models.known_model(row) is not None:
-        return [f"model {model.name} of the catalogue"]
-    gate = "gated" if model.gated else "plain"
-    said = [f"model of the row's shape: {gate} feed-forward, {model.kv} heads of keys and values"]
-    return said if row.get("heads") else [*said, f"{model.heads} heads"]
 
 
 def _is_eager(columns: frozenset[str]) -> bool:

@@ -213,7 +213,7 @@ class Plan:
     train: str = figure(
         "text",
         "what is trained: all, forward (nothing, no backward pass), frozen (gradients only pass through), layers:24.., "
-        "lora:16",
+        "lora:16, lora:16:qkv",
         "all",
         like="forward",
     )
@@ -543,6 +543,11 @@ class Plan:
     @property
     def recomputes_layers(self) -> bool:
         return recompute.LAYER in self.twice
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the model's own weights get no gradients, while activations do."""
+        return trained.parse(self.train).kind in ("lora", "frozen")
 
     @property
     def dtype(self) -> str:

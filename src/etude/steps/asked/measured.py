@@ -1,5 +1,6 @@
 """What is asked of measured steps: a stack fitted to them, and their predictions."""
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -161,6 +162,8 @@ def predicted_rows(given: RowsInputs) -> list[dict[str, Any]]:
             "training;"
             f" error {half:.1%} at the median, {most:.1%} at the 90th percentile"
         )
+    for text, count in Counter(text for r in found for text in r.get("assumed", ())).most_common():
+        say(f"assumed, {count} row{'s' if count > 1 else ''}: {text}")
     return found
 
 

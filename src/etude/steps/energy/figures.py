@@ -45,8 +45,15 @@ def energy_figures(
         "time_ns": power.span_ns,
         "ranks": found.ranks,
         "device_mean_w": power.mean_w / found.ranks if found.ranks else None,
-        "device_highest_w": found.highest_w,
+        "device_highest_w": _highest_w(found, curve),
         "swing_w": power.swing_w,
         "ramp_w_per_s": power.ramp_w_per_s(),
         "assumed": [f"power of {name}: derived from its limit" for name in found.assumed],
     }
+
+
+def _highest_w(found: Energy, curve: PowerCurve | None) -> float:
+    """Highest power of a device: at least its part of a smoothed curve, which a floor raises."""
+    return (
+        found.highest_w if curve is None or not found.ranks else max(found.highest_w, curve.regulated_w / found.ranks)
+    )

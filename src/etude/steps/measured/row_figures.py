@@ -63,28 +63,33 @@ def _hardware(metric: str) -> bool:
 
 def step_flops(m: Model, plan: Plan, *, hardware: bool) -> float:
     """Products of a step as papers count them: 6 for each weight of a product and token, attention over all pairs
-    (Korthikanti et al. 2022). `hardware`: layers that are recomputed count a forward pass more."""
+    (Korthikanti et al. 2022); 4 for weights that adapters leave frozen. `hardware`: layers that are recomputed count a
+    forward pass more."""
+    each = 4.0 if plan.frozen else 6.0
     tokens = plan.batch * plan.seq
     heads = m.heads * m.head
     pairs = 12.0 * m.layers * heads * plan.seq
-    layers = 6.0 * sum(_layer_weights(m, layer) for layer in range(m.layers))
+    layers = each * sum(_layer_weights(m, layer) for layer in range(m.layers))
     if hardware and plan.recomputes_layers:
-        layers, pairs = layers * 4 / 3, pairs * 4 / 3
+        layers, pairs = layers * (each + 2) / each, pairs * 4 / 3
     elif hardware and plan.twice:
         pairs = pairs * 4 / 3
-    return float(tokens * (layers + pairs + 6 * m.vocab * m.hidden))
+    return float(tokens * (layers + pairs + each * m.vocab * m.hidden))
+
+
+def attention_weights(m: Model) -> int:
+    """Weights of the products of a layer's attention."""
+    if not m.kv_rank:
+        return m.hidden * m.head * (2 * m.heads + 2 * m.kv)
+    head = m.rope_size + m.nope_size
+    queries = m.hidden * m.q_rank + m.q_rank * m.heads * head if m.q_rank else m.hidden * m.heads * head
+    keys = m.hidden * (m.kv_rank + m.rope_size) + m.kv_rank * m.heads * (m.nope_size + m.value_size)
+    return queries + keys + m.heads * m.value_size * m.hidden
 
 
 def _layer_weights(m: Model, layer: int) -> int:
     """Weights of the products that a token passes through in a layer."""
-    matrices = 3 if m.gated else 2
-    if m.kv_rank:
-        head = m.rope_size + m.nope_size
-        queries = m.hidden * m.q_rank + m.q_rank * m.heads * head if m.q_rank else m.hidden * m.heads * head
-        keys = m.hidden * (m.kv_rank + m.rope_size) + m.kv_rank * m.heads * (m.nope_size + m.value_size)
-        attention = queries + keys + m.heads * m.value_size * m.hidden
-    else:
-        attention = m.hidden * m.head * (2 * m.heads + 2 * m.kv)
+    matrices, attention = 3 if m.gated else 2, attention_weights(m)
     if not m.has_experts(layer):
         return attention + matrices * m.hidden * m.ffn
     width = (m.expert_ffn or m.ffn) * m.top_k + m.shared_ffn

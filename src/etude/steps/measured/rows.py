@@ -2,7 +2,8 @@
 
 Columns are those of published tables: model, layers, hidden, heads, ffn, vocab, params, seq, gpus, gpu_type, tp, pp,
 dp, cp, ep, interleave, micro_batch, global_batch, recompute, precision, stack, year, measured_metric, value, unit,
-notes. Each may be missing or empty. The rules never see the value of a row, nor where it was published.
+notes; of models also kv_heads, gated, tied and those of experts (`row_models`), and `train` for what is trained
+(`row_training`). Each may be missing or empty. The rules never see the value of a row, nor where it was published.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from os import PathLike, fspath
 from typing import Any, Final
 
 from etude.base.errors import EtudeError, FormatError, UsageError
-from etude.cost.stacks import Stack, generation_of, open_stack, stack_for
-from etude.cost.stacks.open import DEFAULT
+from etude.cost.stacks import Stack, generation_of, open_stack
+from etude.cost.stacks.open import DEFAULT, stack_in
 from etude.machine.system import System
 from etude.make.generate import Plan
 from etude.make.generate.model import Model
@@ -25,6 +26,8 @@ from etude.steps.measured.gpus import gpu_system
 from etude.steps.measured.recipes import CHUNKS, RunFacts, completed
 from etude.steps.measured.row_figures import out_of_scope, step_seconds
 from etude.steps.measured.row_models import row_model
+from etude.steps.measured.row_training import trained_fields
+from etude.steps.measured.unsaid import unsaid
 from etude.steps.step import step_time
 
 Row = Mapping[str, str]
@@ -37,8 +40,12 @@ SPARE: Final = 1.05
 """Estimated memory that a row may need, relative to what there is: it is an estimate, and the published run did fit."""
 BATCH: Final = 8
 """Micro-batches for each pipeline rank of a row without a batch."""
-PRECISIONS: Final = (("fp8", "fp8"), ("float8", "fp8"), ("mxfp8", "fp8"), ("fp16", "fp16"), ("half", "fp16"),
-                     ("fp32", "fp32"), ("float32", "fp32"), ("tf32", "fp32"))  # fmt: skip
+PRECISIONS: Final = (("fp4", "fp4"), ("float4", "fp4"), ("fp8", "fp8"), ("float8", "fp8"), ("bf16", "bf16"),
+                     ("bfloat16", "bf16"), ("fp16", "fp16"), ("half", "fp16"), ("float16", "fp16"), ("fp32", "fp32"),
+                     ("float32", "fp32"), ("tf32", "fp32"))  # fmt: skip
+"""Words of a precision -> that of a plan; the first word that the text has decides: `nvfp4`, `mxfp8`, `fp8-cs`."""
+RELEASE: Final = re.compile(r"\b(2\d)\.(0[1-9]|1[0-2])\b")
+"""Releases that are called by their year and month: 25.04."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -106,9 +113,10 @@ def case_of(row: Row, number: int, stack: Stack | None = None, system: System | 
     said: list[str] = []
     system = system or gpu_system(row.get("gpu_type", ""))
     model = row_model(row, said)
-    year = int(float(row.get("year") or 0)) or YEARS.get(generation_of(row["gpu_type"]), 2025)
+    year = int(float(row.get("year") or 0)) or _released(row) or YEARS.get(generation_of(row["gpu_type"]), 2025)
     stack = stack or row_stack(row, year, said)
-    given = _given(row, model, said)
+    given = _given(row, model, said) | trained_fields(row, stack.family, said)
+    model = _padded(model, int(given.get("tp", 1)), said)
     run = RunFacts(
         model=model,
         given=given,
@@ -131,13 +139,30 @@ def case_of(row: Row, number: int, stack: Stack | None = None, system: System | 
     )
 
 
+def _released(row: Row) -> int:
+    """The year of the release that a stack is named by; 0: none."""
+    found = RELEASE.search(row.get("stack", ""))
+    return 2000 + int(found[1]) if found else 0
+
+
+def _padded(model: Model, tp: int, said: list[str]) -> Model:
+    """The model with columns of its feed-forward that tensor-parallel ranks can share, as programs pad them."""
+    ffn = -(-model.ffn // tp) * tp
+    if ffn == model.ffn:
+        return model
+    said.append(f"feed-forward padded from {model.ffn:,} to {ffn:,} columns for {tp} tensor-parallel ranks")
+    return model.replace(ffn=ffn)
+
+
 def row_stack(row: Row, year: int, said: list[str]) -> Stack:
     """The stack by the column `stack`; the default if it is empty or unknown."""
     name = row.get("stack", "")
-    found = stack_for(name, year) if name else None
+    found = stack_in(name, year) if name else None
     if found is None:
         said.append(f"default stack (`{name}` is not known)" if name else "default stack")
         return open_stack(DEFAULT)
+    if found.name != name:
+        said.append(f"stack {found.name} for `{name}`")
     return found
 
 
@@ -149,9 +174,7 @@ def _given(row: Row, model: Model, said: list[str]) -> dict[str, Any]:
         given = {"tp": 1, "pp": 1, "cp": 1, "ep": 1} | given
     if "gpus" not in given:
         given["gpus"] = _ranks(row, given)
-    given["precision"] = next(
-        (p for word, p in PRECISIONS if row.get("precision", "").lower().startswith(word)), "bf16"
-    )
+    given["precision"] = _precision(row.get("precision", ""))
     if "seq" not in given:
         given["seq"] = sequence_of(model)
         said.append(f"sequence {given['seq']:,}")
@@ -171,6 +194,15 @@ def _given(row: Row, model: Model, said: list[str]) -> dict[str, Any]:
     if re.search(r"\beager\b", notes, re.IGNORECASE) and model.gated:
         given["unfused"] = "activation,norm"
     return given | _schedule(row, given, model)
+
+
+def _precision(text: str) -> str:
+    """That of a plan; bf16 if the row says none."""
+    lower = text.lower()
+    found = [(lower.index(word), precision) for word, precision in PRECISIONS if word in lower]
+    if text and not found:
+        raise UsageError(f"the precision `{text}` is not known", hint="fp4, fp8, bf16, fp16, fp32")
+    return min(found)[1] if found else "bf16"
 
 
 def _ranks(row: Row, given: Mapping[str, Any]) -> int:
@@ -213,9 +245,12 @@ def predict_rows(
     """A record for each training row: its number, measured and predicted seconds of a step, or why it is refused."""
     found: list[dict[str, Any]] = []
     for case in cases_of(rows, stack):
-        found.append(predicted_case(case))
+        record = predicted_case(case)
         if not isinstance(case, Refused):
             advance(1)
+            if "assumed" in record:
+                record["assumed"] += unsaid(rows[case.row - 1], case, spare=SPARE)
+        found.append(record)
     return found
 
 

@@ -126,6 +126,7 @@ class TrainingWorkload:
             job.node_up_ns,
             len(job.up),
             horizon_ns,
+            job.without_copy,
         )
 
     def figures(self, horizon_ns: int) -> dict[str, Any]:

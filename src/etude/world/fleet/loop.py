@@ -47,6 +47,8 @@ class TrainingRun:
     """Up time summed over all nodes; with unlimited spares no node is ever missing."""
     nodes: int
     horizon_ns: int
+    without_copy: int
+    """Recoveries that began again from step 0, because no copy was left."""
 
 
 @dataclass(slots=True)
@@ -111,6 +113,7 @@ class TrainingJob:
     later: Agenda = field(default_factory=Agenda)
     hit: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
     interruptions: int = 0
+    without_copy: int = 0
     transitions: dict[str, int] = field(default_factory=dict)
     node_up_ns: int = 0
     seen_ns: int = 0
@@ -497,6 +500,7 @@ class TrainingJob:
         """Goes back to the nearest copy; returns the time of its load, including the wait for storage, ns."""
         found = self.copies.nearest(self.costs.node_bytes, nodes)
         mark: Mark = found[0] if found is not None else START
+        self.without_copy += found is None and self.account.step > 0
         self.account.back_to(mark)
         self.copies.back_to(mark)
         if found is None:
@@ -584,7 +588,10 @@ def run_job(
     faults = (Event(at, FAULT, job.name, row) for row, at in enumerate(events.time_ns.tolist()))
     run_alone(job, horizon_ns, outside=faults)
     job.close()
-    return TrainingRun(account, copies, job.hit, job.interruptions, job.transitions, job.node_up_ns, nodes, horizon_ns)
+    return TrainingRun(
+        account, copies, job.hit, job.interruptions, job.transitions, job.node_up_ns, nodes, horizon_ns,
+        job.without_copy,
+    )  # fmt: skip
 
 
 def _left_out(excluded: tuple[int, ...], nodes: int, costs: Costs, spares: int | None) -> list[int]:

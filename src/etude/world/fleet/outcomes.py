@@ -101,6 +101,7 @@ TRAINED: Final = _outcome(
     tiers=several(keys()),
     configs=several(keys()),
     transitions=keys(COUNT),
+    without_copy=COUNT.if_there(),
     interval=INTERVAL.if_there(),
 )
 

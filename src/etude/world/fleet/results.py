@@ -26,6 +26,7 @@ def summary(ran: TrainingRun, costs: Costs, *, name: str = "", price: float = 0.
         "useful_fraction": useful_s / seconds,
         "goodput_tokens_per_s": account.tokens / seconds,
         "interruptions": interruptions,
+        "without_copy": ran.without_copy,
         "lost_s": lost,
         "steps": account.step,
         "tokens": account.tokens,

@@ -78,7 +78,7 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: Fl
         stays=not scenario.horizon_ns,
         made_of=(service, serving.replicas.costs),
     )
-    return made, service.notes
+    return made, (*service.notes, *serving.lengths(stream))
 
 
 def _cold_ns(service: Any) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.kernels.arrays import I64
@@ -56,6 +57,8 @@ class Requests:
     """Whether the id of a block also identifies all blocks before it, as in Mooncake."""
     moved: int = 0
     """Rows moved by sorting."""
+    refused: int = 0
+    """Requests that are too long for the engine, and are not among these."""
     tenant_names: tuple[str, ...] = ()
     weights: tuple[int, ...] = ()
     """Weights of tenants in fair queueing, in thousandths; empty: all equal."""
@@ -114,6 +117,46 @@ class Requests:
     def __len__(self) -> int:
         return len(self.arrival_ns)
 
+    def within(self, tokens: int) -> Requests:
+        """As an engine with this `max_model_len` takes them: a request whose prompt leaves no room for a token is
+        refused, and so is what waits for it; answers end where the length is reached."""
+        kept = self.prompt < tokens
+        for child in np.flatnonzero(np.diff(self.parent_start)).tolist():  # parents are above their children
+            kept[child] &= kept[self.parent[self.parent_start[child] : self.parent_start[child + 1]]].all()
+        if not kept.any():
+            raise UsageError(
+                f"no request fits {tokens:,} tokens: the shortest prompt has {int(self.prompt.min()):,}",
+                hint="a longer --max-model-len",
+            )
+        output = np.minimum(self.output, tokens - self.prompt)
+        whole = replace(self, output=np.maximum(output, 1), branches=np.minimum(self.branches, np.maximum(output, 1)))
+        return whole if kept.all() else whole._chosen(kept)
+
+    def _chosen(self, kept: NDArray[np.bool_]) -> Requests:
+        """Only these requests."""
+        number = np.cumsum(kept) - 1
+        parts: dict[str, Any] = {}
+        for start, names in (("block_start", ("block", "block_tokens", "block_home")), ("parent_start", ("parent",))):
+            each = np.diff(getattr(self, start))
+            inside = np.repeat(kept, each)
+            parts[start] = np.concatenate([[0], np.cumsum(each[kept])]).astype(np.int64)
+            parts |= {name: getattr(self, name)[inside] for name in names if len(getattr(self, name))}
+        if len(self.parent):
+            parts["parent"] = number[parts["parent"]]
+        rows = (
+            "arrival_ns",
+            "prompt",
+            "output",
+            "session",
+            "tenant",
+            "tier",
+            "deadline_ns",
+            "branches",
+            "adapter",
+            "images",
+        )
+        return replace(self, **parts, **{name: getattr(self, name)[kept] for name in rows}, refused=int((~kept).sum()))
+
     def first(self, count: int) -> Requests:
         """The first `count` requests."""
         n = min(count, len(self))
@@ -123,7 +166,7 @@ class Requests:
         cut = {
             f.name: getattr(self, f.name)[: lengths.get(f.name, n)]
             for f in fields(self)
-            if f.name not in ("tier_names", "tenant_names", "weights", "chained", "moved")
+            if f.name not in ("tier_names", "tenant_names", "weights", "chained", "moved", "refused")
         }
         return replace(self, **cut)
 

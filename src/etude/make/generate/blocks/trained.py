@@ -5,6 +5,7 @@ forward        nothing, and there is no backward pass: a teacher, an encoder tha
 frozen         no weight, but gradients go through to what comes before
 layers:24..    layers from number 24 (the first is 0) to the last, and the head; `layers:8..15`: those eight alone
 lora:16        adapters of rank 16 added to every product of a layer with a weight of a higher rank; the rest is frozen
+lora:16:qkv    adapters of the products for queries, keys and values alone
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from etude.make.generate.blocks.recompute import is_layer
 from etude.make.generate.blocks.shard import Block
 
 PRODUCTS: Final = (*GEMMS, "aten::convolution")
-HINT: Final = "all, forward, frozen, layers:24.., layers:8..15 or lora:16"
+HINT: Final = "all, forward, frozen, layers:24.., layers:8..15, lora:16 or lora:16:qkv"
+QKV: Final = "qkv"
 _MOST: Final = 999_999
 
 
@@ -35,6 +37,8 @@ class Trained:
     first: int = 0
     last: int = -1
     rank: int = 0
+    adapted: str = ""
+    """Products with adapters; empty: all."""
 
 
 ALL: Final = Trained("all")
@@ -49,7 +53,10 @@ def parse(text: str) -> Trained:
     if rest is None:
         raise whole.wrong(f"unknown value `{kind.text}`")
     if kind.text == "lora":
-        return Trained("lora", rank=rest.count(most=_MOST))
+        rank, adapted = rest.cut(":")
+        if adapted is not None:
+            adapted.choice((QKV,))
+        return Trained("lora", rank=rank.count(most=_MOST), adapted="" if adapted is None else adapted.text)
     first, last = rest.cut("..")
     if kind.text != "layers" or last is None:
         raise whole.wrong(f"`{text}` does not say what is trained")
@@ -71,7 +78,7 @@ def only(blocks: Sequence[Block], what: Trained, *, tied: bool = False) -> list[
         mode = _mode(block, layer, what)
         key = id(block.ops), mode
         if key not in made:
-            made[key] = _ops(block.ops, mode, what.rank)
+            made[key] = _ops(block.ops, mode, what)
             if what.kind == "layers" and layer >= 0 and mode in ("all", "frozen"):
                 made[key] = tuple(map(_as_the_table(what, tied=tied), block.ops, made[key]))
         found.append(changed(block, ops=made[key]))
@@ -102,7 +109,7 @@ def _mode(block: Block, layer: int, what: Trained) -> str:
     return "all" if layer <= what.last and is_layer(block) else "frozen"
 
 
-def _ops(ops: tuple[Op, ...], mode: str, rank: int) -> tuple[Op, ...]:
+def _ops(ops: tuple[Op, ...], mode: str, what: Trained) -> tuple[Op, ...]:
     if mode == "all":
         return ops
     if mode == "forward":
@@ -110,7 +117,11 @@ def _ops(ops: tuple[Op, ...], mode: str, rank: int) -> tuple[Op, ...]:
     frozen = [_frozen(op) for op in ops]
     if mode == "frozen":
         return tuple(frozen)
-    return tuple(one for op in frozen for one in (op, *_adapters(op, rank)))
+    return tuple(one for op in frozen for one in (op, *(_adapters(op, what.rank) if _is_adapted(op, what) else ())))
+
+
+def _is_adapted(op: Op, what: Trained) -> bool:
+    return not what.adapted or (op.part.startswith("attention.") and not op.part.endswith(".out"))
 
 
 def _forward(op: Op) -> Op:

@@ -53,6 +53,11 @@ def model_names() -> tuple[str, ...]:
     return tuple(_catalogue())
 
 
+def catalogue_name(text: str) -> str:
+    """The name in the catalogue of a model that is named so, or has this Hugging Face id; empty: none."""
+    return text if text in _catalogue() else _ids().get(text.lower(), "")
+
+
 def model_ids() -> tuple[str, ...]:
     """Known Hugging Face ids."""
     return tuple(one for ids in _yaml("ids").values() for one in ids)

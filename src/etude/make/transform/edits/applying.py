@@ -6,6 +6,7 @@ one. Recorded times belong to the original job, and are dropped from a changed o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -18,7 +19,9 @@ from numpy.typing import NDArray
 from etude.base.errors import CycleError, UsageError
 from etude.cost.collectives import p2p_time_ns
 from etude.cost.groups import GroupShape, group_shape
+from etude.cost.ops import OpClass
 from etude.cost.tiers.transfers import tier_of
+from etude.cost.traces import ops_of
 from etude.kernels.arrays import I64
 from etude.machine.system import System
 from etude.make.transform.edits.below import Below, beside, check_room
@@ -101,9 +104,9 @@ def apply_edits(job: Job, edits: Sequence[Said], *, system: System | None = None
             else:
                 asked = times(job) if times is not None and arguments.get("when") == "pays" else None
                 exposed = Exposure(job, asked) if asked is not None else None
-                changed, nodes = _Applied(
-                    job, one.select, definition, arguments, system, notes, exposed, freed, below
-                ).found()
+                applied = _Applied(job, one.select, definition, arguments, system, notes, exposed, freed, below)
+                changed, nodes = applied.found()
+                applied.note_narrower(one)
         except UsageError as problem:
             where = problem.where or f"edit `{one.name}`"
             raise UsageError(problem.problem, where=where, hint=problem.hint) from None
@@ -177,6 +180,36 @@ class _Applied:
     freed: list[Freed]
     below: list[Below]
 
+    @property
+    def kind(self) -> str:
+        """The kind of nodes that it works on if `kind` is not given."""
+        narrower = "" if self.select.op else self.definition.narrower(**self.arguments)
+        return narrower or self.definition.selects
+
+    def note_narrower(self, one: Edit) -> None:
+        """Says what was taken and what was left, if the edit works on fewer nodes than it could."""
+        if self.select.kind or self.kind == self.definition.selects:
+            return
+        taken, left = 0, Counter[str]()
+        for ranks in _classes(self.job, self.select, None, []):
+            view = self._view(ranks)
+            rows, widest = (self.select.rows(view, kind) for kind in (self.kind, self.definition.selects))
+            numbers = ops_of(view.trace).op_class[np.setdiff1d(widest, rows)]
+            taken += len(rows) * len(ranks.at)
+            for number, count in zip(*np.unique(numbers, return_counts=True), strict=True):
+                left[OpClass(int(number)).key if number else "other"] += int(count) * len(ranks.at)
+        if left:
+            rest, wider = ", ".join(f"{name} {count:,}" for name, count in left.most_common()), self.definition.selects
+            self.notes[
+                f"`{one}` selects kind={self.kind}: {taken:,} of {taken + left.total():,} nodes of {wider}. "
+                f"The others stay as they are: {rest}; kind={wider} selects them too"
+            ] = None
+
+    def _view(self, one: _Class) -> ProgramView:
+        trace = self.job.traces[one.trace].replace(**one.own) if one.own else self.job.traces[one.trace]
+        ranks = self.job.ranks[one.at]
+        return ProgramView(trace=trace, group_names=_names(self.job, int(ranks[0]), trace), ranks=ranks)
+
     def found(self) -> tuple[Job, int]:
         """(the edited job, nodes that were selected)"""
         job, select = self.job, self.select
@@ -207,18 +240,15 @@ class _Applied:
             return None
         job, uses = self.job, np.zeros(len(self.job.ranks), np.bool_)
         for one in _classes(job, self.select, None, []):
-            trace, ranks = job.traces[one.trace], job.ranks[one.at]
-            view = ProgramView(trace=trace, group_names=_names(job, int(ranks[0]), trace), ranks=ranks)
-            uses[one.at] = len(self.select.rows(view, self.definition.selects)) > 0
+            uses[one.at] = len(self.select.rows(self._view(one), self.kind)) > 0
         return beside(job, self.system, tier_of(self.system, str(name)), uses)
 
     def _rewritten(self, one: _Class, parties: Parties | None, beside: int) -> tuple[Rewriting, int]:
         job, definition = self.job, self.definition
         assert definition.rewrite is not None
-        trace = job.traces[one.trace].replace(**one.own) if one.own else job.traces[one.trace]
-        ranks, first = job.ranks[one.at], int(one.at[0])
-        names = _names(job, int(ranks[0]), trace)
-        rows = self.select.rows(ProgramView(trace=trace, group_names=names, ranks=ranks), definition.selects)
+        view, first = self._view(one), int(one.at[0])
+        trace, ranks, names = view.trace, view.ranks, view.group_names
+        rows = self.select.rows(view, self.kind)
         rewriting = Rewriting(trace)
         if len(rows):
             here = Here(

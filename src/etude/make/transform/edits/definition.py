@@ -129,6 +129,8 @@ class Definition:
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     selects: str = "node"
     """The kind of nodes that it works on if `kind` is not given."""
+    narrower: Callable[..., str] = lambda **arguments: ""
+    """(Parameters): the kind that it works on if neither `kind` nor `op` is given; empty: `selects`."""
     rewrite: Callable[..., None] | None = None
     """(Here, parameters): rewrites one program."""
     whole: Callable[..., tuple[Job, int, list[str]]] | None = None

@@ -9,7 +9,7 @@ import numpy as np
 
 from etude.base.errors import UsageError
 from etude.cost.aten_inputs import dtype_of
-from etude.cost.ops import DTYPE_BYTES
+from etude.cost.ops import DTYPE_BYTES, NARROW
 from etude.cost.traces import trace_time_ns
 from etude.make.transform.edits.definition import Definition, Here, Parameter, choice, rounded
 from etude.model.schema import UNKNOWN
@@ -66,11 +66,18 @@ def _respelled(types: str, to: str) -> str:
     return changed
 
 
+def _by_recipe(to: str) -> str:
+    """Recipes of 8 bits change the products of linear layers alone."""
+    return "linear" if to in NARROW else ""
+
+
 EDIT = Definition(
     machine=lambda **_: True,
-    doc="selected nodes in data type `to`: bytes by the widths, the device's peak by the type; FLOPs are unchanged",
+    doc="selected nodes in data type `to`: bytes by the widths, the device's peak by the type; FLOPs are unchanged. "
+    "With `fp8` and `int8`, unless `kind` or `op` says more: products of linear layers but the head and routers",
     cannot="accuracy, casts at the boundaries, and the real speed of a kernel of that type",
     parameters={"to": Parameter(read=choice(*_SPELLED), doc="fp8, bf16, fp16, fp32, fp64, int8")},
     selects="compute",
+    narrower=_by_recipe,
     rewrite=rewrite,
 )

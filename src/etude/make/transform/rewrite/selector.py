@@ -5,6 +5,7 @@ kind=collective group=dp phase=backward* bytes=1MB.. ranks=0-3
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
@@ -43,8 +44,22 @@ def _message(kind: NDArray[np.uint8]) -> Bool:
     return (kind == Kind.SEND) | (kind == Kind.RECV)
 
 
+_PRODUCTS: Final = ("aten::linear", "aten::mm", "aten::addmm", "aten::_grouped_mm", "aten::_scaled_mm")
+"""Operators of linear layers. Products of two activations, as in attention, are `aten::bmm`."""
+_SENSITIVE: Final = re.compile(r"(^|[._])(lm_head|head|output|output_layer|router|gate)(\.|$)", re.IGNORECASE)
+"""Modules that recipes of 8 bits leave as they are: the head and the router of experts."""
+
+
+def _linear(trace: Trace) -> Bool:
+    """Compute of linear layers other than the head and routers, where modules say which these are."""
+    codes, words = trace.coded("module")
+    left = np.array([*(bool(_SENSITIVE.search(word)) for word in words), False])[codes]
+    return (uses(trace) == Use.COMPUTE) & _called(trace, _PRODUCTS) & ~left
+
+
 _KINDS: Final[Mapping[str, Callable[[Trace], Bool]]] = {
     "compute": lambda t: uses(t) == Use.COMPUTE,
+    "linear": _linear,
     "host": lambda t: (uses(t) == Use.HOST) & (t.kind == Kind.COMP),
     "copy": lambda t: (uses(t) == Use.MEMORY) | (t.kind == Kind.MEM_LOAD) | (t.kind == Kind.MEM_STORE),
     "memory": lambda t: (t.kind == Kind.MEM_LOAD) | (t.kind == Kind.MEM_STORE),

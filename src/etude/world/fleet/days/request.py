@@ -14,7 +14,7 @@ from etude.base.figures import argument, figure, part, read_mapping
 from etude.base.grammar import line
 from etude.base.parameters import given_in, is_given, only_with, parameters_of, request_of, spelled, whole
 from etude.make.generate import Plan
-from etude.world.fleet.checkpoint import SaveTier, parse_checkpoints
+from etude.world.fleet.checkpoint import EVERYTHING, SaveTier, parse_checkpoints
 from etude.world.fleet.costs import REPLAN, RESTART, Costs, predicted_costs
 from etude.world.fleet.events import is_events
 from etude.world.fleet.faults import Effect, open_faults
@@ -275,7 +275,22 @@ def train(given: TrainInputs) -> Days:
         costs, days=given.days, faults=given.faults, tiers=given.tiers, recover=given.recover, recovery=given.recovery,
         seed=given.seed, excluded=unused, retry=given.retry,
     )  # fmt: skip
-    return Days(fleet, costs, unused, (*given.notes, *filter(None, (told, *found))))
+    return Days(fleet, costs, unused, (*given.notes, *filter(None, (told, *found, _without_copy(fleet)))))
+
+
+def _without_copy(fleet: Fleet) -> str:
+    """What is to be said where the job began again from step 0, because no tier held a copy that outlived a fault."""
+    ran, tiers = fleet.ran, fleet.tiers
+    if not ran.without_copy:
+        return ""
+    redone = ran.account.lost_ns["redo"] / ran.horizon_ns
+    held = ", ".join(f"`{tier.name}` survive a {tier.survives} at most" for tier in tiers if tier.outlives < EVERYTHING)
+    saved = f"Copies on {held}" if held else "No save was complete before" if tiers else "Nothing is saved"
+    return (
+        f"{ran.without_copy:,} of {ran.interruptions:,} interruptions left no copy of the state, so training began "
+        f"again from step 0: {redone:.0%} of the time is work that was done again. {saved}; "
+        '--checkpoint "local:10min,remote:1h" keeps copies that survive every fault'
+    )
 
 
 def costs_of(given: TrainInputs) -> tuple[Costs, str]:

@@ -69,6 +69,8 @@ class RequestStream:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of `request_stream`: those that this kind of stream has."""
     seed: int = 0
+    max_model_len: int = 0
+    """Tokens of the longest request that is served; 0: no limit."""
 
     @property
     def drawn(self) -> bool:
@@ -76,7 +78,8 @@ class RequestStream:
         return not self.path or is_generated(self.path)
 
     def at(self, rate_per_s: float) -> Requests:
-        return request_stream(self.path or None, rate_per_s=rate_per_s, seed=self.seed, **self.options)
+        found = request_stream(self.path or None, rate_per_s=rate_per_s, seed=self.seed, **self.options)
+        return found.within(self.max_model_len) if self.max_model_len else found
 
     def one(self) -> Requests:
         """At its only rate."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from etude.base.errors import UsageError
 from etude.base.figures import figure
 from etude.base.parameters import parameters_of, request_of
+from etude.make.generate.model import Model, positions_of
 from etude.world.serve.asked.service import (
     ModelService,
     ProgramInput,
@@ -17,6 +19,8 @@ from etude.world.serve.asked.service import (
     replicas_of,
 )
 from etude.world.serve.asked.stream import PANEL, RequestStream, StreamInput, stream_of
+from etude.world.serve.program_tables import ServedProgram
+from etude.world.serve.requests import Requests
 from etude.world.serve.results import summary
 from etude.world.serve.serving import Served
 
@@ -36,6 +40,10 @@ class TextInput(RulesInput, StreamInput, ProgramInput, ReplicasInput):
         "text", "limits of goodput: `ttft=1s,tpot=50ms`; `chat:ttft=1s;batch:latency=60s`", "", like="ttft=1s",
         panel=PANEL,
     )  # fmt: skip
+    max_model_len: int = figure(
+        "count", "longest prompt and answer together, in tokens: longer prompts are refused and answers end there; 0: "
+        "no limit, and a note where requests are longer than the model takes", 0, zero=True, panel="The engine",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +59,39 @@ class TextServing:
         made = self.replicas.open()
         rates = self.stream.rates or (0.0,)
         keep = self.keep_passes
-        return TextServed(made, [(rate, made.serve(self.stream.at(rate), keep_passes=keep)) for rate in rates])
+        streams = [self.stream.at(rate) for rate in rates]
+        said = self.lengths(streams[0])
+        points = [(rate, made.serve(one, keep_passes=keep)) for rate, one in zip(rates, streams, strict=True)]
+        more = {"refused_requests": streams[0].refused} if self.stream.max_model_len else {}
+        return TextServed(made, points, more, said)
+
+    def lengths(self, requests: Requests) -> tuple[str, ...]:
+        """What is to be said of requests that are longer than the engine, or the model, takes. Refuses a stream of
+        which the model takes no prompt."""
+        most, limit = self.stream.max_model_len, self.positions
+        if most:
+            count = len(requests) + requests.refused
+            cut = f"{requests.refused:,} of {count:,} requests have no room in {most:,} tokens, and are refused"
+            more = f"{most:,} tokens are more than the model takes, which is {limit:,}: it is served as if it took them"
+            return (*([cut] if requests.refused else []), *([more] if 0 < limit < most else []))
+        whole, shortest = requests.prompt + requests.output, int(requests.prompt.min())
+        longer = int((whole > limit).sum()) if limit else 0
+        if longer and shortest > limit:
+            raise UsageError(
+                f"every prompt has {shortest:,} tokens or more, and the model takes {limit:,}",
+                hint=f"shorter prompts; --max-model-len {int(whole.max())} serves them as if the model took them",
+            )
+        said = f"{longer:,} of {len(requests):,} requests are longer than the {limit:,} tokens that the model takes, "
+        said += f"and are served as if it took them; --max-model-len {limit} refuses or cuts them, as engines do"
+        return (said,) if longer else ()
+
+    @property
+    def positions(self) -> int:
+        """Tokens that the model takes; 0: not known."""
+        model = self.replicas.model
+        if isinstance(model, ServedProgram):
+            return 0
+        return positions_of(model.name if isinstance(model, Model) else str(model))
 
 
 def text_serving(asked: TextInput) -> TextServing:
@@ -59,6 +99,7 @@ def text_serving(asked: TextInput) -> TextServing:
     stream = stream_of(asked)
     if stream.drawn or replicas.draws:
         replicas, stream = replace(replicas, seed=asked.seed), replace(stream, seed=asked.seed)
+    stream = replace(stream, max_model_len=asked.max_model_len)
     return TextServing(replicas=replicas, stream=stream)
 
 
@@ -85,6 +126,8 @@ class TextServed:
     points: list[tuple[float, Served]]
     more: dict[str, Any] = field(default_factory=dict)
     """Of the record: what else was worked out."""
+    said: tuple[str, ...] = ()
+    """Notes on the requests."""
 
     def __post_init__(self) -> None:
         self.more = {"interpolation_error": self.service.interpolation_error} | self.more
@@ -95,7 +138,7 @@ class TextServed:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return self.service.notes
+        return (*self.service.notes, *self.said)
 
     def rows(self) -> list[dict[str, Any]]:
         """The summary of each rate."""
