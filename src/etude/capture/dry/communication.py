@@ -85,6 +85,8 @@ def communication_of(torch: Any, function: Any, args: Any, kwargs: Any, result: 
     group = _group(torch, named)
     members = [int(rank) for rank in torch.distributed.get_process_group_ranks(group)]
     reads, writes = _sides(torch, kind, named)
+    if name in ("_allgather_base_", "_reduce_scatter_base_"):
+        _check_sizes(kind, reads[0].numel(), writes[0].numel(), len(members))
     reduction = named.get("reduce_op")
     if space == "_c10d_functional":
         writes = tensors_in(result, torch.Tensor)
@@ -103,6 +105,13 @@ def communication_of(torch: Any, function: Any, args: Any, kwargs: Any, result: 
         writes=tuple(writes),
         reduction=reduction.upper() if isinstance(reduction, str) else "",
     )
+
+
+def _check_sizes(kind: str, read: int, written: int, ranks: int) -> None:
+    """A group that answers at once takes tensors of any size; others do not."""
+    part, whole = (read, written) if kind == "all_gather" else (written, read)
+    if part * ranks != whole:
+        raise ValueError(f"{kind} over {ranks} ranks has {whole} elements, and {part} on each rank")
 
 
 def _group(torch: Any, named: dict[str, Any]) -> Any:

@@ -14,8 +14,9 @@ from etude.base.errors import UsageError
 from etude.base.talk import progress
 from etude.capture.dry.alike import places_to_run, standing_places
 from etude.capture.dry.call_steps import StepWindow, step_window, without_preparation
-from etude.capture.dry.launch import DryRanks, DrySettings, refuse_problem
+from etude.capture.dry.launch import DryRanks, DrySettings
 from etude.capture.dry.mesh import DryMesh, asked_with, check_ended, mesh_dimensions, same
+from etude.capture.dry.rank_checks import check_exchanges, check_rank
 from etude.capture.dry.recorded_rank import DryRank, DryTrace, dry_trace, read_dry_rank
 
 ROUNDS = 40
@@ -61,9 +62,9 @@ class Seen:
     def check(self) -> None:
         """Refuses what cannot be a program's ranks."""
         everyone = self.full | self.brief
-        _check_exchanges(everyone, set(self.brief))
+        check_exchanges(everyone, set(self.brief))
         for rank, one in everyone.items():
-            _refuse(rank, one, self.told)
+            check_rank(rank, one, self.told)
         check_ended(self.full)
         stepped, self.window = step_window(self.full, self.told)
         for rank, one in stepped.items():
@@ -166,29 +167,3 @@ def _unlike(seen: Seen, mesh: DryMesh) -> set[int]:
             )
         found.add(rank)
     return found
-
-
-def _refuse(rank: int, one: DryRank, told: DrySettings) -> None:
-    if one.problem is not None:
-        refuse_problem(rank, one.problem, on_device=told.device is not None)
-    if not any(one.columns.works):
-        hint = "does it train on a GPU alone? with --device h100 it finds one" if not told.device else ""
-        raise UsageError(f"rank {rank}: the program ended and no operator of PyTorch ran", hint=hint)
-
-
-def _check_exchanges(read: dict[int, DryRank], brief: set[int]) -> None:
-    """Refuses numbers that a program decides by after ranks exchanged them, where ranks that were run had different
-    ones: each took the others to have its own."""
-    had = {rank: {(tuple(x.members), x.number): x.value for x in one.exchanges} for rank, one in read.items()}
-    asked = [(rank, found) for rank, one in read.items() for found in one.exchanges if found.where]
-    for rank, found in asked:
-        for other in set(found.members) & set(read):
-            ended = other in brief or read[other].problem is not None  # and may not have come that far
-            value = had[other].get((tuple(found.members), found.number), found.value if ended else "unknown ones")
-            if value != found.value:
-                raise UsageError(
-                    f"rank {rank} decides by numbers that ranks exchanged, and ranks have different ones, "
-                    f"{found.value} on rank {rank} and {value} on rank {other}: `{found.line}`",
-                    where=found.where,
-                    hint=f"state what comes out: --answer {found.where}=1.0",
-                )

@@ -116,7 +116,10 @@ def refuse_problem(rank: int, problem: dict[str, Any], *, on_device: bool) -> No
     if kind == "driven":
         raise UsageError(problem["what"], where=problem["where"], hint=problem["hint"])
     if kind == "exit":
-        raise UsageError(f"rank {rank}: the program ended with exit code {problem['what']}")
+        what = problem["what"]
+        said = f"with exit code {what}" if what.lstrip("-").isdigit() else f"itself: {what}"
+        hint = "" if on_device else "does it need a GPU? with --device h100 it finds one"
+        raise UsageError(f"rank {rank}: the program ended {said}", hint=hint)
     if kind == "shape":
         raise UsageError(
             f"rank {rank}: the shape of a result depends on values, and a dry run has none: `{problem['line']}`",
