@@ -159,12 +159,13 @@ def test_stages_of_a_pipeline_are_all_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        ("decide", "dry_train.py:28: rank 0 decides by the value of a tensor"),
+        ("decide", "dry_train.py:30: rank 0 decides by the value of a tensor"),
         ("data", "FileNotFoundError"),
         ("spawn", "starts processes of its own"),
         ("gpu", "with --device h100 it finds one"),
         ("weights", "no model was called and no optimizer stepped"),
         ("exit", "the program ended itself: this needs a GPU"),
+        ("mesh", "multiply to the number of ranks"),
         ("scatter", "reduce_scatter over 1 ranks has 4 elements, and 1 on each rank"),
     ],
 )

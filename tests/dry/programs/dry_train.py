@@ -16,6 +16,8 @@ model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.
 optimizer = torch.optim.AdamW(model.parameters())
 if what in ("weights", "exit"):
     sys.exit(0 if what == "weights" else "this needs a GPU")
+if what == "mesh":
+    torch.distributed.init_device_mesh("cpu", (2, 2))
 if what == "scatter":
     torch.distributed.init_process_group("gloo")
     torch.distributed.reduce_scatter_tensor(torch.empty(1), torch.ones(4))

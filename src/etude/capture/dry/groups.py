@@ -54,10 +54,10 @@ def stand_in(torch: Any, watch: Watch, real: Any, post: Post, *, rank: int, worl
         return make
 
     module: Any = import_module("torch.distributed.distributed_c10d")
-    for owner in (dist, module):
+    meshes: Any = import_module("torch.distributed.device_mesh")
+    for owner in (dist, module, meshes):  # a mesh starts the groups if the program has not
         owner.init_process_group = init_process_group
     module.new_group = new_group(module.new_group)
-    meshes: Any = import_module("torch.distributed.device_mesh")
     for owner in (dist, meshes):
         owner.new_group = module.new_group
     dist._verify_params_across_processes = lambda *args: None
