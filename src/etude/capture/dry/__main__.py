@@ -7,6 +7,7 @@ enough), and for which other rank one `stands` where objects are exchanged. Each
 same time as there are cores, and more where ranks wait for one another. Only rank 0's output is shown.
 """
 
+import gc
 import json
 import os
 import sys
@@ -34,6 +35,7 @@ def main() -> int:
     settings |= {"world": world, "local_world": min(world, program.ranks_of_node or settings["local_world"])}
     (folder / "world").write_text(str(world))
     import_module("torch._dynamo")  # much of PyTorch, as it is, before anything stands in for a part of it
+    gc.freeze()  # ranks need not look at all of that again, nor have a copy of their own
     for number, line in enumerate(sys.stdin):
         asked = json.loads(line)
         asked["ranks"] = [rank for rank in asked["ranks"] if rank < world]

@@ -1,8 +1,9 @@
 """Runs as many ranks of a program as are needed to say what all of them do.
 
-Rank 0 runs first, with ranks that it exchanges objects with. Then the last rank along each dimension of the mesh, and
-those at which shards change their size; where ranks differ, more of them (`alike`). One in the middle of all dimensions
-is compared at the end. Ranks that are only compared run for one step; those that stand for others, for all.
+Rank 0 runs first, with ranks that it exchanges objects with, and the last rank of all; then those at which shards
+change their size. If the last rank does what the one does that stands for it, so do the last ones along each dimension
+of the mesh; if not, these are run, and where ranks differ, more of them (`alike`). One in the middle of all dimensions
+is compared as well. Ranks that are only compared run for one step; those that stand for others, for all.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class Seen:
     first_steps: dict[int, DryTrace] = field(default_factory=dict)
 
     def add(self, rank: int, one: DryRank, *, is_brief: bool) -> None:
-        """A rank that was to be brief and made no step of an optimizer has run to its end."""
-        (self.brief if is_brief and one.steps == 1 else self.full)[rank] = one
+        """A rank that was to be brief and made no step of an optimizer has run to its end, if it was not stopped."""
+        (self.brief if is_brief and (one.steps == 1 or one.problem) else self.full)[rank] = one
 
     def asked(self) -> dict[int, int]:
         """Ranks that need an object of another one."""
@@ -83,25 +84,32 @@ class Seen:
             self.first_steps[rank] = dry_trace(without_preparation(self.full.get(rank) or self.brief[rank]), 0, 1)
         return self.first_steps[rank]
 
+    def forget_unanswered(self) -> None:
+        """Leaves out ranks that are only compared and need something of one that is not run."""
+        for rank in [rank for rank in self.asked() if rank in self.brief]:
+            del self.brief[rank]
+
     def mesh(self, world: int) -> tuple[DryMesh, set[int], set[int]]:
         """(The mesh as far as it is known; of the ranks along its dimensions that are still to be run, those at which
         shards change their size, and the others.)"""
         first = self.full[min(self.full)]
         known, found = {*self.full, *self.brief}, mesh_dimensions(first.group_members, world)
+        lines = [dimension.members(0) for dimension in found]
         cuts = {tuple(one.members): one.places for one in first.shard_cuts}
-        stands, wanted, cut = [], set(), set()
-        for dimension in found:
-            line = dimension.members(0)
-            cut |= {line[place] for place in cuts.get(line, ())} - known
-            wanted |= {line[place] for place in places_to_run(line, cuts.get(line, ()), known, self.alike)}
-            stands.append(standing_places(line, known, self.alike))
-        return DryMesh(world, tuple(found), tuple(stands)), cut, wanted - cut
+        mesh = DryMesh(world, tuple(found), tuple(standing_places(line, known, self.alike) for line in lines))
+        cut = {line[place] for line in lines for place in cuts.get(line, ())} - known
+        if cut or (world - 1 in known and self.alike(world - 1, mesh.stands_for(world - 1))):
+            return mesh, cut, set()
+        wanted = {line[place] for line in lines for place in places_to_run(line, cuts.get(line, ()), known, self.alike)}
+        return mesh, cut, wanted
 
 
 def enough_ranks(process: DryRanks, folder: Path, told: DrySettings, named: list[int]) -> RanksRun:
     """Runs these ranks, or those that are needed where none is named."""
     seen = Seen(told)
     full, brief = set(named) or {0}, set[int]()
+    if not named and told.world > 1 and _is_brief_enough(told):
+        brief = {told.world - 1}
     mesh: DryMesh | None = None
     with progress("ranks") as advance:
         for _ in range(ROUNDS):
@@ -113,6 +121,8 @@ def enough_ranks(process: DryRanks, folder: Path, told: DrySettings, named: list
             for rank in full | brief:
                 seen.add(rank, read_dry_rank(folder / f"rank.{rank}.json.gz"), is_brief=rank in brief)
             advance(len(full | brief))
+            if not mesh:
+                seen.forget_unanswered()
             asked, everyone = seen.asked(), seen.full | seen.brief
             if asked:  # what they need is sent while both run
                 full = {
@@ -142,14 +152,17 @@ def _more(seen: Seen, mesh: DryMesh, cut: set[int], compared: set[int]) -> tuple
     if unlike:  # in their first step, which may be the first alone
         return unlike, set()
     brief = compared - full
-    if not full | brief:
+    if not compared:
         last = set() if mesh.is_one() else {mesh.world - 1}
-        brief = ({mesh.middle()} | last) - set(seen.full) - set(seen.brief)
+        brief = ({mesh.middle()} | last) - set(seen.full) - set(seen.brief) - full
+    if not full | brief:
         full = _unlike(seen, mesh)
-    told = seen.told
-    if not told.steps or told.warmup + told.steps == 1:
-        return full | brief, set()
-    return full, brief - full
+    return (full, brief - full) if _is_brief_enough(seen.told) else (full | brief, set())
+
+
+def _is_brief_enough(told: DrySettings) -> bool:
+    """Whether one step is less than what is wanted."""
+    return told.steps > 0 and told.warmup + told.steps > 1
 
 
 def _unlike(seen: Seen, mesh: DryMesh) -> set[int]:
