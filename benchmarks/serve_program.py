@@ -2,14 +2,19 @@
 
     python benchmarks/serve_program.py llama3-8b                    # as a Llama of transformers, which it needs
     python benchmarks/serve_program.py llama3-8b --program model.py:build --system dgx-h100
+    python benchmarks/serve_program.py --measured passes.csv --system dgx-h200      # of measure_passes.py, on a GPU
 
 Both are priced by the same roofline without the factors of a stack. The program is eager PyTorch: element-wise
 operators, copies that grow a cache, and casts are kernels of their own; the catalogue's pass has the kernels of an
 engine. The table has the ratio of the whole pass, the same for products and for attention, and the part of the
 program's time that is neither.
+
+With `--measured` it has the sum of a pass's kernels as it was measured beside the prediction, the time from call to
+result, and how many kernels there are.
 """
 
 import argparse
+import csv
 import json
 import tempfile
 from pathlib import Path
@@ -71,12 +76,43 @@ def llama_config(model: Model, folder: Path) -> str:
     return str(folder / "config.json")
 
 
+def against_measured(path: Path, system: System) -> None:
+    """Prints measured and predicted passes, and the errors of each model."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    print("model  sequences  tokens  context  kernels us  predicted us  error  pass us  kernels  predicted")
+    errors: dict[str, list[float]] = {}
+    for name, config in dict.fromkeys((row["model"], row["config"]) for row in rows):
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "config.json").write_text(config)
+            tables = program_tables(ServedProgram(str(Path(folder) / "config.json")), system)
+        at = {(p.batch, p.tokens, p.past): i for i, p in enumerate(tables.points) if p.logits == 1}
+        for row in rows:
+            place = at.get((int(row["batch"]), int(row["tokens"]), int(row["past"])))
+            if row["model"] != name or place is None:
+                continue
+            predicted, took = tables.time_ns[:, place].sum() / 1e3, float(row["kernels_s"]) * 1e6
+            errors.setdefault(name, []).append(predicted / took - 1)
+            print(
+                f"{name:7}{row['batch']:>9}{row['tokens']:>8}{row['past']:>9}{took:12,.0f}{predicted:14,.0f}"
+                f"{predicted / took - 1:+7.0%}{float(row['pass_s']) * 1e6:9,.0f}{row['kernels']:>9}"
+                f"{tables.facts.kernels:>11}"
+            )
+    for name, found in errors.items():
+        near = f"median {np.median(np.abs(found)):.1%}, {min(found):+.0%} to {max(found):+.0%}"
+        print(f"{name}: {len(found)} passes, {near}")
+
+
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("model")
+    asked.add_argument("model", nargs="?", default="llama3-8b")
+    asked.add_argument("--measured", type=Path, help="passes that were measured on a GPU")
     asked.add_argument("--program", default="", help="default: the model as a Llama of transformers")
     asked.add_argument("--system", default="dgx-h100")
     given = asked.parse_args()
+    if given.measured is not None:
+        against_measured(given.measured, open_system(given.system))
+        return
     system, model = open_system(given.system), open_model(given.model)
     with tempfile.TemporaryDirectory() as folder:
         spec = given.program or llama_config(model, Path(folder))

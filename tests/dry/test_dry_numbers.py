@@ -51,7 +51,7 @@ def test_numbers_that_all_ranks_have_are_known_after_an_exchange(
 def test_ranks_that_exchange_different_numbers_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert dry(tmp_path / "job", "dry_numbers.py", "rank", options=("--world", "4")) == 2
     told = capsys.readouterr().err
-    assert "[0] on rank 0 and [1] on rank 1: `if here.item() > 100:`" in told and "Traceback" not in told
+    assert "[0] on rank 0 and [3] on rank 3: `if here.item() > 100:`" in told and "Traceback" not in told
     place = told.partition("error: ")[2].partition(": rank 0")[0]
     answer = ("--answer", f"{place}=6")
     assert dry(tmp_path / "job", "dry_numbers.py", "rank", options=("--world", "4", *answer)) == 0

@@ -41,7 +41,7 @@ class RanksRun:
 
 
 @dataclass(slots=True)
-class Seen:
+class RanksSeen:
     """What ranks wrote so far."""
 
     told: DrySettings
@@ -106,7 +106,7 @@ class Seen:
 
 def enough_ranks(process: DryRanks, folder: Path, told: DrySettings, named: list[int]) -> RanksRun:
     """Runs these ranks, or those that are needed where none is named."""
-    seen = Seen(told)
+    seen = RanksSeen(told)
     full, brief = set(named) or {0}, set[int]()
     if not named and told.world > 1 and _is_brief_enough(told):
         brief = {told.world - 1}
@@ -140,9 +140,9 @@ def enough_ranks(process: DryRanks, folder: Path, told: DrySettings, named: list
     raise UsageError("ranks need one another in a chain that does not end", hint="name the ranks with --ranks")
 
 
-def _more(seen: Seen, mesh: DryMesh, cut: set[int], compared: set[int]) -> tuple[set[int], set[int]]:
+def _more(seen: RanksSeen, mesh: DryMesh, cut: set[int], compared: set[int]) -> tuple[set[int], set[int]]:
     """(Ranks to run for all steps, ranks to run for one.)"""
-    full = ({*mesh.needed()} | cut) - set(seen.full)
+    full = cut or {*mesh.needed()} - set(seen.full)
     if len(full | compared | set(seen.full)) > MOST_RANKS:
         raise UsageError(
             f"{len(full | compared | set(seen.full)):,} ranks do different things, and at most {MOST_RANKS} are run",
@@ -165,7 +165,7 @@ def _is_brief_enough(told: DrySettings) -> bool:
     return told.steps > 0 and told.warmup + told.steps > 1
 
 
-def _unlike(seen: Seen, mesh: DryMesh) -> set[int]:
+def _unlike(seen: RanksSeen, mesh: DryMesh) -> set[int]:
     """Ranks whose first step is not that of the rank that stands for them, to be run for all steps; refuses those whose
     other steps are not, either."""
     found = set()

@@ -16,8 +16,8 @@ from etude.base.errors import UsageError
 RANK: Final = 16
 """Rank of adapters where a row says none: an assumption."""
 QKV: Final = ("megatron",)
-"""Families of stacks whose recipes for performance put adapters on queries, keys and values alone, as those of NeMo and
-Megatron-Bridge do; others on every product: an assumption."""
+"""Families of stacks whose adapters are taken to be on queries, keys and values alone, as in public recipes of
+Megatron-Bridge; those of others on every product: an assumption."""
 ALL: Final = re.compile(r"all|(full )?(sft|fine-?tun(e|ing))|full|pre-?train(ing)?")
 """How tables call training of every weight."""
 _RANK: Final = re.compile(r"\b(?:rank\s*[=:]?|r\s*[=:])\s*(\d+)\b", re.IGNORECASE)
