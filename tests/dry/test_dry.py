@@ -86,6 +86,16 @@ def test_ranks_of_uneven_shards_are_found_by_few(tmp_path: Path, capsys: pytest.
         assert few.group_slots(rank).tolist() == everything.group_slots(rank).tolist()
 
 
+def test_the_last_rank_of_a_later_stage_has_no_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rank 0's own line of ranks divides its 8 rows; that of stage 1 has 6 rows for four ranks: 2, 2, 2 and none."""
+    assert dry(tmp_path / "job", "dry_stages.py", options=("--world", "8", "--json")) == 0
+    assert json.loads(capsys.readouterr().out)["ranks_run"] == [0, 3, 4, 7]
+    job = etude.open(tmp_path / "job")
+    last, others = job.trace(7), [job.trace(rank) for rank in (4, 5, 6)]
+    assert all(one is others[0] for one in others) and last is not others[0]
+    assert job.trace(0) is job.trace(3)
+
+
 def test_a_mesh_is_folded_and_every_rank_has_its_groups(tmp_path: Path) -> None:
     assert dry(tmp_path / "job", "dry_mesh.py", options=("--device", "h100", "--world", "64")) == 0
     job = etude.open(tmp_path / "job")

@@ -27,7 +27,7 @@ def found_by_running(does: str) -> tuple[list[int], tuple[int, ...]]:
     line, known = list(range(len(does))), {0}
     while more := places_to_run(line, (), known, lambda a, b: does[a] == does[b]):
         known |= more
-    return sorted(known), standing_places(line, known, lambda a, b: does[a] == does[b])
+    return sorted(known), standing_places(line, (), known, lambda a, b: does[a] == does[b])
 
 
 def test_places_that_do_the_same_at_both_ends_are_not_run_in_between() -> None:
@@ -51,7 +51,11 @@ def test_where_shards_change_their_size_nothing_has_to_be_searched() -> None:
     known, line = {0}, list(range(8))
     assert places_to_run(line, (3, 7), known, lambda a, b: does[a] == does[b]) == {3, 7}
     assert not places_to_run(line, (3, 7), {0, 3, 7}, lambda a, b: does[a] == does[b])
-    assert standing_places(line, {0, 3, 7}, lambda a, b: does[a] == does[b]) == (0, 0, 0, 3, 3, 3, 3, 7)
+    assert standing_places(line, (3, 7), {0, 3, 7}, lambda a, b: does[a] == does[b]) == (0, 0, 0, 3, 3, 3, 3, 7)
+
+
+def test_a_cut_that_this_line_does_not_show_is_kept() -> None:
+    assert standing_places(range(5), (2,), {0, 2, 4}, lambda a, b: True) == (0, 0, 2, 2, 2)
 
 
 def test_a_stage_that_asks_another_runs_with_all_stages() -> None:

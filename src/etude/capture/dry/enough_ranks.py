@@ -16,7 +16,7 @@ from etude.base.talk import progress
 from etude.capture.dry.alike import places_to_run, standing_places
 from etude.capture.dry.call_steps import StepWindow, step_window, without_preparation
 from etude.capture.dry.launch import DryRanks, DrySettings
-from etude.capture.dry.mesh import DryMesh, asked_with, check_ended, mesh_dimensions, same
+from etude.capture.dry.mesh import DryMesh, MeshDimension, asked_with, check_ended, mesh_dimensions, same
 from etude.capture.dry.rank_checks import check_exchanges, check_rank
 from etude.capture.dry.recorded_rank import DryRank, DryTrace, dry_trace, read_dry_rank
 
@@ -95,13 +95,26 @@ class RanksSeen:
         first = self.full[min(self.full)]
         known, found = {*self.full, *self.brief}, mesh_dimensions(first.group_members, world)
         lines = [dimension.members(0) for dimension in found]
-        cuts = {tuple(one.members): one.places for one in first.shard_cuts}
-        mesh = DryMesh(world, tuple(found), tuple(standing_places(line, known, self.alike) for line in lines))
-        cut = {line[place] for line in lines for place in cuts.get(line, ())} - known
+        cuts = [self._cuts(dimension) for dimension in found]
+        stands = (standing_places(*given, known, self.alike) for given in zip(lines, cuts, strict=True))
+        mesh = DryMesh(world, tuple(found), tuple(stands))
+        cut = {line[place] for line, places in zip(lines, cuts, strict=True) for place in places} - known
         if cut or (world - 1 in known and self.alike(world - 1, mesh.stands_for(world - 1))):
             return mesh, cut, set()
-        wanted = {line[place] for line in lines for place in places_to_run(line, cuts.get(line, ()), known, self.alike)}
+        wanted = {
+            line[place]
+            for line, places in zip(lines, cuts, strict=True)
+            for place in places_to_run(line, places, known, self.alike)
+        }
         return mesh, cut, wanted
+
+    def _cuts(self, dimension: MeshDimension) -> set[int]:
+        """Places along a dimension at which shards change their size, on whatever rank: stages of a pipeline have
+        weights of their own."""
+        found = [one for rank in self.full.values() for one in rank.shard_cuts]
+        return {
+            place for one in found if dimension.members(one.members[0]) == tuple(one.members) for place in one.places
+        }
 
 
 def enough_ranks(process: DryRanks, folder: Path, told: DrySettings, named: list[int]) -> RanksRun:
@@ -153,8 +166,7 @@ def _more(seen: RanksSeen, mesh: DryMesh, cut: set[int], compared: set[int]) -> 
         return unlike, set()
     brief = compared - full
     if not compared:
-        last = set() if mesh.is_one() else {mesh.world - 1}
-        brief = ({mesh.middle()} | last) - set(seen.full) - set(seen.brief) - full
+        brief = {mesh.middle(), mesh.world - 1} - set(seen.full) - set(seen.brief) - full
     if not full | brief:
         full = _unlike(seen, mesh)
     return (full, brief - full) if _is_brief_enough(seen.told) else (full | brief, set())

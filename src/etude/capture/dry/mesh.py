@@ -90,10 +90,6 @@ class DryMesh:
             at = dimension.members(at)[len(dimension) // 2 | 1 if len(dimension) > 1 else 0]
         return at
 
-    def is_one(self) -> bool:
-        """Whether groups join all ranks, also without the group of all."""
-        return len(self._reached(0)) == self.world
-
     @cached_property
     def _beside_first(self) -> list[int]:
         """Of each rank the one at the same place among those that rank 0 reaches through groups: there may be several

@@ -130,45 +130,24 @@ class Requests:
             )
         output = np.minimum(self.output, tokens - self.prompt)
         whole = replace(self, output=np.maximum(output, 1), branches=np.minimum(self.branches, np.maximum(output, 1)))
-        return whole if kept.all() else whole._chosen(kept)
+        return replace(whole._chosen(kept), refused=int((~kept).sum()))
 
     def _chosen(self, kept: NDArray[np.bool_]) -> Requests:
         """Only these requests."""
-        number = np.cumsum(kept) - 1
-        parts: dict[str, Any] = {}
+        chosen: dict[str, Any] = {}
         for start, names in (("block_start", ("block", "block_tokens", "block_home")), ("parent_start", ("parent",))):
             each = np.diff(getattr(self, start))
             inside = np.repeat(kept, each)
-            parts[start] = np.concatenate([[0], np.cumsum(each[kept])]).astype(np.int64)
-            parts |= {name: getattr(self, name)[inside] for name in names if len(getattr(self, name))}
-        if len(self.parent):
-            parts["parent"] = number[parts["parent"]]
-        rows = (
-            "arrival_ns",
-            "prompt",
-            "output",
-            "session",
-            "tenant",
-            "tier",
-            "deadline_ns",
-            "branches",
-            "adapter",
-            "images",
-        )
-        return replace(self, **parts, **{name: getattr(self, name)[kept] for name in rows}, refused=int((~kept).sum()))
+            chosen[start] = np.concatenate([[0], np.cumsum(each[kept])]).astype(np.int64)
+            chosen |= {name: found[inside] if len(found := getattr(self, name)) else found for name in names}
+        chosen["parent"] = (np.cumsum(kept) - 1)[chosen["parent"]]
+        rows = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in chosen}
+        chosen |= {name: column[kept] for name, column in rows.items() if isinstance(column, np.ndarray)}
+        return replace(self, **chosen)
 
     def first(self, count: int) -> Requests:
         """The first `count` requests."""
-        n = min(count, len(self))
-        flat = ("block", "block_tokens", "block_home")
-        ends = dict.fromkeys(flat, self.block_start[n]) | {"parent": self.parent_start[n]}
-        lengths = dict.fromkeys(("block_start", "parent_start"), n + 1) | ends
-        cut = {
-            f.name: getattr(self, f.name)[: lengths.get(f.name, n)]
-            for f in fields(self)
-            if f.name not in ("tier_names", "tenant_names", "weights", "chained", "moved", "refused")
-        }
-        return replace(self, **cut)
+        return self._chosen(np.arange(len(self)) < count)
 
 
 def requests_of(
