@@ -21,6 +21,7 @@ MODULES = {
     "fault_in_step",
     "injected_faults",
     "injected_runs",
+    "nearer",
     "replay_programs",
     "replay_turns",
 }
