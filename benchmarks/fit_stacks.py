@@ -1,12 +1,13 @@
-"""Fits the stacks of the catalogue to published training steps, and writes them and the error bands.
+"""Fits the stacks of the catalogue to published training steps, and writes them.
 
     python benchmarks/fit_stacks.py --outcomes /tmp/outcomes.json     # all of it; nothing is simulated twice
     python benchmarks/fit_stacks.py --outcomes /tmp/outcomes.json --dry   # prints the tables, writes nothing
 
 Each row is a model and a plan by the rules of `etude predict --rows`, which see neither its value nor its source. The
-factors that are shipped are fitted to the rows of all sources. Every error that is printed, and every band, is of rows
-predicted by factors to which no row of the same source contributed: each fold of `benchmarks/published_split.csv` is
-held out once. Steps in eager PyTorch are fitted to our own (`h200_steps_grid.csv`), each left out once.
+factors that are shipped are fitted to the rows of all sources. Every error that is printed is of rows predicted by
+factors to which no row of the same source contributed: each fold of `benchmarks/published_split.csv` is held out once.
+`fit_bands.py` makes the ranges of predictions of these errors. Steps in eager PyTorch are fitted to our own
+(`h200_steps_grid.csv`), each left out once.
 
 Outcomes hold for one state of the cost model and the generator: take another file after a change of either.
 """
@@ -24,7 +25,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from etude.cost.stacks import Band, Efficiency, open_stack, stack_names
+from etude.cost.stacks import Efficiency, open_stack, stack_names
 from etude.cost.stacks.open import DEFAULT
 from etude.cost.stacks.stack import ANY
 from etude.steps.measured.eager import eager_cases
@@ -44,15 +45,11 @@ from etude.steps.measured.stack_fit import (
     stack_groups,
     years_from,
 )
-from etude.steps.step import kind_of
 
 HERE = Path(__file__).parent
 STACKS = HERE.parent / "src" / "etude" / "cost" / "stacks"
 GENERATIONS = ("ampere", "hopper", "blackwell")
 EAGER = [("own", "")]
-WORDS = {"dense": " of dense models", "experts": " of mixtures of experts", "xla": " under XLA"}
-FEW = 4
-"""Rows below which a band is that of all kinds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,30 +86,8 @@ def eager(kept: OutcomeFile, workers: int, path: Path) -> Fit:
     return Fit(samples, fit_effects(samples, own), np.array(held_out(samples, own)))
 
 
-def band(fit: Fit, here: np.ndarray, source: str) -> Band:
-    """Of these samples of a fit."""
-    half, most = np.percentile(np.abs(fit.errors[here]), [50, 90])
-    devices = sorted({s.case.system.device.name for s, mine in zip(fit.samples, here, strict=True) if mine})
-    return Band(p50=round(float(half), 4), p90=round(float(most), 4), rows=int(here.sum()), source=source,
-                devices=tuple(devices))  # fmt: skip
-
-
-def bands_of(known: Fit, unknown: Fit, own: Fit) -> dict[str, Band]:
-    found = {}
-    for fit, name in ((known, "known"), (unknown, "unknown")):
-        kinds = np.array([kind_of(s.case.model, s.case.stack) for s in fit.samples])
-        for kind in ("all", *sorted(set(kinds))):
-            here = np.full(len(kinds), True) if kind == "all" else kinds == kind
-            if here.sum() >= FEW:
-                what = WORDS.get(kind, "")
-                stack = "their stack named" if name == "known" else "no stack named"
-                found[f"{kind} {name}"] = band(fit, here, f"published steps{what}, {stack}, their source held out")
-    found["eager known"] = band(own, np.full(len(own.errors), True), "steps of one H200, each held out")
-    return found
-
-
 def write(known: Fit, unknown: Fit, own: Fit) -> None:
-    """The factors into the catalogue's files, the bands beside them."""
+    """The factors into the catalogue's files."""
     for name in stack_names():
         stack = open_stack(name)
         if name == "eager":
@@ -133,9 +108,6 @@ def write(known: Fit, unknown: Fit, own: Fit) -> None:
             stack, efficiency=efficiency, experts=experts, years=years, source="fitted by benchmarks/fit_stacks.py"
         )
         dump(STACKS / "catalogue" / f"{name}.yaml", made.to_dict())
-    from etude.base.figures import plain
-
-    dump(STACKS / "bands.yaml", {key: plain(b) for key, b in bands_of(known, unknown, own).items()})
 
 
 def years_of(effects: dict[tuple[str, str], Any]) -> dict[str, Efficiency]:

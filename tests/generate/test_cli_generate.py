@@ -112,9 +112,10 @@ def test_what_cannot_be_is_refused_with_the_reason(tiny: str, tmp_path: Path, ca
 
 def test_predict_adds_time_tokens_and_utilisation(tiny: str, tmp_path: Path, capsys):
     found = printed(capsys, "predict", tiny, *PLAN, "--system", "dgx-h100")
-    assert {*NUMBERS, "step_time_ns", "tokens_per_s_per_gpu", "mfu", "stack", "error_band"} <= set(found)
+    assert {*NUMBERS, "step_time_ns", "tokens_per_s_per_gpu", "mfu", "stack", "low", "high", "basis"} <= set(found)
     assert found["stack"] == "default"
-    assert sorted(found["error_band"]) == ["from", "p50", "p90"]
+    assert sorted(found["basis"]) == ["memory_peak_bytes", "mfu", "step_time_ns", "tokens_per_s_per_gpu"]
+    assert found["low"]["mfu"] < found["low_50"]["mfu"] < found["mfu"] < found["high"]["mfu"]
     assert found["tokens_per_s_per_gpu"] == pytest.approx(8 * 32 / 8 / found["step_time_ns"] * 1e9)
     assert 0 < found["mfu"] < 1
     printed(capsys, "generate", tiny, *PLAN, "-o", str(tmp_path / "job"))

@@ -137,7 +137,8 @@ def test_calibrate_learns_from_rows_and_its_stack_predicts(
     )
     found = json.loads(capsys.readouterr().out)
     assert found["stack"] == "mine"
-    assert "its own rows" in found["error_band"]["from"]
+    assert "its own rows" in found["basis"]["step_time_ns"]["text"]
+    assert found["low"]["step_time_ns"] < found["step_time_ns"] < found["high"]["step_time_ns"]
 
 
 def test_calibrate_refuses_what_it_cannot_read(measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

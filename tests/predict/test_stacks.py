@@ -8,10 +8,12 @@ import pytest
 from etude.base.errors import EtudeError
 from etude.cost.compute import compute_time_ns
 from etude.cost.ops import OpTable, activation, attention, matmul, optimizer
-from etude.cost.stacks import Efficiency, Stack, band_of, generation_of, open_stack, stack_for, stack_names
+from etude.cost.stacks import Efficiency, Stack, generation_of, open_stack, stack_for, stack_names
 from etude.cost.stacks.stack import tuned
-from etude.machine import open_device, open_system
+from etude.machine import open_system
+from etude.make.generate import Plan
 from etude.make.generate.model import open_model
+from etude.steps.estimates import step_case, step_estimate
 from etude.steps.measured.recipes import RunFacts, completed
 
 
@@ -140,23 +142,22 @@ def test_an_unknown_condition_of_a_recipe_is_refused():
         completed(RunFacts(model=open_model("llama3-8b"), given={}, system=open_system("dgx-h100")), stack)
 
 
-def test_bands_are_of_the_kind_or_of_all():
-    for kind in ("dense", "experts"):
-        for name in ("default", "nemo"):
-            band = band_of(open_stack(name), kind, "NVIDIA H100 SXM5 80GB")
-            assert 0 < band["p50"] <= band["p90"] < 1
-            assert "held out" in band["from"]
-    h100 = "NVIDIA H100 SXM5 80GB"
-    assert band_of(open_stack("nemo"), "dense", h100) != band_of(open_stack("default"), "dense", h100)
+def test_a_named_stack_has_a_narrower_range():
+    model, system = open_model("llama3-8b"), open_system("dgx-h100")
+    plan = Plan.from_dict({"gpus": 64, "zero": 3})
+    known, unknown = (step_case(model, plan, system, open_stack(name)) for name in ("nemo", "default"))
+    assert (known.kind, known.named, unknown.named) == ("dense", True, False)
+    narrow, wide = (step_estimate(1.0, case, open_stack("nemo")) for case in (known, unknown))
+    assert narrow.most and wide.most and 0 < narrow.most < wide.most < 1
 
 
-def test_a_device_without_measured_steps_has_no_band():
-    stack = open_stack("default")
-    near = band_of(stack, "dense", "NVIDIA H200 SXM 141GB")
-    assert near["p50"] and "none of them on NVIDIA H200" in near["from"] and "hopper" in near["from"]
-    for device in ("raspberry-pi5", "tpu-v6e", "mi300x", "rtx4090"):
-        band = band_of(stack, "dense", open_device(device).name)
-        assert band["p50"] is None and band["p90"] is None and "no measured step" in band["from"]
+def test_a_device_without_measured_steps_has_no_range():
+    model, plan, stack = open_model("llama3-8b"), Plan.from_dict({"gpus": 8}), open_stack("default")
+    for name in ("mi300x-node", "trn2"):
+        found = step_estimate(1.0, step_case(model, plan, open_system(name), stack), stack)
+        assert found.low is None and "no evidence for the step on" in found.basis["text"]
+    found = step_estimate(1.0, step_case(model, plan, open_system("dgx-h100"), open_stack("none")), open_stack("none"))
+    assert found.low is None and "without a software stack" in found.basis["text"]
 
 
 def test_factors_of_overlap_below_1_are_refused():

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from etude.base.errors import UsageError
 from etude.base.units import format_bytes, format_time
-from etude.cost.stacks import Efficiency, Stack, band_of, generation_of
+from etude.cost.estimates import Estimate, columns, no_evidence
+from etude.cost.stacks import Efficiency, Stack, generation_of
+from etude.cost.stacks.open import NONE
 from etude.cost.stacks.stack import NEUTRAL, tuned, user_buffers
 from etude.machine.system import System
 from etude.make.generate import Generated, Plan, generate
 from etude.make.generate.model import Model
 from etude.make.generate.schedules import steady_from
 from etude.run.simulate import Overlap, RemoteMemory, Simulated, simulate
+from etude.steps.estimates import step_case, step_estimate
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,6 +31,8 @@ class Prediction:
     """What was taken from the stack's recipe, or from a database of operators."""
     by_database: bool = False
     """Kernels take the times of a database of operators: the errors of a stack say nothing of it."""
+    unstated: int = 0
+    """Settings of the run that were assumed."""
 
     def __repr__(self) -> str:
         made, peak = self.generated, format_bytes(self.generated.memory_peak_bytes)
@@ -77,18 +81,29 @@ class Prediction:
         }
         if self.stack is not None:
             figures["stack"] = self.stack.name
-            if not self.by_database:
-                figures["error_band"] = self._error_band(self.stack)
             figures |= {"assumed": list(self.assumed)} if self.assumed else {}
         told = self.of_lengths() | self.generated.pipeline() | self.simulated.choices()
-        return self.generated.summary() | figures | told
+        return self.generated.summary() | figures | told | columns(self.estimates())
 
-    def _error_band(self, stack: Stack) -> dict[str, Any]:
-        if self.simulated.choices():
-            return {"p50": None, "p90": None, "from": "no measured step with chosen kernels or units"}
-        kind = kind_of(self.generated.model, stack)
-        found = [band_of(stack, kind, device.name) for device in self.system.all_kinds]
-        return max(found, key=lambda band: math.inf if band["p50"] is None else band["p50"])
+    def estimates(self) -> dict[str, Estimate]:
+        """The figures of `summary` that are predicted, with their ranges."""
+        step = self._estimate("step", float(self.step_time_ns))
+        return {
+            "step_time_ns": step,
+            "tokens_per_s_per_gpu": step.at(self.tokens_per_s_per_gpu),
+            "mfu": step.at(self.mfu),
+            "memory_peak_bytes": self._estimate("memory", float(self.generated.memory_peak_bytes)),
+        }
+
+    def _estimate(self, figure: str, value: float) -> Estimate:
+        stack = self.stack or Stack(name=NONE)
+        made = self.generated
+        case = step_case(made.model, made.plan, self.system, stack, figure=figure, unstated=self.unstated)
+        if figure == "step" and self.simulated.choices():
+            return no_evidence(value, "for a step with chosen kernels or units", case)
+        if figure == "step" and self.by_database:
+            return no_evidence(value, "for a step by a database of operators", case)
+        return step_estimate(value, case, stack)
 
     def of_lengths(self) -> dict[str, Any]:
         """Where samples have lengths: what comes out, what is padding, how uneven ranks are."""
@@ -129,13 +144,6 @@ def check_memory(generated: Generated, limit_bytes: int, what: str) -> None:
         where=what,
         hint="use more --tp, --pp or --zero, --recompute full, a smaller --micro-batch; or --no-memory-check",
     )
-
-
-def kind_of(model: Model, stack: Stack) -> str:
-    """Which measured rows a prediction is like."""
-    if stack.family in ("xla", "eager"):
-        return stack.family
-    return "experts" if model.experts else "dense"
 
 
 def efficiency_of(model: Model, system: System, stack: Stack | None) -> Efficiency:

@@ -1,12 +1,10 @@
-"""Software stacks as data: the efficiency of each on a generation of GPUs, its recipes, and the error of
-predictions."""
+"""Software stacks as data: the efficiency of each on a generation of GPUs, and its recipes."""
 
 from typing import TYPE_CHECKING
 
 from etude.base.faces import face
 
 if TYPE_CHECKING:
-    from etude.cost.stacks.open import band_of as band_of
     from etude.cost.stacks.open import generation_of as generation_of
     from etude.cost.stacks.open import open_stack as open_stack
     from etude.cost.stacks.open import stack_for as stack_for

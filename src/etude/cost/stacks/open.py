@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from etude.base.errors import ClusterError
-from etude.base.figures import parse, read, read_file
-from etude.cost.stacks.stack import Band, Stack
+from etude.base.figures import parse, read_file
+from etude.cost.stacks.stack import Stack
 
 DEFAULT: Final = "default"
 """The stack if none is given."""
@@ -90,26 +89,3 @@ def generation_of(gpu: str) -> str:
     """The generation of a device or GPU by its name; empty if it is not known."""
     words = re.split(r"[^a-z0-9]+", gpu.lower())
     return next((_generations()[word] for word in words if word in _generations()), "")
-
-
-@cache
-def _bands() -> dict[str, Band]:
-    given = parse(_folder("bands.yaml").read_text("utf-8"), "bands.yaml")
-    return {key: read(Band, value, f"bands.yaml: {key}") for key, value in given.items()}
-
-
-def band_of(stack: Stack, kind: str, device: str) -> dict[str, Any]:
-    """The error to expect: of the stack's own rows where it brings some, else of held-out rows of this kind, with the
-    stack known or not. Of a device without such rows, and without a relative that has some, nothing is known."""
-    if stack.name == NONE:
-        return {"p50": None, "p90": None, "from": "no measured step runs without a software stack"}
-    own: Mapping[str, Band] = stack.bands
-    known = "unknown" if stack.name == DEFAULT else "known"
-    bands = _bands()
-    found = own.get(kind) or own.get("all") or bands.get(f"{kind} {known}") or bands[f"all {known}"]
-    if not found.devices or device in found.devices:
-        return found.summary()
-    generation = generation_of(device)
-    if generation and generation in map(generation_of, found.devices):
-        return found.summary(f", none of them on {device}: on other {generation} GPUs")
-    return {"p50": None, "p90": None, "from": f"no measured step of {device}, nor of a GPU of its generation"}

@@ -47,10 +47,6 @@ class Band:
     p90: float = figure("number", "its 90th percentile", zero=True)
     rows: int = figure("count", "rows behind it")
     source: str = figure("text", "which rows", "")
-    devices: tuple[str, ...] = figure("list", "devices that they were measured on; empty: unknown", (), of=str)
-
-    def summary(self, more: str = "") -> dict[str, Any]:
-        return {"p50": self.p50, "p90": self.p90, "from": f"{self.rows} {self.source}{more}"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from etude.base.errors import EtudeError, FormatError, UsageError
 from etude.base.files import csv_rows
+from etude.cost.estimates import Estimate
 from etude.decide.score.devices import device_of
 from etude.decide.score.source import ScoreFile
 from etude.machine import open_system
@@ -49,11 +50,13 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedRow:
-    """Figures of a row, in seconds, bytes, watts and joules; `assumed` is what the row did not state."""
+    """Figures of a row, in seconds, bytes, watts and joules; `assumed` is what the row did not state. `estimates` has
+    the ranges of those figures that have some."""
 
     measured: Figures
     predicted: Figures
     assumed: Iterable[str] = ()
+    estimates: Mapping[str, Estimate] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.base.errors import EtudeError, FormatError, UsageError
+from etude.cost.estimates import columns
 from etude.decide.score.kind import Figures, Item, ScoreKind, ScoreRequest
 from etude.decide.score.kinds import KINDS
 from etude.decide.score.source import look
@@ -29,8 +30,8 @@ def flag(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """The rows of one file. A row has `row`, `measured`, `predicted`, `low`, `high`, `basis` and `assumed`, or `row`
-    and `refused`."""
+    """The rows of one file. A row has `row`, `measured`, `predicted`, `low`, `high`, `low_50`, `high_50`, `basis` and
+    `assumed`, or `row` and `refused`."""
 
     file: Path
     kind: str
@@ -186,8 +187,8 @@ def predicted_row(kind: ScoreKind, item: Item, asked: ScoreRequest) -> dict[str,
     except READINGS as problem:
         return {"row": item.label, "refused": f"a value cannot be read: {problem}"}
     return {
-        "row": item.label, "measured": _plain(found.measured), "predicted": _plain(found.predicted), "low": {},
-        "high": {}, "basis": None, "assumed": list(found.assumed),
+        "row": item.label, "measured": _plain(found.measured), "predicted": _plain(found.predicted),
+        **columns(found.estimates), "assumed": list(found.assumed),
     }  # fmt: skip
 
 

@@ -12,7 +12,9 @@ from etude.cost.stacks import Stack, open_stack
 from etude.decide.score.kind import CsvRow, Item, PredictedRow, ScoreKind, ScoreRequest, check_system, table_rows
 from etude.decide.score.source import ScoreFile
 from etude.machine import System, open_system
+from etude.steps.estimates import open_settings
 from etude.steps.measured import eager, rows
+from etude.steps.measured.row_estimates import row_estimate
 from etude.steps.measured.unsaid import unsaid
 from etude.steps.operators import open_ops
 from etude.steps.step import predict as predict_step
@@ -29,8 +31,10 @@ def predict(item: Item, asked: ScoreRequest) -> PredictedRow:
     if isinstance(case, rows.Refused):
         raise UsageError(case.why)
     assumed = (*case.assumed, *unsaid(row, case, spare=rows.SPARE, system=bool(asked.system)))
+    step_s = _step_s(case, asked.ops)
+    found = row_estimate(case, step_s, unstated=open_settings(row), by_database=asked.ops is not None)
     return PredictedRow(
-        measured={"step_s": case.step_s}, predicted={"step_s": _step_s(case, asked.ops)}, assumed=assumed
+        measured={"step_s": case.step_s}, predicted={"step_s": step_s}, assumed=assumed, estimates={"step_s": found}
     )
 
 
@@ -63,7 +67,12 @@ def _eager(row: CsvRow, number: int, ops: Path | None, stack: Stack | None, syst
         measured["peak_memory_bytes"] = float(row["peak_bytes"])
         predicted["peak_memory_bytes"] = float(eager.peak_memory_bytes(case))
         assumed.append("memory: states, gradients and the loss in bf16, a gated activation as two operations")
-    return PredictedRow(measured=measured, predicted=predicted, assumed=assumed)
+    estimates = {
+        name: row_estimate(case, predicted[name], figure=figure, by_database=ops is not None)
+        for name, figure in (("step_s", "step"), ("peak_memory_bytes", "memory"))
+        if name in predicted
+    }
+    return PredictedRow(measured=measured, predicted=predicted, assumed=assumed, estimates=estimates)
 
 
 def _is_eager(columns: frozenset[str]) -> bool:

@@ -172,8 +172,13 @@ def rows_table(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [_row(one) for one in found]
 
 
+def _range(record: dict[str, Any]) -> str | None:
+    low, high = record["low"]["step"], record["high"]["step"]
+    return "no evidence" if low is None else f"{low:.3g}–{high:.3g}"
+
+
 def _row(record: dict[str, Any]) -> dict[str, Any]:
-    row = {"row": record["row"], "stack": None, "measured s": None, "predicted s": None}
+    row = {"row": record["row"], "stack": None, "measured s": None, "predicted s": None, "9 of 10 s": None}
     if "refused" in record:
         return {**row, "error": record["refused"]}
     measured, time_s = record["measured"]["step"], record["predicted"]["step"]
@@ -182,5 +187,6 @@ def _row(record: dict[str, Any]) -> dict[str, Any]:
         "stack": record["stack"],
         "measured s": round(measured, 3),
         "predicted s": round(time_s, 3),
+        "9 of 10 s": _range(record),
         "error": f"{time_s / measured - 1:+.1%}",
     }

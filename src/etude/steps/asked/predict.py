@@ -117,13 +117,15 @@ class PredictedStep:
 
 
 def predicted(given: PredictInputs) -> PredictedStep:
+    from etude.steps.estimates import open_settings
     from etude.steps.step import predict
     from etude.steps.what_if import findings, over_seeds
 
     (plan, assumed), options = _planned(given), given.options.by_name()
     frees = any(one.name == "offload" for one in given.edits)  # the edited step is what has to fit
     found = predict(given.model, plan, given.system, stack=given.stack, check=given.check and not frees, **options)
-    found = replace(found, assumed=(*assumed, *found.assumed))
+    unstated = open_settings(given.plan) if isinstance(given.plan, dict) else 0
+    found = replace(found, assumed=(*assumed, *found.assumed), unstated=unstated)
     told, pairs = [*found.assumed, *found.simulated.notes], tuple["WhatIf", ...]()
     if given.edits or given.seeds > 1:
         pairs = tuple(over_seeds(found, list(given.edits), given.seeds, check=given.check, **options))
@@ -149,25 +151,19 @@ def predict_figures(result: PredictedStep) -> Any:
     found = result.found
     if result.pairs:
         return side_by_side(list(result.pairs), result.edited)
-    band = found.summary().get("error_band")
+    figures = found.estimates()
     return {
-        "step": format_time(found.step_time_ns),
-        "tokens/s per GPU": round(found.tokens_per_s_per_gpu, 1),
-        "model FLOP/s utilisation": f"{found.mfu:.1%}",
-        "peak memory": format_bytes(found.generated.memory_peak_bytes),
+        "step": figures["step_time_ns"].text(lambda ns: format_time(round(ns))),
+        "tokens/s per GPU": figures["tokens_per_s_per_gpu"].text(lambda rate: f"{rate:.1f}"),
+        "model FLOP/s utilisation": figures["mfu"].text(lambda share: f"{share:.1%}"),
+        "peak memory": figures["memory_peak_bytes"].text(lambda size: format_bytes(round(size))),
         "stack": found.stack.name if found.stack else "none",
-        **({"expected error": _error(band)} if band else {}),
+        "range": f"9 of 10, by {figures['step_time_ns'].basis['text']}",
         **_of_pipeline(found),
         **_of_lengths(found),
         **mapped_figures(found.generated),
         **result.energy,
     }
-
-
-def _error(band: dict[str, Any]) -> str:
-    if band["p50"] is None:
-        return f"not known: {band['from']}"
-    return f"{band['p50']:.0%}, 9 of 10 below {band['p90']:.0%} (from {band['from']})"
 
 
 def _energy(found: "Prediction", options: dict[str, Any]) -> dict[str, Any]:

@@ -16,14 +16,17 @@ from os import PathLike, fspath
 from typing import Any, Final
 
 from etude.base.errors import EtudeError, FormatError, UsageError
+from etude.cost.estimates import columns
 from etude.cost.stacks import Stack, generation_of, open_stack
 from etude.cost.stacks.open import DEFAULT, stack_in
 from etude.machine.system import System
 from etude.make.generate import Plan
 from etude.make.generate.model import Model
 from etude.make.generate.train import sequence_of
+from etude.steps.estimates import open_settings
 from etude.steps.measured.gpus import gpu_system
 from etude.steps.measured.recipes import CHUNKS, RunFacts, completed
+from etude.steps.measured.row_estimates import row_estimate
 from etude.steps.measured.row_figures import out_of_scope, step_seconds
 from etude.steps.measured.row_models import row_model
 from etude.steps.measured.row_training import trained_fields
@@ -254,7 +257,10 @@ def predict_rows(
         if not isinstance(case, Refused):
             advance(1)
             if "assumed" in record:
-                record["assumed"] += unsaid(rows[case.row - 1], case, spare=SPARE)
+                row = rows[case.row - 1]
+                record["assumed"] += unsaid(row, case, spare=SPARE)
+                estimate = row_estimate(case, record["predicted"]["step"], unstated=open_settings(row))
+                record |= columns({"step": estimate})
         found.append(record)
     return found
 

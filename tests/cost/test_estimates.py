@@ -1,0 +1,101 @@
+"""Ranges of predicted figures, worked by hand: a table of one figure, and cases near and far from it."""
+
+import pytest
+
+from etude.cost.estimates import Estimate, EstimateCase, columns, estimate_of
+from etude.cost.estimates.evidence import ErrorQuantiles, Evidence, evidence
+
+H100, H200, TPU = "NVIDIA H100 SXM5 80GB", "NVIDIA H200 SXM 141GB", "Google TPU v5e"
+KNOWN = {
+    "step": Evidence(
+        about="steps",
+        kinds={
+            "dense": ErrorQuantiles(rows=80, sources=8, half=0.05, most=0.2),
+            "xla": ErrorQuantiles(rows=4, sources=1, half=0.05, most=0.2),
+        },
+        widths={"stack": 0.6931471805599453, "device": 0.6931471805599453, "fp8": 0.4054651081081644},
+        fitted=(H100,),
+        seen=(H100, TPU),
+    )
+}  # ln 2, ln 2, ln 1.5
+
+
+def case(**more: object) -> EstimateCase:
+    return EstimateCase(**{"figure": "step", "kind": "dense", "device": H100, **more})  # type: ignore[arg-type]
+
+
+def test_a_case_like_those_that_were_measured_has_their_range():
+    found = estimate_of(100.0, case(), KNOWN)
+    assert found.low == pytest.approx(81.873075)  # 100 / 1.221403
+    assert found.high == pytest.approx(122.140276)
+    assert found.low_50 == pytest.approx(95.122942)
+    assert found.high_50 == pytest.approx(105.127110)
+    assert (found.basis["evidence"], found.basis["rows"], found.basis["sources"]) == (True, 80, 8)
+    assert found.basis["text"] == "80 held-out rows of 8 sources, steps: dense models"
+
+
+@pytest.mark.parametrize(
+    ("more", "width"),
+    [
+        ({"named": False}, 2.0),
+        ({"precision": "fp8"}, 1.5),
+        ({"device": TPU}, 2.0),  # rows, but nothing was fitted to them
+        ({"device": H200}, 4.0),  # no row, one of its generation
+        ({"named": False, "device": H200, "precision": "fp8"}, 12.0),
+        ({"gpus": 640}, 1.0),  # this table does not widen with scale
+    ],
+)
+def test_ranges_widen_with_each_distance(more: dict[str, object], width: float):
+    found = estimate_of(100.0, case(**more), KNOWN)
+    assert found.most == pytest.approx(0.2 * width)
+    assert found.half == pytest.approx(0.05 * width)
+    assert found.basis["width"] == pytest.approx(width, abs=1e-3)
+
+
+def test_distances_are_what_was_not_measured():
+    assert case().distances([H100], [H100]) == {}
+    assert case(gpus=6400, unstated=2).distances([H100], [H100]) == {"scale": 2.0, "unstated": 2.0}
+    assert case(precision="fp4").distances([], []) == {"device": 2.0, "fp4": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"device": "NVIDIA A100 SXM4 80GB"}, "no evidence for the step on NVIDIA A100 SXM4 80GB"),
+        ({"kind": "adapters"}, "no evidence for the step of adapters and frozen models on NVIDIA H100 SXM5 80GB"),
+        ({"kind": "xla"}, "no evidence for the step of models under XLA on NVIDIA H100 SXM5 80GB"),  # of four rows
+        ({"figure": "carbon"}, "no evidence for the carbon of dense models on NVIDIA H100 SXM5 80GB"),
+    ],
+)
+def test_far_from_all_rows_there_is_no_range(more: dict[str, object], said: str):
+    found = estimate_of(825.0, case(**more), KNOWN)
+    assert (found.low, found.high, found.low_50, found.high_50) == (None, None, None, None)
+    assert (found.basis["evidence"], found.basis["text"]) == (False, said)
+    assert found.text(lambda value: f"{value:.0f} ms") == f"825 ms ({said})"
+
+
+def test_text_has_the_range_in_the_unit_of_the_value():
+    found = Estimate(value=0.825, half=0.05, most=0.1, basis={})  # factors 0.904837 and 1.105171
+    assert found.text(lambda value: f"{value * 1000:.0f} ms") == "825 ms (746–912)"
+    assert found.at(12345.6).text(lambda value: f"{value:.1f}") == "12345.6 (11,200–13,600)"
+    assert found.at(0.5).text(lambda value: f"{value:.1%}") == "50.0% (45.2–55.3%)"
+    assert found.at(0.0).text(lambda value: f"{value:.1f} GB") == "0.0 GB (0–0)"
+
+
+def test_columns_are_by_figure():
+    found = columns({"step_s": Estimate(value=2.0, half=None, most=None, basis={"evidence": False})})
+    assert found == {
+        "low": {"step_s": None},
+        "high": {"step_s": None},
+        "low_50": {"step_s": None},
+        "high_50": {"step_s": None},
+        "basis": {"step_s": {"evidence": False}},
+    }
+
+
+def test_the_table_of_the_package_is_of_held_out_rows():
+    known = evidence()
+    assert {"step", "memory"} <= set(known)
+    for one in known.values():
+        assert all(0 < its.half < its.most for its in one.kinds.values())
+        assert one.seen
