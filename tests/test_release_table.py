@@ -19,6 +19,7 @@ MODULES = {
     "conformance_programs",
     "delayed_programs",
     "fault_in_step",
+    "foreign_faults",
     "injected_faults",
     "injected_runs",
     "nearer",
