@@ -15,7 +15,8 @@ import numpy as np
 from etude.base.errors import DeadlockError, UsageError
 from etude.kernels.arrays import F64, I64
 from etude.run.simulate.packets import events
-from etude.run.simulate.packets.state import DATA, PacketState, Rules, Table, make_packets, with_more_packets
+from etude.run.simulate.packets.deadlock import deadlock_of
+from etude.run.simulate.packets.state import PacketState, Rules, Table, make_packets, with_more_packets
 
 FOREVER_PS: Final = 1 << 62
 PIECE_PS: Final = 10**9
@@ -81,8 +82,8 @@ def run_flows(wires: Wires, flows: Sequence[PacketFlow], rules: Rules) -> Packet
         at = end
     state = _run(state)
     if (state.flows["delivered_ps"] < 0).any():
-        problem, hint = cycle_of(state, wires.names)
-        raise DeadlockError(problem, hint=hint)
+        problem = deadlock_of(state, lambda port: wires.names[port] if wires.names else f"link {port}")
+        raise problem or DeadlockError("a flow is never delivered")
     done, clock = state.flows, state.clock[0]
     begin_ps = np.array([flow.begin_ps for flow in flows], np.int64)
     return PacketTimes(
@@ -99,41 +100,3 @@ def _run(state: PacketState) -> PacketState:
         if state.clock[0]["crowded"]:
             state = with_more_packets(state)
     return state
-
-
-def cycle_of(state: PacketState, names: Sequence[str]) -> tuple[str, str]:
-    """The problem and a hint for packets that nothing moves any more: the paused ports that wait for one another."""
-    ports = state.ports
-    waits = {int(port): _waits_for(state, int(port)) for port in np.flatnonzero(ports["paused"] == 1)}
-    for first in waits:
-        seen, at = [], first
-        while at in waits and at not in seen:
-            seen.append(at)
-            at = waits[at]
-        if at in seen:
-            cycle = seen[seen.index(at) :]
-            told = " waits for ".join(names[port] if names else f"link {port}" for port in [*cycle, cycle[0]])
-            return f"packets wait in a cycle of {len(cycle)} full buffers: {told}", "choose routes without a cycle"
-    return "packets wait for a port that is never resumed", "larger buffers: a resume threshold of at least a packet"
-
-
-def _waits_for(state: PacketState, number: int) -> int:
-    """The paused port that holds most of what came over a paused port's link; -1: none does."""
-    held: dict[int, int] = {}
-    for port in np.flatnonzero(state.ports["paused"] == 1).tolist():
-        packet = int(state.ports[port]["passing"]["head"])
-        while packet >= 0:
-            it = state.packets[packet]
-            if int(it["came_over"]) == number:
-                held[port] = held.get(port, 0) + int(it["size_bytes"])
-            packet = int(it["next"])
-    return max(held, key=lambda port: (held[port], -port)) if held else -1
-
-
-def held_packets(state: PacketState) -> int:
-    """Data packets that are in a queue, on a wire or in a switch."""
-    free, packet = np.zeros(len(state.packets), bool), int(state.clock[0]["free"])
-    while packet >= 0:
-        free[packet] = True
-        packet = int(state.packets[packet]["next"])
-    return int((~free & (state.packets["kind"] == DATA)).sum())

@@ -225,9 +225,9 @@ def _sent(state: PacketState, number: int) -> None:
 @kernel(allocates=False)
 def _let_go(state: PacketState, number: int, size_bytes: int) -> None:
     """A packet that came over this port's link has left the switch."""
-    port, rules = state.ports[number], state.rules
+    port = state.ports[number]
     port.held_bytes -= size_bytes
-    if port.pausing and port.held_bytes < rules.resume_bytes:
+    if port.pausing and port.held_bytes < port.resume_bytes:
         port.pausing = 0
         port.resumes += 1
         _tell(state, number, RESUME)
@@ -273,7 +273,7 @@ def _told(state: PacketState, number: int) -> None:
 @kernel(allocates=False)
 def _arrived(state: PacketState, number: int) -> None:
     """A packet is whole at the end of a wire."""
-    port, rules, clock = state.ports[number], state.rules, state.clock[0]
+    port, clock = state.ports[number], state.clock[0]
     packet = _due(state, port.wire, OF_PORT * number + ARRIVED)
     it = state.packets[packet]
     if it.place == _hops(state, packet):
@@ -281,7 +281,7 @@ def _arrived(state: PacketState, number: int) -> None:
         return
     port.held_bytes += it.size_bytes
     port.most_held_bytes = max(port.most_held_bytes, port.held_bytes)
-    if rules.pause_bytes > 0 and port.to_switch and not port.pausing and port.held_bytes > rules.pause_bytes:
+    if port.pause_bytes > 0 and port.to_switch and not port.pausing and port.held_bytes > port.pause_bytes:
         port.pausing = 1
         port.pauses += 1
         _tell(state, number, PAUSE)

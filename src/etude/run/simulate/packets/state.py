@@ -36,6 +36,8 @@ PORT: Final = _numbers(
     "wire_ps",
     "switch_ps",  # between arrival and queue of the switch behind it
     "to_switch",  # 1: a switch is behind it, which pauses it
+    "pause_bytes",  # 0: no PFC
+    "resume_bytes",
     ("own", LIST),  # answers of the device
     ("passing", LIST),
     ("wire", LIST),
@@ -125,6 +127,7 @@ def make_packets(
     ports = np.zeros(len(bytes_per_s), PORT)
     ports["ps_per_byte"], ports["wire_ps"], ports["switch_ps"] = 1e12 / bytes_per_s, wire_ps, switch_ps
     ports["to_switch"] = to_switch
+    ports["pause_bytes"], ports["resume_bytes"] = rules.pause_bytes, rules.resume_bytes
     for name in ("own", "passing", "wire", "inside", "told"):
         ports[name]["head"] = ports[name]["tail"] = -1
     ports["turn_of"] = ports["sending"] = -1
