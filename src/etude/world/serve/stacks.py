@@ -48,6 +48,7 @@ class ServingStack:
     exchange_ns: float = figure("number", "host's time to send or receive between steps of a video, ns", 0.0, zero=True)
     pixel_ns: float = figure("number", "decoding a pixel of a frame of a video, ns", 0.0, zero=True)
     power: float = figure("number", "power above idle, relative to the device's constants", 1.0)
+    graphs: bool = figure("flag", "passes are replayed from graphs of sizes that the engine has captured", True)
     source: str = figure("text", "source of the values", "")
 
 
