@@ -4,7 +4,8 @@
 
 `simulate` alone is timed; the memory is that of the whole process, the job included. Each case is a process of its own
 and runs once before on a small job, so that compiled kernels come from their cache. 4 million nodes over 1,024 ranks
-(8 pipeline stages, tensor parallel by 8, data parallel by 16) and 164 million over 16,384, on the catalogue's DGX H100.
+(8 pipeline stages, tensor parallel by 8, data parallel by 16) and 164 million over 16,384, on the catalogue's DGX H100;
+then a step of Llama 3 70B on 131,072 ranks with three slow ones, and on 1,048,576.
 The last line says whether a folded and an unfolded run agree on every node.
 """
 
@@ -20,6 +21,7 @@ from typing import Any
 
 import big_jobs
 
+from etude import generate
 from etude.machine import open_system
 from etude.machine.system import System
 from etude.model.job import Job
@@ -36,6 +38,8 @@ CASES: dict[str, tuple[bool, int, int, dict[str, Any]]] = {
     "1,024 ranks, 4 M nodes, a trace each, folded on the way": (False, 1_024, 4_000, {}),
     "1,024 ranks, 4 M nodes, folded": (True, 1_024, 4_000, {}),
     "16,384 ranks, 164 M nodes, folded": (True, 16_384, 10_000, {}),
+    "131,072 ranks of Llama 3 70B, 3 slow, folded": (True, 131_072, 0, {"slow_ranks": {3: 1.2, 17: 1.1, 42: 1.3}}),
+    "1,048,576 ranks of Llama 3 70B, folded": (True, 1_048_576, 0, {}),
 }
 
 
@@ -44,6 +48,9 @@ def machine(ranks: int) -> System:
 
 
 def made(folded: bool, ranks: int, nodes: int) -> Job:
+    """A job with so many nodes a rank; 0: Llama 3 70B, tensor and pipeline parallel by 8."""
+    if not nodes:
+        return generate("llama3-70b", gpus=ranks, tp=8, pp=8).job
     return big_jobs.folded_job(ranks, 8, nodes) if folded else big_jobs.unfolded_job(ranks, nodes, 8)
 
 

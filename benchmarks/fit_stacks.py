@@ -104,8 +104,13 @@ def write(known: Fit, unknown: Fit, own: Fit) -> None:
                 for g in (*GENERATIONS, ANY)
             }
             experts, years = factor(known.effects, expert_groups(stack)), years_of(known.effects)
+        further = {g: e for g, e in stack.efficiency.items() if g not in efficiency}  # of fit_generations.py
         made = replace(
-            stack, efficiency=efficiency, experts=experts, years=years, source="fitted by benchmarks/fit_stacks.py"
+            stack,
+            efficiency=efficiency | further,
+            experts=experts,
+            years=years,
+            source="fitted by benchmarks/fit_stacks.py",
         )
         dump(STACKS / "catalogue" / f"{name}.yaml", made.to_dict())
 

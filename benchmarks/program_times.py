@@ -6,7 +6,8 @@
 A row for each: the step without a profiler just before and after; the recorded step; the step by the light window, with
 the un-profiled steps withheld (`--no-anchor`) and with those of the manifest; by the full window, with those of the
 manifest (`estimated`) and with nothing else (`alone`, with the range, and `!` where that does not hold the reference);
-and the share of a step that the device is busy, against a recording with the activities of the device alone.
+and the share of a step that the device is busy: as Etude says, by the time that it was busy in the full window and the
+step without a profiler (`truth`), and in a recording of the device alone at the end, whose own steps may be longer.
 The constants of `alone` were fitted to programs whose names begin with g, l or m; the others are held out.
 
 An error is relative to the nearer of the two references where they differ by more than 5%, else to their mean.
@@ -21,6 +22,8 @@ import statistics
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from nearer import error
 
 from etude.analyse.program_figures import program_figures
 from etude.capture import opening
@@ -42,17 +45,17 @@ def figures(folder: Path, times: WantedTimes, *, light: bool = True) -> dict[str
         return program_figures(opening.open_run(copy, times=times))
 
 
-def error(step_ns: float, before_ns: float, after_ns: float) -> float:
-    low, high = sorted((before_ns, after_ns))
-    if high <= 1.05 * low:
-        return step_ns / ((low + high) / 2) - 1
-    return min((step_ns / low - 1, step_ns / high - 1), key=abs)
-
-
 def holds(found: dict[str, Any], before_ns: float, after_ns: float) -> bool:
     """Whether the range of an estimate holds the step to which its error is relative."""
     truth = found["step_ns"] / (1 + error(found["step_ns"], before_ns, after_ns))
     return bool(found["low"]["step_ns"] <= truth <= found["high"]["step_ns"])
+
+
+def costs(folder: Path, before_ns: float, after_ns: float) -> dict[str, float]:
+    """By how much a step of the light window is longer than one without a profiler, and one with the driver's calls."""
+    window = json.loads(next(folder.glob("*manifest.json")).read_text())["windows"][0]
+    found = {"light window": window} | ({"with the calls of the driver": window["calls"]} if "calls" in window else {})
+    return {name: error(one["step_ns"], before_ns, after_ns) for name, one in found.items()}
 
 
 def told(name: str, errors: list[float]) -> str:
@@ -69,16 +72,22 @@ def main() -> None:
         "estimated": (WantedTimes(), False),
         "alone": (WantedTimes(anchor=False), False),
     }
-    found: dict[str, list[float]] = {name: [] for name in (*ways, "busy", "recorded", "before and after")}
+    found: dict[str, list[float]] = {name: [] for name in (*ways, "busy", "busy, alone", "recorded", "sides")}
     found |= {"alone, fitted": [], "alone, held out": []}
     held = []
+    longer: dict[str, list[float]] = {}
     heads = "".join(f"{name:>16}" for name in ways)
-    print(f"{'program':<16}{'before':>9}{'after':>9}{'recorded':>10}{heads}{'range':>18}{'busy':>7}{'alone':>7}")
+    print(
+        f"{'program':<16}{'before':>9}{'after':>9}{'recorded':>10}{heads}{'range':>18}{'busy':>7}{'truth':>7}{'alone':>7}"
+    )
     for folder in sorted(path.parent for path in given.folder.glob("*/reference.json")):
         reference = json.loads((folder / "reference.json").read_text())
         before, after = reference["before_ns"], reference["after_ns"]
-        found["before and after"].append(max(before, after) / min(before, after) - 1)
-        recorded = figures(folder, WantedTimes(as_recorded=True))["step_ns"]
+        found["sides"].append(max(before, after) / min(before, after) - 1)
+        for name, one in costs(folder, before, after).items():
+            longer.setdefault(name, []).append(one)
+        as_recorded = figures(folder, WantedTimes(as_recorded=True))
+        recorded = as_recorded["step_ns"]
         found["recorded"].append(abs(error(recorded, before, after)))
         got = {name: figures(folder, times, light=light) for name, (times, light) in ways.items()}
         cells = ""
@@ -91,13 +100,19 @@ def main() -> None:
         held.append(holds(alone, before, after))
         low, high = (alone[end]["step_ns"] / 1e6 for end in ("low", "high"))
         cells += f"{f'{low:.1f} to {high:.1f}' + ('' if held[-1] else ' !'):>18}"
-        busy = got["anchored"]["busy_share"]
-        found["busy"].append(abs(busy - reference["busy_share"]))
+        program = got["no anchor"]
+        unprofiled = program["step_ns"] / (1 + error(program["step_ns"], before, after))
+        busy, truth = program["busy_share"], as_recorded["busy_share"] * recorded / unprofiled
+        alone_share = reference.get("busy_alone", reference["busy_share"])
+        found["busy"].append(abs(busy - truth))
+        found["busy, alone"].append(abs(busy - alone_share))
         print(f"{folder.name:<16}{before / 1e6:>9.2f}{after / 1e6:>9.2f}{recorded / 1e6:>10.2f}{cells}{busy:>7.0%}"
-              f"{reference['busy_share']:>7.0%}")  # fmt: skip
+              f"{truth:>7.0%}{alone_share:>7.0%}")  # fmt: skip
     for name, errors in found.items():
         if errors:
             print(told(name, errors))
+    for name, shares in longer.items():
+        print(f"{name}: {statistics.median(shares):+.1%} a step in the median, of {len(shares)}")
     print(f"the range of `alone` holds the reference in {sum(held)} of {len(held)}")
 
 

@@ -31,12 +31,13 @@ def record(name: str, batch: int, out: Path, steps: int) -> None:
         paths = [str(HERE), str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")]
         environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(paths)}
         how = {"text": True, "capture_output": True, "timeout": 400, "check": False}
-        done = subprocess.run(words, input="[0]\n", env=environment, **how)
+        done = subprocess.run(words, input='{"ranks": [0], "brief": []}\n', env=environment, **how)
         file = Path(made) / "rank.0.json.gz"
         stem = name if batch == 1 else f"{name}-b{batch}"
-        if file.exists():
+        written = file.exists()
+        if written:
             shutil.move(file, out / f"{stem}.rank.json.gz")
-        print(f"{stem:26} {'written' if not done.returncode else done.stderr[-400:]}", flush=True)
+        print(f"{stem:26} {'written' if written else done.stderr[-400:]}", flush=True)
 
 
 def main() -> None:

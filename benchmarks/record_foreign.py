@@ -10,13 +10,18 @@ the activities of the device alone. `program_times.py` compares what Etude makes
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 STEPS = 20
+TURN = ".turn"
+WARM_S = 3.0
+"""A device's clock rises for some seconds; steps before that are no reference for those after it."""
 
 
 def timed_ns(torch, step) -> int:
@@ -54,27 +59,64 @@ def busy_share(torch, step, folder: Path) -> float:
     return 1000 * busy / took
 
 
+def busy_alone(torch, step) -> float:
+    """The same with kernels, copies and sets recorded, and no calls: those make a step longer. It comes before any
+    other profiler, which would stay in the process."""
+    from etude.capture.collect.device_alone import DeviceCapture
+
+    window = DeviceCapture(torch)
+    for _ in range(STEPS):
+        window.mark()
+        step()
+    window.stop()
+    found = window.events()
+    since = found["marks_ns"][1][0] - found["base_ns"]
+    busy, last = 0, since
+    for begin, end in zip(found["start_ns"], found["end_ns"], strict=True):
+        busy += max(0, end - max(begin, last))
+        last = max(last, end)
+    return busy / (max(last, found["marks_ns"][-1][1] - found["base_ns"]) - since)
+
+
+def warm(torch, step) -> None:
+    since = time.perf_counter()
+    for done in range(10_000):
+        if done >= 10 and time.perf_counter() - since > WARM_S:
+            break
+        step()
+        torch.cuda.synchronize()
+
+
 def record(name: str, folder: Path, batch: int) -> None:
+    """One program has the device at a time; the next one is loading its libraries meanwhile."""
     import torch
+    import torchvision  # noqa: F401
+    import transformers  # noqa: F401
     from foreign_programs import PROGRAMS
 
+    with (folder.parent / TURN).open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        _record(torch, PROGRAMS[name], folder, batch)
+
+
+def _record(torch, program, folder: Path, batch: int) -> None:
     from etude.capture.collect.torch import trace
 
     torch.manual_seed(0)
-    step = PROGRAMS[name](batch)
-    for _ in range(10):
-        step()
+    step = program(batch)
+    warm(torch, step)
     before = timed_ns(torch, step)
     with trace(folder, steps=3, warmup=6, detect_steps=False) as recording:
-        for _ in range(36):
+        for _ in range(60):
             step()
             recording.step()
     after = timed_ns(torch, step)
     found = {
-        "name": name,
+        "name": folder.name,
         "batch": batch,
         "before_ns": before,
         "after_ns": after,
+        "busy_alone": busy_alone(torch, step),
         "busy_share": busy_share(torch, step, folder),
     }
     (folder / "reference.json").write_text(json.dumps(found))
@@ -95,17 +137,21 @@ def main() -> None:
     if given.one:
         record(given.one, given.out / given.one, given.batch)
         return
-    programs = HELD_OUT if given.held_out else SEEN
-    for name in given.only or [
-        program.__name__ for program in programs
-    ]:  # a process for each: caches and allocators start anew
+    given.out.mkdir(parents=True, exist_ok=True)
+    names = given.only or [program.__name__ for program in (HELD_OUT if given.held_out else SEEN)]
+
+    def recorded(name: str) -> None:  # a process for each: caches and allocators start anew
         command = [sys.executable, __file__, "-o", str(given.out), "--batch", str(given.batch), "--one", name]
         try:
-            code = subprocess.run(command, timeout=100, check=False).returncode
+            code = subprocess.run(command, timeout=200, check=False).returncode
         except subprocess.TimeoutExpired:
             code = 124
         if code:
             print(f"{name}: exit code {code}", flush=True)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(recorded, names))
+    (given.out / TURN).unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from program_times import error
+from nearer import error
 
 
 def replayed(plan: Path) -> dict[str, int] | str:

@@ -39,7 +39,7 @@ from conformance_formulas import GENERATED, PROGRAMS, RECORDED, WARMUP, Call
 import etude
 from etude.base.errors import EtudeError
 from etude.capture.dry import DrySettings, dry_program
-from etude.capture.dry.watch import NO_WORK
+from etude.capture.dry.texts import NO_WORK
 from etude.model.job import Job
 from etude.model.schema import Kind
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import etude
 from etude.capture.dry.memory import dry_memory
-from etude.capture.dry.mesh import dry_job, mesh_of
+from etude.capture.dry.mesh import dry_job, uniform_mesh
 from etude.capture.dry.program import DryProgram
 from etude.capture.dry.recorded_rank import dry_trace, read_dry_rank
 from etude.cost.stacks import open_stack
@@ -33,11 +33,11 @@ def program_of(name: str, batch: int, dry: Path) -> DryProgram | None:
     if rank.problem is not None or not rank.steps:
         return None
     trace = dry_trace(rank, 1)
-    job = dry_job(name, mesh_of([], 1, {0: trace}), {0: trace}, None)
+    job = dry_job(name, uniform_mesh([], 1), {0: trace}, None)
     return DryProgram(job, {0: dry_memory(rank, "h200")}, ())
 
 
-def error(predicted_ns: int, reference: dict) -> float:
+def error(predicted_ns: int, reference: dict[str, int]) -> float:
     sides = [reference["before_ns"], reference["after_ns"]]
     if abs(sides[0] / sides[1] - 1) > DIFFER:
         sides = [min(sides, key=lambda side: abs(predicted_ns - side))]

@@ -24,7 +24,7 @@ PUBLISHED = (
     "num_requests,output_tokens_per_s,ttft_s,tpot_s,batch_latency_s\n"
     "meta-llama/Meta-Llama-3-8B,H100,1,1,bf16,vLLM,128,16,fixed,static batch,4,4,,,0.02,0.008,0.2\n"
     "meta-llama/Meta-Llama-3-8B,H100,1,1,bf16,vLLM,128,16,fixed,closed loop,2,,6,,0.02,0.008,\n"
-    "meta-llama/Meta-Llama-3-8B,H100,1,1,fp4,vLLM,128,16,fixed,closed loop,2,,6,,0.02,0.008,\n"
+    "meta-llama/Meta-Llama-3-8B,H100,1,1,int4,vLLM,128,16,fixed,closed loop,2,,6,,0.02,0.008,\n"
     "meta-llama/Meta-Llama-3-8B,Abacus,1,1,bf16,vLLM,128,16,fixed,closed loop,2,,6,,0.02,0.008,\n"
 )
 DIFFUSION = (

@@ -73,8 +73,8 @@ def listed(access: FolderAccess) -> dict[str, Any]:
 
 
 ANALYSES = {
-    "breakdown", "idle", "kernels", "collectives", "critical_path", "stragglers", "trend", "compare", "metrics",
-    "requests", "roofline", "memory",
+    "diagnose", "breakdown", "idle", "kernels", "collectives", "critical_path", "stragglers", "trend", "compare",
+    "metrics", "requests", "roofline", "memory",
 }  # fmt: skip
 
 

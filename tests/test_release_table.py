@@ -19,8 +19,10 @@ MODULES = {
     "conformance_programs",
     "delayed_programs",
     "fault_in_step",
+    "foreign_faults",
     "injected_faults",
     "injected_runs",
+    "nearer",
     "replay_programs",
     "replay_turns",
 }

@@ -88,7 +88,7 @@ def test_refusals_are_counted_by_reason(tmp_path: Path, run: Any):
         ENERGY: "power by the values of data is not modelled",
         CONTENTION: "the background ended before the operator",
         OFFLOAD: "copies from one buffer of the host to another are not predicted",
-        PUBLISHED: "weights in fp4 are not predicted",
+        PUBLISHED: "weights in int4 of a model without experts are not predicted",
     }
     for text, reason in reasons.items():
         assert reason in run("score", file(tmp_path, text))["summary"]["refused"]
@@ -107,7 +107,7 @@ def test_what_a_row_does_not_state_is_listed(tmp_path: Path):
     assert "system dgx-h100 for the GPU `H100-80GB`" in said[TRAINING]
     assert "model llama2-7b of the catalogue" in said[TRAINING]
     assert {"stack xdit-0.4", "text encoders are left out"} <= set(said[DIFFUSION])
-    assert any("max_num_batched_tokens 2,048" in text for text in said[PUBLISHED])
+    assert any("max_num_batched_tokens 8,192" in text for text in said[PUBLISHED])
     assert "stack vllm for the engine `vLLM`" in said[PUBLISHED]
 
 

@@ -30,8 +30,8 @@ READS = {
     "info", "check", "diff", "similarity", "query", "report", "timeline", "graph", "card", "archive", "convert",
     "chakra", "link", "generate", "generate micro", "generate learned", "learn", "edit", "anonymise", "predict",
     "serve", "fleet", "federate", "plan", "search", "simulate", "simulate astra", "energy", "ops", "stacks",
-    "calibrate", "systems", "breakdown", "idle", "kernels", "collectives", "critical-path", "stragglers", "trend",
-    "compare", "metrics", "score", "requests", "roofline", "memory", "world",
+    "calibrate", "systems", "diagnose", "breakdown", "idle", "kernels", "collectives", "critical-path", "stragglers",
+    "trend", "compare", "metrics", "score", "requests", "roofline", "memory", "world",
 }  # fmt: skip
 """Commands of which no option runs a program, but for those that `trust.RUNS` names below them."""
 

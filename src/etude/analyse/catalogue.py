@@ -35,6 +35,11 @@ class AnalysisEntry:
 
 ANALYSES: tuple[AnalysisEntry, ...] = (
     AnalysisEntry(
+        command="diagnose", title="Diagnose",
+        does="What is wrong in a run, and what to do next: faults of ranks, hosts, links and the job, with their cost",
+        question="what is wrong, who has the cause, what removing it buys, how sure that is",
+    ),
+    AnalysisEntry(
         command="breakdown", title="Breakdown", section="breakdown",
         does="Where each device's time goes: compute, exposed communication, exposed memory, idle",
         question="how much of the time is compute, exposed communication, exposed memory, idle",

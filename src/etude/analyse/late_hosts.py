@@ -38,7 +38,7 @@ def late_hosts(run: Run, found: CollectiveCalls, stretches: Segments, least: flo
     roles: dict[tuple[bytes, int], int] = {}
     stage = stages(run).tolist()
     inside = waits_inside(found)
-    begin_ns = _begins(run, found) if not stretches.by_step else None
+    begin_ns = begins(run, found) if not stretches.by_step else None
     for part in run.parts():
         use = uses(part.trace)
         if not (part.trace.cpu == 1).any() or (use == Use.HOST).any() or (part.trace.cpu == 0).any():
@@ -115,7 +115,7 @@ def stages(run: Run) -> I64:
     return np.where(above >= 0, 0, stage)  # in a ring no rank is first
 
 
-def _begins(run: Run, found: CollectiveCalls) -> F64 | None:
+def begins(run: Run, found: CollectiveCalls) -> F64 | None:
     """How long after the first rank with a comparable clock each rank begins: the only sign of a late start if there is
     a single step. With several steps the first may be cut anywhere, and the others suffice."""
     ended = found.end_ns != UNKNOWN

@@ -118,7 +118,7 @@ def _samples(run: Run, stretches: Segments, use: Use, keys: Keys) -> tuple[TimeS
     step_ns, near, touching = 1000, 0, 0
     for part in run.parts():
         if id(part.trace.name) not in counted:
-            counted = {id(part.trace.name): (uses(part.trace) == use) & ~_waiting(part.trace)}
+            counted = {id(part.trace.name): (uses(part.trace) == use) & ~waiting_nodes(part.trace)}
         rows = np.flatnonzero(counted[id(part.trace.name)] & part.timed)
         rows = rows[np.argsort(part.start_ns[rows], kind="stable")]
         lasted = part.end_ns[rows] - part.start_ns[rows]
@@ -214,7 +214,7 @@ def _elements(shapes: str) -> int:
     return sum(prod(int(n) for n in _DIGITS.findall(one)) for one in _SHAPE.findall(shapes) if len(one) < 100)
 
 
-def _waiting(trace: Trace) -> NDArray[np.bool_]:
+def waiting_nodes(trace: Trace) -> NDArray[np.bool_]:
     """Nodes whose name says that they wait."""
     codes, words = trace.coded("name")
     return np.array([bool(_WAITS.search(w)) for w in words] + [False])[codes]

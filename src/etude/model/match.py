@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from etude.base.errors import TraceError
 from etude.kernels.arrays import I32, I64, U8
 from etude.kernels.compile import kernel
+from etude.kernels.distinct import sorted_rows
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.trace import Trace
@@ -129,6 +130,7 @@ def match(job: Job) -> Matching:
     sides = _joined(found)
     src, dst = job.ranks.astype(np.int64)[send_at], job.ranks.astype(np.int64)[recv_at]
     links = _links(job, (src, send_peer, send_side), (recv_peer, dst, recv_side))
+    del send_at, send_peer, send_side, recv_at, recv_peer, recv_side, src, dst
     number, pairings = _pairings(job, sides, links)
     linked = MessageLinks(links.src, links.dst, links.src_at, links.dst_at, links.send_side, links.recv_side, number)
     return Matching(classes, sides, uses, linked, pairings)
@@ -194,15 +196,17 @@ def _bound(job: Job, classes: Classes, kind: Kind, found: list[Sides]) -> tuple[
     of_class = np.searchsorted(side_class, np.arange(len(classes.trace) + 1))
     counts = np.diff(of_class)[classes.of]
     at = np.repeat(np.arange(len(job.ranks), dtype=np.int32), counts)
-    side = np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts - of_class[classes.of], counts)
+    side = np.arange(len(at), dtype=np.int32)
+    side -= np.repeat((np.cumsum(counts) - counts - of_class[classes.of]).astype(np.int32), counts)
     name = "group" if kind == Kind.COLL else "peer"
-    start, flat = getattr(job, f"{name}_start"), getattr(job, f"{name}_of").astype(np.int64)
+    start, flat = getattr(job, f"{name}_start"), getattr(job, f"{name}_of")
     where = side_slot[side]
     bound = np.full(len(at), WORLD, np.int64)
     named = where >= 0
     bound[named] = flat[start[at[named]] + where[named]]
     order = np.lexsort((side, bound, at))
     at, bound, side = at[order], bound[order], side[order]
+    del where, named, order
     return _merged(job, classes, sides, found, at, bound, (side + base).astype(np.int32))
 
 
@@ -280,19 +284,18 @@ def group_ranks(job: Job, group: I64, rank: I32) -> I32:
     """Position of each rank among its group's members (the first, if it appears twice); -1: not a member."""
     groups = job.groups
     span = 1 + max(int(groups.members.max(initial=0)), int(rank.max(initial=0)))
-    owner = np.repeat(np.arange(len(groups), dtype=np.int64), np.diff(groups.start))
-    members = groups.members.astype(np.int64)
-    inside = members >= 0
-    key = owner[inside] * span + members[inside]
-    position = (np.arange(len(owner)) - groups.start[owner])[inside]
-    order = np.argsort(key, kind="stable")
-    key = key[order]
-    wanted = group.astype(np.int64) * span + rank
-    where = np.searchsorted(key, wanted)
+    key = np.repeat(np.arange(len(groups), dtype=np.int64) * span, np.diff(groups.start)) + groups.members
+    inside = np.flatnonzero(groups.members >= 0).astype(np.int32)
+    key = key[inside]
+    if (key[1:] < key[:-1]).any():
+        order = np.argsort(key, kind="stable")
+        key, inside = key[order], inside[order]
+    where = np.searchsorted(key, group * span + rank)
     found = where < len(key)
-    found[found] = key[where[found]] == wanted[found]
-    result = np.full(len(wanted), -1, np.int32)
-    result[found] = position[order][where[found]]
+    found[found] = key[where[found]] == group[found] * span + rank[found]
+    result = np.full(len(group), -1, np.int32)
+    result[found] = inside[where[found]] - groups.start[group[found]]
+    del key, where
     in_world = np.where((rank >= 0) & (rank < job.world_size), rank, -1)
     return np.where(group == WORLD, in_world, result).astype(np.int32)
 
@@ -303,39 +306,46 @@ Flow = tuple[I64, I64, I32]
 """Source rank, destination rank and side of each entry."""
 
 
-def positions(job: Job, rank: I64) -> I32:
+def positions(job: Job, rank: I32 | I64) -> I32:
     """Position of each rank among those present; -1: absent."""
-    if not len(job.ranks):
+    here = len(job.ranks)
+    if not here:
         return np.full(len(rank), -1, np.int32)
-    where = np.minimum(np.searchsorted(job.ranks, rank), len(job.ranks) - 1)
-    return np.where(job.ranks[where] == rank, where, -1).astype(np.int32)
+    if job.ranks[-1] == here - 1:  # all up to the last are present
+        return np.where((rank >= 0) & (rank < here), rank, -1).astype(np.int32)
+    present = job.ranks.astype(rank.dtype)  # of one type, or NumPy converts both
+    where = np.minimum(np.searchsorted(present, rank), here - 1)
+    return np.where(present[where] == rank, where, -1).astype(np.int32)
 
 
 def _links(job: Job, sends: Flow, recvs: Flow) -> MessageLinks:
     """Sends and receives joined on (src, dst)."""
     src, dst = np.concatenate([sends[0], recvs[0]]), np.concatenate([sends[1], recvs[1]])
-    order = np.lexsort((dst, src))
+    order = np.lexsort((dst, src)).astype(np.int32)
+    src, dst = src[order], dst[order]
     fresh = np.ones(len(order), bool)
-    fresh[1:] = (np.diff(src[order]) != 0) | (np.diff(dst[order]) != 0)
-    number = np.empty(len(order), np.int64)
-    number[order] = np.cumsum(fresh) - 1
-    links = int(fresh.sum())
+    fresh[1:] = (src[1:] != src[:-1]) | (dst[1:] != dst[:-1])
+    number = np.empty(len(order), np.int32)
+    number[order] = np.cumsum(fresh, dtype=np.int32) - 1
+    src, dst, links = src[fresh], dst[fresh], int(fresh.sum())
     send_side, recv_side = np.full(links, -1, np.int32), np.full(links, -1, np.int32)
     send_side[number[: len(sends[0])]] = sends[2]
     recv_side[number[len(sends[0]) :]] = recvs[2]
-    src, dst = src[order][fresh], dst[order][fresh]
+    del order, number, fresh
     none = np.full(links, -1, np.int32)
     return MessageLinks(src, dst, positions(job, src), positions(job, dst), send_side, recv_side, none)
 
 
 def _pairings(job: Job, sides: Sides, links: MessageLinks) -> tuple[I32, Pairings]:
     """Pairing of each link, and the pairings: one for each (sends, receives, difference of tag bases)."""
-    both = np.flatnonzero((links.send_side >= 0) & (links.recv_side >= 0))
+    both = np.flatnonzero((links.send_side >= 0) & (links.recv_side >= 0)).astype(np.int32)
     shift = job.tag_base[links.src_at[both]] - job.tag_base[links.dst_at[both]]
-    keys = np.stack([links.send_side[both].astype(np.int64), links.recv_side[both].astype(np.int64), shift], 1)
-    unique, inverse = np.unique(keys, axis=0, return_inverse=True)
+    bases, base = sorted_rows(shift[:, None])
+    unique, inverse = sorted_rows(np.stack([links.send_side[both], links.recv_side[both], base.astype(np.int32)], 1))
+    unique = np.column_stack([unique[:, :2], bases[unique[:, 2], 0]]).astype(np.int64)
     number = np.full(len(links.src), -1, np.int32)
-    number[both] = inverse.reshape(-1)
+    number[both] = inverse
+    del both, shift, base, inverse
     send = _messages(sides, unique[:, 0], unique[:, 2])
     recv = _messages(sides, unique[:, 1], np.zeros(len(unique), np.int64))
     pair, lone_send, lone_recv = _merge(send, recv)

@@ -14,6 +14,7 @@ from etude.base.errors import MismatchError, UsageError
 from etude.base.files import let_go
 from etude.base.units import counted
 from etude.kernels.arrays import I64, Bool
+from etude.kernels.distinct import sorted_rows
 from etude.machine.system import System
 from etude.model.card import Card
 from etude.model.job import Job
@@ -85,9 +86,9 @@ class Run:
         for rank in job.values:
             own[job.index(rank)] = rank
         keys = np.stack([job.trace_of.astype(np.int64), timing.block_of.astype(np.int64), own], 1)
-        unique, inverse = np.unique(keys, axis=0, return_inverse=True)
-        order = np.argsort(inverse.reshape(-1), kind="stable")
-        bounds = np.searchsorted(inverse.reshape(-1)[order], np.arange(len(unique) + 1))
+        unique, inverse = sorted_rows(keys)
+        order = np.argsort(inverse, kind="stable")
+        bounds = np.concatenate([[0], np.cumsum(np.bincount(inverse, minlength=len(unique)))])
         for number, (t, block, rank) in enumerate(unique.tolist()):
             trace = job.traces[t] if rank < 0 else job.trace(rank)
             at = order[bounds[number] : bounds[number + 1]]

@@ -22,12 +22,12 @@ def detach(torch: Any) -> bool:
     threads that call the driver at any moment."""
     if not on_device(torch) or _version(torch) < SINCE or features.distributed(torch) is not None:
         return False
-    library = _loaded()
-    if not library:
+    found = library()
+    if not found:
         return False
     settle(torch)
     with contextlib.suppress(OSError, AttributeError):
-        return int(ctypes.CDLL(library).cuptiFinalize()) == 0
+        return int(ctypes.CDLL(found).cuptiFinalize()) == 0
     return False
 
 
@@ -37,7 +37,7 @@ def _version(torch: Any) -> tuple[int, ...]:
     return tuple(int(part) for part in said if part.isdecimal())
 
 
-def _loaded() -> str:
+def library() -> str:
     """The file of CUPTI that this process uses, if it does."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/maps").read_text().splitlines():

@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.base.pages import page_faults
-from etude.capture.collect import communications, compiled, detach, flight, layout, light
+from etude.capture.collect import communications, compiled, detach, device_alone, flight, layout, light
 from etude.capture.collect.capture import Capture, Window, on_device, settle
+from etude.capture.collect.device_alone import DeviceCapture
 from etude.capture.collect.groups import GroupWatch, with_earlier
 from etude.capture.collect.light import LightCapture
 from etude.capture.collect.manifest import World, manifest, process_name, world
@@ -64,12 +65,16 @@ class Recorder:
         self._light: LightCapture | None = None
         self._lights: list[LightCapture] = []
         """The light window that runs, and those that are done: before the full one, and on a device after it too."""
+        self._alone: DeviceCapture | None = None
+        """Steps with the activities of the device alone."""
         self._aside: Window | None = None
         self._windows = 0
         self._since_ns = 0
         self._before_ns: list[int] = []
         self._after_ns: list[int] = []
         """Times of steps before the light ones and after the window, without a profiler."""
+        self._behind_ns = {"before": 0, "after": 0}
+        """How long the device still worked when the last of them was over for the host."""
         self._unprofiled_faults: list[int] = []
         """How often those before touched new pages of memory."""
         self._passes_ns: tuple[int, ...] = ()
@@ -133,8 +138,9 @@ class Recorder:
             ):
                 return
             before, self.counted_by = self.counted_by, counted_by
-            if self._light is not None:
-                self._light.unmark()
+            for window in (self._light, self._alone):
+                if window is not None and window.running:
+                    window.unmark()
             if (counted_by, before) != ("call", "optimizer"):
                 self.steps_seen += 1
                 self._time_step()
@@ -153,12 +159,13 @@ class Recorder:
             if recording or not self.here or self.counted_by != "optimizer":
                 return False
             self._drop_light()
-            self._before_ns, self._unprofiled_faults = [], []
+            self._forget_steps()
             self._begin_timing()
             return True
 
     def _begin_timing(self) -> None:
-        profiled = self._capture is not None or self._light is not None
+        alone = self._alone is not None and self._alone.running
+        profiled = self._capture is not None or self._light is not None or alone
         self._since_ns = 0 if profiled or self._turns.taken else time.perf_counter_ns()
         self._since_faults = page_faults()
 
@@ -184,6 +191,8 @@ class Recorder:
 
     def _drop_light(self) -> None:
         """One that runs is of no use; what is done is kept."""
+        if self._alone is not None:
+            self._alone.stop(within_step=True)
         running, self._light = self._light, None
         if running is None:
             return
@@ -202,6 +211,8 @@ class Recorder:
 
     def _leave_light(self) -> None:
         """At the end of the program: steps that are done count if they only add to others."""
+        if self._alone is not None:
+            self._alone.stop(within_step=True)
         running = self._light
         if running is None or not self._lights or running.steps < 2 or not running.can_stop:
             self._drop_light()
@@ -222,21 +233,26 @@ class Recorder:
         for window in self._lights:
             window.discard()
         self._lights = []
-        self._before_ns, self._unprofiled_faults = [], []
+        self._forget_steps()
         self.steps_seen, self.steps_recorded = 1, 0
         if self.options.warmup <= 1:
             self._open()
 
+    def _forget_steps(self) -> None:
+        self._before_ns, self._unprofiled_faults, self._behind_ns["before"] = [], [], 0
+
     def _time_step(self) -> None:
-        """The time since the previous step, if no profiler was on. The last of them ends when its device has: the
-        window would wait for that as well."""
+        """The time since the previous step, if no profiler was on. After the last of them the device is waited for: the
+        window would wait for it as well."""
         last = AFTER if self._complete else self.options.warmup - self._light_steps()
         number = len(self._after_ns) + 1 if self._complete else self.steps_seen
         if not self._since_ns or self._turns.taken or number > last:
             return
+        done_ns = time.perf_counter_ns()
+        (self._after_ns if self._complete else self._before_ns).append(done_ns - self._since_ns)
         if number == last:
             settle(self._torch)
-        (self._after_ns if self._complete else self._before_ns).append(time.perf_counter_ns() - self._since_ns)
+            self._behind_ns["after" if self._complete else "before"] = time.perf_counter_ns() - done_ns
         if not self._complete:
             self._unprofiled_faults.append(page_faults() - self._since_faults)
 
@@ -248,17 +264,24 @@ class Recorder:
         if not sides:
             return None
         as_before = self._detached or not on_device(self._torch) or len(self._before_ns) < 2
-        every = self._before_ns + self._after_ns if as_before else self._before_ns
-        found = {"count": len(every), "step_ns": self._typical(every), "least_ns": min(every), "most_ns": max(every)}
-        return found | {name: {"count": len(took), "step_ns": self._typical(took)} for name, took in sides.items()}
+        every, behind_ns = self._before_ns, self._behind_ns["before"]
+        if as_before:
+            every, behind_ns = every + self._after_ns, sum(self._behind_ns.values())
+        step_ns = self._typical(every, behind_ns)
+        found = {"count": len(every), "step_ns": step_ns, "least_ns": min(every), "most_ns": max(every)}
+        return found | {
+            name: {"count": len(took), "step_ns": self._typical(took, self._behind_ns[name])}
+            for name, took in sides.items()
+        }
 
-    def _typical(self, took_ns: list[int]) -> int:
-        """A host runs ahead of its device, so only the sum of all steps is meaningful there, without those in which
-        something was compiled."""
+    def _typical(self, took_ns: list[int], behind_ns: int = 0) -> int:
+        """A host runs ahead of its device, so only the sum of all steps is meaningful there, with what the device still
+        did after them (`behind_ns`) and without those in which something was compiled."""
         middle = statistics.median(took_ns)
         if not on_device(self._torch):
             return int(middle)
-        return int(statistics.mean(took for took in took_ns if took <= HELD_UP * middle))
+        counted = [took for took in took_ns if took <= HELD_UP * middle]
+        return (sum(counted) + behind_ns) // len(counted)
 
     def _light_steps(self) -> int:
         return 0 if self.options.full_only else light.light_steps(self.options.warmup, self.options.steps)
@@ -275,12 +298,30 @@ class Recorder:
         """Steps after the full window: a few without a profiler, then some lightly."""
         if self._turns.taken:
             self.finish()
-        elif len(self._after_ns) >= AFTER and self._light_done():
+        elif len(self._after_ns) < AFTER or self._record_alone():
+            pass
+        elif self._light_done():
             self._end_light()
             detach.detach(self._torch)
             self.finish()
-        elif len(self._after_ns) >= AFTER:
+        else:
             self._open_light()
+
+    def _record_alone(self) -> bool:
+        """Whether the next step is recorded with the activities of the device alone: where its profiler can be taken
+        out of the process before and after."""
+        if self.options.full_only or not self._detached:
+            return False
+        if self._alone is None:
+            self._alone = DeviceCapture(self._torch)
+        window = self._alone
+        if not window.running:
+            return False
+        if window.works and window.steps < device_alone.STEPS and sum(window.took_ns) < light.LONG_NS:
+            window.mark()
+        else:
+            window.stop()
+        return window.running
 
     def _advance(self, optimizer_steps: int) -> None:
         if self._complete:
@@ -435,6 +476,8 @@ class Recorder:
             events = light.in_one(found) if found[0]["device"] else found[0]
             if self._unprofiled_faults:
                 events["page_faults"] = min(self._unprofiled_faults)
+            if self._alone is not None and (alone := self._alone.events()):
+                events["alone"] = alone
             path = self._path(layout.LIGHT)
             layout.write_json(path, events, force=force)
             self.files["light"] = path.name
@@ -482,16 +525,19 @@ class Recorder:
 
     def _windows_told(self, window: Window | None) -> list[dict[str, Any]]:
         """Each window with the time of its steps, and what recording added to that of a step without a profiler."""
+        unprofiled = self._unprofiled()
         found: list[dict[str, Any]] = []
         if "light" in self.files:
             step_ns = self._typical([took for one in self._lights for took in one.took_ns])
             found.append({"kind": "light", "file": self.files["light"], "step_ns": step_ns})
+            if self._alone is not None and self._alone.works and self._alone.took_ns:
+                alone_ns = self._typical(self._alone.took_ns, self._alone.behind_ns)
+                found[0] |= {"step_ns": alone_ns, "calls": _cost(step_ns, unprofiled)}
         if window is not None and window.steps:
             took_ns = window.capture.took_ns // window.steps
             found.append({"kind": "full", "file": self.files["device"], "step_ns": took_ns})
-        unprofiled = self._unprofiled()
         for one in found:
-            one["cost"] = round(one["step_ns"] / unprofiled["step_ns"] - 1, 4) if unprofiled else None
+            one |= _cost(one["step_ns"], unprofiled)
             if one["kind"] == "light" and one["cost"] is not None and abs(one["cost"]) > DIFFERS:
                 one["note"] = f"its steps take {one['cost']:+.0%} compared with those without a profiler"
         return found
@@ -504,6 +550,11 @@ class Recorder:
         self.done = True
         if self._capture is not None:
             self._capture.let_go()
+
+
+def _cost(step_ns: int, unprofiled: dict[str, Any] | None) -> dict[str, Any]:
+    """A step of a window, and what recording added to it."""
+    return {"step_ns": step_ns, "cost": round(step_ns / unprofiled["step_ns"] - 1, 4) if unprofiled else None}
 
 
 def _watch_forks(recorder: Recorder) -> None:

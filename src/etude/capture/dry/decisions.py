@@ -3,6 +3,7 @@
 from typing import Any
 
 from etude.capture.dry.buckets import Buckets
+from etude.capture.dry.fake_results import FakeResults
 from etude.capture.dry.numbers import Numbers
 from etude.capture.dry.values import Answers
 
@@ -14,15 +15,12 @@ FACTORIES = frozenset(f"aten::{name}" for name in (*_MADE, *(f"new_{name}" for n
 class Decisions:
     """What is done with an operator before it is seen."""
 
-    def __init__(self, torch: Any, answers: Answers, buckets: Buckets, called: list[Any], numbers: Numbers) -> None:
+    def __init__(
+        self, torch: Any, answers: Answers, buckets: Buckets, called: list[Any], numbers: Numbers, results: FakeResults
+    ) -> None:
         """`called`: functions of PyTorch that the program's Python is in."""
-        self._torch, self._answers, self._buckets, self._called, self._numbers = (
-            torch,
-            answers,
-            buckets,
-            called,
-            numbers,
-        )
+        self._torch, self._answers, self._buckets, self._called = torch, answers, buckets, called
+        self._numbers, self._results = numbers, results
         aten = torch.ops.aten
         self._counted: dict[Any, Any] = {
             aten.nonzero.default: self._nonzero,
@@ -55,7 +53,7 @@ class Decisions:
             kwargs = {**kwargs, "device": None}
         if name == "aten::_grouped_mm" and args[0].dtype != self._torch.bfloat16:
             return self._grouped(*args)
-        return function(*args, **kwargs)
+        return self._results.call(function, args, kwargs)
 
     def _of_device(self, name: str, kwargs: Any) -> bool:
         """Whether C++ makes a tensor beside others: it takes all of them to be on the host."""

@@ -28,8 +28,10 @@ def answering(torch: Any, answers: Answers, numbers: Numbers, called: list[Any])
             if function is not device_type and answer is None:
                 if "device" in named:
                     named = {**named, "device": indexed(torch, named["device"])}
-                if any(isinstance(one, (device_type, str)) for one in args):
-                    args = tuple(indexed(torch, one) if isinstance(one, (device_type, str)) else one for one in args)
+                for one in args:
+                    if isinstance(one, (device_type, str)):
+                        args = tuple(indexed(torch, x) if isinstance(x, (device_type, str)) else x for x in args)
+                        break
             return function(*args, **named) if answer is None else answer(function, args, named)
 
     mode = Answering()

@@ -59,6 +59,7 @@ class Numbers:
         tags = torch.Tag
         self._asks = {tags.dynamic_output_shape, tags.data_dependent_output}
         self._chance = tags.nondeterministic_seeded
+        self._asking: dict[Any, bool] = {}
         self.assumed: set[str] = set()
 
     def of(self, tensor: Any) -> Any:
@@ -88,7 +89,10 @@ class Numbers:
 
     def asked(self, function: Any, args: Any, kwargs: Any) -> tuple[Any] | None:
         """The result of an operator whose shape or value depends on numbers, where these are known."""
-        if not self._asks & set(function.tags):
+        asks = self._asking.get(function)
+        if asks is None:
+            asks = self._asking[function] = bool(self._asks & set(function.tags))
+        if not asks:
             return None
         given = tensors_in([*args, *kwargs.values()], self._torch.Tensor)
         computed = self._computed(function, args, kwargs, given)
@@ -168,8 +172,10 @@ class Numbers:
             or not (given or name in MADE or name.endswith("lift_fresh"))
         ):
             return None
-        if name not in SHAPED and any(self.of(tensor) is None for tensor in given):
-            return None
+        if name not in SHAPED:
+            for tensor in given:
+                if self.of(tensor) is None:
+                    return None
         if "device" in kwargs:
             kwargs = {**kwargs, "device": self._torch.device("cpu")}
         with self._real(), self._torch.no_grad():

@@ -1,8 +1,6 @@
 """Writes down every operator of a dry run: what it is given, what it makes, on which stream, in which module."""
 
-import json
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 from etude.capture.dry.communication import Communication, communication_of
@@ -10,63 +8,10 @@ from etude.capture.dry.fakes import device_answered, device_asked
 from etude.capture.dry.in_place import InPlace
 from etude.capture.dry.storages import TensorStorages
 from etude.capture.dry.tensors import tensors_in
-
-TYPE_NAMES = {
-    "float64": "double",
-    "float32": "float",
-    "bfloat16": "c10::BFloat16",
-    "float16": "c10::Half",
-    "int64": "long int",
-    "int32": "int",
-    "int16": "short int",
-    "int8": "signed char",
-    "uint8": "unsigned char",
-    "bool": "bool",
-    "float8_e4m3fn": "c10::Float8_e4m3fn",
-    "float8_e5m2": "c10::Float8_e5m2",
-    "complex64": "c10::complex<float>",
-    "complex128": "c10::complex<double>",
-}
-"""Types as PyTorch's own execution traces spell them."""
+from etude.capture.dry.texts import OperatorFacts, OperatorTexts, operator_facts, operator_values
 
 TEXTS = ("name", "in_shapes", "in_types", "in_values", "in_strides", "out_shapes", "out_types", "module", "phase")
 COLUMNS = (*TEXTS, "step", "stream", "place", "works", "reads", "writes", "after", "forward", "communication")
-NO_WORK = frozenset(
-    {
-        "aten::empty",
-        "aten::empty_strided",
-        "aten::empty_like",
-        "aten::new_empty",
-        "aten::new_empty_strided",
-        "aten::lift_fresh",
-        "aten::_unsafe_view",
-        "aten::_local_scalar_dense",
-        "aten::resize_",
-        "aten::set_",
-        "aten::is_same_size",
-        "aten::record_stream",
-        "aten::is_pinned",
-        "aten::_reshape_alias",
-        "aten::alias",
-        "aten::detach_",
-    }
-)
-"""Operators that only make or look at a tensor."""
-
-
-class NumberedTexts:
-    """Texts by number, each once."""
-
-    def __init__(self) -> None:
-        self.words: list[str] = []
-        self._numbers: dict[Any, int] = {}
-
-    def put(self, key: Any, make: Callable[[], str] | None = None) -> int:
-        found = self._numbers.get(key)
-        if found is None:
-            found = self._numbers[key] = len(self.words)
-            self.words.append(key if make is None else make())
-        return found
 
 
 class Watch:
@@ -75,7 +20,7 @@ class Watch:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self.storages = TensorStorages()
-        self.words = NumberedTexts()
+        self.words = OperatorTexts(torch)
         self.rows: list[tuple[Any, ...]] = []
         self.groups: dict[str, list[int]] = {}
         self.made_groups: list[list[int]] = []
@@ -90,7 +35,7 @@ class Watch:
         self.last_of: dict[int, int] = {}
         self._pending: dict[int, set[int]] = {}
         self._row_of_sequence: dict[int, int] = {}
-        self._views: dict[Any, bool] = {}
+        self._facts: dict[Any, OperatorFacts] = {}
         self._lanes: dict[str, int] = {}
         self._writers: dict[int, int] = {}
         self.work_rows: dict[int, tuple[Any, int]] = {}
@@ -134,36 +79,41 @@ class Watch:
     # -- an operator ---------------------------------------------------------------------------------------------------
 
     def operator(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
-        communication = communication_of(self._torch, function, args, kwargs, result)
+        with self._torch._C.DisableTorchFunction():  # to look at a tensor is no call of the program
+            self._operator(function, args, kwargs, result)
+
+    def _operator(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
+        facts = self._facts.get(function)
+        if facts is None:
+            facts = self._facts[function] = operator_facts(function)
+        communication = communication_of(self._torch, function, args, kwargs, result) if facts.talks else None
         if communication is not None and communication.waits_only:
             for tensor in communication.reads:
                 self.wait(self.writer(tensor))
             return
-        arguments = _arguments(function, args, kwargs)
-        given = [tensor for _, value in arguments for tensor in tensors_in(value, self.tensor_type)]
+        values, places = operator_values(facts, args, kwargs)
+        given: list[Any] = []
+        texts = self.words.put(facts.name), *self.words.given(values, given)
         made = tensors_in(result, self.tensor_type)
-        row = len(self.rows)
+        row, number, stream = len(self.rows), self.storages.number, self.stream
         on_device = any(t.device.type not in ("cpu", "meta") for t in (*made, *given))
-        reads = [self.storages.number(t, self.stream, row) for t in given]
-        written = [
-            t for name, value in arguments if name in _written(function) for t in tensors_in(value, self.tensor_type)
+        reads = [number(tensor, stream, row) for tensor in given]
+        written = facts.written and [
+            value for value, place in zip(values, places, strict=True) if place in facts.written
         ]
-        writes = [self.storages.number(t, self.stream, row) for t in written]
-        writes += [self.storages.number(t, self.stream, row) for t in made]
+        writes = [number(tensor, stream, row) for tensor in tensors_in(written, self.tensor_type)] if written else []
+        writes += [number(tensor, stream, row) for tensor in made]
         if communication is not None:
-            writes += [self.storages.number(t, self.stream, row) for t in communication.writes]
-        works = communication is not None or self._works(function)
+            writes += [number(tensor, stream, row) for tensor in communication.writes]
+        works = communication is not None or facts.works
         after, stream = self._order(row, communication, works, on_device)
         module, forward = self._place(row)
-        self._writers.update(dict.fromkeys(writes, row) if works else {})
+        if works:
+            self._writers.update(dict.fromkeys(writes, row))
         self.rows.append(
             (
-                self.words.put(function._schema.name),
-                *self._texts(arguments),
-                self.words.put(
-                    ("s", *(tuple(t.shape) for t in made)), lambda: json.dumps([list(t.shape) for t in made])
-                ),
-                self.words.put(("t", *(t.dtype for t in made)), lambda: json.dumps([_type(t) for t in made])),
+                *texts,
+                *self.words.made(made),
                 module,
                 self.words.put(self.phase()),
                 self.step,
@@ -196,15 +146,6 @@ class Watch:
         self.last_of[stream] = row
         return sorted(after - {-1}), stream
 
-    def _works(self, function: Any) -> bool:
-        known = self._views.get(function)
-        if known is None:
-            schema = function._schema
-            views = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
-            space = schema.name.partition("::")[0]
-            known = self._views[function] = not (views or schema.name in NO_WORK or space in ("prim", "profiler"))
-        return known
-
     def writer(self, tensor: Any) -> int:
         """The row that wrote last to a tensor's storage, -1 if there is none."""
         number = self.storages.seen(tensor)
@@ -220,17 +161,6 @@ class Watch:
         if self._torch.is_grad_enabled():
             self._row_of_sequence[autograd._autograd._get_sequence_nr()] = row
         return self.words.put(self.modules[-1] if self.modules else ""), -1
-
-    def _texts(self, arguments: list[tuple[str, Any]]) -> tuple[int, int, int, int]:
-        values = [value for _, value in arguments]
-        put, tensor = self.words.put, self.tensor_type
-        key = tuple(_key(value, tensor) for value in values)
-        return (
-            put(("in s", key), lambda: json.dumps([_shape(v, tensor) for v in values])),
-            put(("in t", key), lambda: json.dumps([_type(v) for v in values])),
-            put(("v", key), lambda: json.dumps([_value(v, tensor) for v in values])),
-            put(("d", key), lambda: json.dumps([_stride(v, tensor) for v in values])),
-        )
 
     def _communication(self, found: Communication) -> dict[str, Any]:
         self.groups.setdefault(found.group, list(found.members))
@@ -293,94 +223,3 @@ def with_result(torch: Any, result: Any, args: Any) -> Any:
     future.set_result(list(args[0]))
     work = torch._C._distributed_c10d._create_work_from_future(future)
     return result[0], work.boxed()
-
-
-# -- arguments ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class WrappedNumber:
-    """A number of the program where an operator takes a tensor: PyTorch makes one of it."""
-
-    value: bool | int | float | complex
-
-
-def _arguments(function: Any, args: Any, kwargs: Any) -> list[tuple[str, Any]]:
-    arguments = function._schema.arguments
-    found = [(argument.name, _wrapped(argument, value)) for argument, value in zip(arguments, args, strict=False)]
-    found += [(one.name, _wrapped(one, kwargs[one.name])) for one in arguments[len(args) :] if one.name in kwargs]
-    return found
-
-
-def _wrapped(argument: Any, value: Any) -> Any:
-    if isinstance(value, (bool, int, float, complex)) and argument.type.kind() == "TensorType":
-        return WrappedNumber(value)
-    return value
-
-
-def _written(function: Any) -> set[str]:
-    known = _WRITTEN.get(function)
-    if known is None:
-        arguments = function._schema.arguments
-        known = {a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write}
-        _WRITTEN[function] = known
-    return known
-
-
-_WRITTEN: dict[Any, set[str]] = {}
-
-
-def _key(value: Any, tensor: Any) -> Any:
-    if isinstance(value, tensor):
-        return tuple(value.shape), tuple(value.stride()), value.dtype
-    if isinstance(value, (list, tuple)):
-        return tuple(_key(item, tensor) for item in value)
-    return (type(value).__name__, str(value))
-
-
-def _shape(value: Any, tensor: Any) -> Any:
-    if isinstance(value, tensor):
-        return list(value.shape)
-    if isinstance(value, (list, tuple)) and tensors_in(value, tensor):
-        return [_shape(item, tensor) for item in value]
-    return []
-
-
-def _stride(value: Any, tensor: Any) -> Any:
-    if isinstance(value, tensor):
-        return list(value.stride())
-    if isinstance(value, (list, tuple)) and tensors_in(value, tensor):
-        return [_stride(item, tensor) for item in value]
-    return []
-
-
-def _type(value: Any) -> str:
-    dtype = getattr(value, "dtype", None)
-    if dtype is not None and hasattr(value, "shape"):
-        name = str(dtype).removeprefix("torch.")
-        return f"Tensor({TYPE_NAMES.get(name, name)})"
-    if isinstance(value, (list, tuple)):
-        return f"GenericList[{','.join(_type(item) for item in value)}]"
-    if isinstance(value, WrappedNumber):
-        return _WRAPPED_TYPES[type(value.value)]
-    return {bool: "Bool", int: "Int", float: "Double", str: "String", type(None): "None"}.get(type(value), "None")
-
-
-_WRAPPED_TYPES = {
-    bool: "Tensor(bool)",
-    int: "Tensor(long int)",
-    float: "Tensor(double)",
-    complex: "Tensor(c10::complex<double>)",
-}
-
-
-def _value(value: Any, tensor: Any) -> Any:
-    if isinstance(value, tensor):
-        return []
-    if isinstance(value, WrappedNumber):
-        return _value(value.value, tensor)
-    if isinstance(value, (list, tuple)):
-        return [_value(item, tensor) for item in value]
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    return value if isinstance(value, float) and value - value == 0 else str(value)

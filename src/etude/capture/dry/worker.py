@@ -21,12 +21,14 @@ from etude.capture.dry.calls import ModelCalls
 from etude.capture.dry.casts import set_casts
 from etude.capture.dry.decisions import Decisions
 from etude.capture.dry.exchanges import Exchanges
+from etude.capture.dry.fake_results import FakeResults
 from etude.capture.dry.fakes import fake_mode, with_numbers
 from etude.capture.dry.functions import answering
 from etude.capture.dry.in_place import InPlace
 from etude.capture.dry.marks import on_end_of_step
 from etude.capture.dry.modules import watch_modules
 from etude.capture.dry.numbers import Numbers, show_known_as_real
+from etude.capture.dry.placements import ask_placements_once
 from etude.capture.dry.post import OtherRankError, Post
 from etude.capture.dry.problems import DrivenError
 from etude.capture.dry.shards import ShardCuts
@@ -93,8 +95,10 @@ class DryRun:
         real = with_numbers(torch)
         self._exchanges = Exchanges(torch, lambda: self.watch.reduction)
         self._numbers = Numbers(torch, real, self._exchanges)
-        self._modes = [answering(torch, self.answers, self._numbers, called), fake_mode(torch)]
-        decisions = Decisions(torch, self.answers, Buckets(torch, real), called, self._numbers)
+        fake = fake_mode(torch)
+        self._modes = [answering(torch, self.answers, self._numbers, called), fake]
+        results = FakeResults(torch, fake)
+        decisions = Decisions(torch, self.answers, Buckets(torch, real), called, self._numbers, results)
         self._in_place = InPlace(torch, called)
         self._modes.append(watching(torch, self.watch, decisions, self._in_place))
         if not settings["device"]:
@@ -108,6 +112,7 @@ class DryRun:
             post = Post(folder, settings["rank"], settings, real)
             groups.stand_in(torch, self.watch, real, post, rank=settings["rank"], world=settings["world"])
             self._cuts = ShardCuts(torch)
+            ask_placements_once()
         self._loaders()
         self._processes()
         self._compile()

@@ -8,17 +8,11 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from etude.capture.ingest import light_kernels as k
-from etude.capture.ingest.light_window import ACTIVITY, CALL, WAITS, LightWindow
+from etude.capture.ingest.light_window import ACTIVITY, CALL, LightWindow, may_wait
 from etude.kernels.arrays import F64, I64, Bool
 
 MOST_NS: Final = 200_000.0
 """Most that a profiler is taken to add to a call or an event."""
-
-
-def _waits(light: LightWindow) -> Bool:
-    """Calls that may wait for the device: by their names, or because they take long (a full queue)."""
-    named = np.array([any(word in name for word in WAITS) for name in light.names] + [False])[light.name]
-    return named | (light.end_ns - light.start_ns > k.FULL_NS)
 
 
 class _Calls(NamedTuple):
@@ -64,7 +58,7 @@ def without_cost(
     latency = int(np.percentile(lag, 10)) if len(lag) else 0
     each = cost_ns * (np.ones(len(calls)) if weight is None else weight)
     cost = np.append(np.rint(each), np.zeros(len(marks))).astype(np.int64)[order]
-    waits = np.append(_waits(light)[calls], np.zeros(len(marks), bool))[order]
+    waits = np.append(may_wait(light)[calls], np.zeros(len(marks), bool))[order]
     found = k.eased(
         _Calls(at[order], until, cost, _after(at[order], after), first, waits),
         _Activities(a_start, a_end, stream.astype(np.int64), np.argsort(a_end, kind="stable"), len(streams)),

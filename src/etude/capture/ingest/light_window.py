@@ -12,7 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from etude.base.errors import TraceError
-from etude.kernels.arrays import F64, I64
+from etude.capture.ingest.light_kernels import FULL_NS
+from etude.kernels.arrays import F64, I64, Bool
 
 OPERATOR, CALL, ACTIVITY = 0, 1, 2
 STEP: Final = "ProfilerStep#"
@@ -155,3 +156,9 @@ class LightWindow:
         if following == which + 1 and self.on_device:
             return self.steps_ns[following][0] - begin
         return max(end, self._done_ns(begin, end)) - begin
+
+
+def may_wait(light: LightWindow) -> Bool:
+    """Calls that may wait for the device: by their names, or because they take long (a full queue)."""
+    named = np.array([any(word in name for word in WAITS) for name in light.names] + [False])[light.name]
+    return named | (light.end_ns - light.start_ns > FULL_NS)

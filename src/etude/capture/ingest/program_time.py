@@ -2,7 +2,7 @@
 
 | times | where from |
 |---|---|
-| program | the light window of `etude collect` |
+| program | the light window of `etude collect`, and the device alone where that was recorded |
 | estimated | the recording itself, with a cost of each event that makes a step as long as it is without a profiler |
 | estimated, not anchored | the recording itself, with the cost that it shows (`recording_cost`) |
 | recorded | as they are in the file: without steps, a device or calls of its driver, or as asked |
@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from etude.base.errors import UsageError
+from etude.capture.ingest.device_alone import DeviceAlone, as_alone
 from etude.capture.ingest.light_cost import fitted, without_cost
 from etude.capture.ingest.light_window import LightWindow
 from etude.capture.ingest.program_clock import Joined, as_window, in_program_time
@@ -96,10 +97,16 @@ def _timed(
     if window is not None and manifest.get("world_size") == 1:
         window = replace(window, alone=True)
     if window is not None:
-        eased = _without_profiler(window, len(numbers) or 1, step_ns)
+        alone = DeviceAlone.of(light) if window.on_device and window.alone else None
+        by_device = _by_device(device, window, alone, numbers, step_ns)
+        if by_device is not None:
+            moved, joined = by_device
+            return moved, Timed(PROGRAM, bool(step_ns), _full_step(manifest), note=_told(joined))
+        pace_ns = step_ns or (alone.typical_ns() if alone else 0)
+        eased = _without_profiler(window, len(numbers) or 1, pace_ns)
         moved, joined = in_program_time(device, eased, numbers)
         if not joined.done and eased.chosen:  # those did something else: any others?
-            eased = _without_profiler(replace(window, alone=False), len(numbers) or 1, step_ns)
+            eased = _without_profiler(replace(window, alone=False), len(numbers) or 1, pace_ns)
             moved, joined = in_program_time(device, eased, numbers)
         if joined.done:
             return moved, Timed(PROGRAM, bool(step_ns and window.on_device), _full_step(manifest), note=_told(joined))
@@ -119,7 +126,21 @@ def _timed(
     return moved, Timed(ESTIMATED, True, round(full[0].step_ns), round(low), round(max(high, eased.step_ns)))
 
 
-def _without_profiler(window: LightWindow, steps: int, step_ns: int) -> LightWindow:
+def _by_device(
+    device: DeviceTrace, window: LightWindow, alone: DeviceAlone | None, numbers: Sequence[int], step_ns: int
+) -> tuple[DeviceTrace, Joined] | None:
+    """The recording with the times of the device alone; None where there are none, or they are of something else."""
+    if alone is None:
+        return None
+    eased = _without_profiler(window, len(numbers) or 1, 0)
+    found = as_alone(eased, alone, step_ns)
+    if found is None:
+        return None
+    moved, joined = in_program_time(device, found, numbers)
+    return (moved, joined) if joined.done else None
+
+
+def _without_profiler(window: LightWindow, steps: int, step_ns: float) -> LightWindow:
     """The window without what its profiler added to each call: so much that a step takes `step_ns`, if that is known,
     or what was measured, if that does not contradict it: where the device sets the pace, a step says nothing of the
     host. Of a rank without others, `steps` of them that take as long as steps usually do."""

@@ -73,6 +73,7 @@ class Stack:
         "map of one", "over those, for runs up to a year on a generation: `hopper 2024`", {}, of=Efficiency
     )
     attention: str = figure("text", "kernel of attention, if not the vendor's: `flash-2`", "")
+    policies: Mapping[str, str] = figure("texts", "its words for recomputation -> what is recomputed", {})
     recipe: tuple[Rule, ...] = figure("list", "defaults for what is not given; later rules win", (), of=Rule)
     bands: Mapping[str, Band] = figure("map of one", "errors of its own rows, by kind", {}, of=Band)
     source: str = figure("text", "source of the values", "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,20 +20,20 @@ class RankGrid:
     """Coordinates of every rank, and the inverse."""
 
     plan: Plan
-    at: dict[str, I64]
+    at: dict[str, I32]
     """Axis -> coordinate of each rank; `ep`, `etp` and `edp` are those of the experts in its stage."""
 
     @classmethod
     def of(cls, plan: Plan) -> RankGrid:
         sizes = {"tp": plan.tp, "cp": plan.cp, "dp": plan.dp, "pp": plan.pp}
-        rest = np.arange(plan.gpus, dtype=np.int64)
-        at: dict[str, I64] = {}
+        rest = np.arange(plan.gpus, dtype=np.int32)
+        at: dict[str, I32] = {}
         for axis in plan.order.split("-"):
             at[axis], rest = rest % sizes[axis], rest // sizes[axis]
         # Ranks of a stage, numbered in rank order, carry the experts: etp fastest, then ep, then copies.
         order = np.argsort(at["pp"], kind="stable")
-        within = np.empty(plan.gpus, np.int64)
-        within[order] = np.arange(plan.gpus) % plan.stage_ranks
+        within = np.empty(plan.gpus, np.int32)
+        within[order] = np.arange(plan.gpus, dtype=np.int32) % plan.stage_ranks
         at["etp"], rest = within % plan.etp, within // plan.etp
         at["ep"], at["edp"] = rest % plan.ep, rest // plan.ep
         at["copy"] = at["dp"] * plan.cp + at["cp"]
@@ -42,7 +42,7 @@ class RankGrid:
         at["eshard"], at["ereplica"] = at["edp"] % plan.expert_shards, at["edp"] // plan.expert_shards
         return cls(plan, at)
 
-    def along(self, label: str) -> tuple[I64, I64]:
+    def along(self, label: str) -> tuple[I32, I32]:
         """(number of its group, position in it) of each rank for a group slot."""
         p, at = self.plan, self.at
         if label.startswith("kv"):  # neighbouring tensor-parallel ranks that share keys and values
@@ -51,44 +51,51 @@ class RankGrid:
         shard = p.dp_shard or p.replicas
         if label.startswith("holders"):  # a stage on several pipeline ranks
             label = "ends"
-        expert = (at["pp"] * p.etp + at["etp"]) * p.ep + at["ep"]
-        experts, node = (at["pp"] * p.etp + at["etp"]) * p.expert_replicas + at["edp"], p.ep_node or p.ep
-        key, place = {
-            "tp": (self._key("cp", "dp", "pp"), at["tp"]),
-            "cp": (self._key("tp", "dp", "pp"), at["cp"]),
-            "dp": (self._key("tp", "pp"), at["copy"]),
-            "shard": (self._key("tp", "pp") * (p.replicas // shard) + at["replica"], at["shard"]),
-            "replica": (self._key("tp", "pp") * shard + at["shard"], at["replica"]),
-            "etp": ((at["pp"] * p.ep + at["ep"]) * p.expert_replicas + at["edp"], at["etp"]),
-            "ep": (experts, at["ep"]),
-            "ep_in": (experts * (p.ep // node) + at["ep"] // node, at["ep"] % node),
-            "ep_out": (experts * node + at["ep"] % node, at["ep"] // node),
-            "edp": (expert, at["edp"]),
-            "eshard": (expert * (p.expert_replicas // p.expert_shards) + at["ereplica"], at["eshard"]),
-            "ereplica": (expert * p.expert_shards + at["eshard"], at["ereplica"]),
-            "ends": (self._key("tp", "cp", "dp"), at["pp"]),
-            "twins": (self._key("tp", "cp", "dp") * p.pp + np.minimum(at["pp"], p.pp - 1 - at["pp"]), at["pp"]),
-            "world": (np.zeros(p.gpus, np.int64), np.arange(p.gpus)),
-        }[label]
-        return key, place
+        node = p.ep_node or p.ep
 
-    def _key(self, *axes: str) -> I64:
+        def expert() -> I32:
+            return (at["pp"] * p.etp + at["etp"]) * p.ep + at["ep"]
+
+        def experts() -> I32:
+            return (at["pp"] * p.etp + at["etp"]) * p.expert_replicas + at["edp"]
+
+        along: dict[str, Callable[[], tuple[I32, I32]]] = {
+            "tp": lambda: (self._key("cp", "dp", "pp"), at["tp"]),
+            "cp": lambda: (self._key("tp", "dp", "pp"), at["cp"]),
+            "dp": lambda: (self._key("tp", "pp"), at["copy"]),
+            "shard": lambda: (self._key("tp", "pp") * (p.replicas // shard) + at["replica"], at["shard"]),
+            "replica": lambda: (self._key("tp", "pp") * shard + at["shard"], at["replica"]),
+            "etp": lambda: ((at["pp"] * p.ep + at["ep"]) * p.expert_replicas + at["edp"], at["etp"]),
+            "ep": lambda: (experts(), at["ep"]),
+            "ep_in": lambda: (experts() * (p.ep // node) + at["ep"] // node, at["ep"] % node),
+            "ep_out": lambda: (experts() * node + at["ep"] % node, at["ep"] // node),
+            "edp": lambda: (expert(), at["edp"]),
+            "eshard": lambda: (expert() * (p.expert_replicas // p.expert_shards) + at["ereplica"], at["eshard"]),
+            "ereplica": lambda: (expert() * p.expert_shards + at["eshard"], at["ereplica"]),
+            "ends": lambda: (self._key("tp", "cp", "dp"), at["pp"]),
+            "twins": lambda: (self._key("tp", "cp", "dp") * p.pp + np.minimum(at["pp"], p.pp - 1 - at["pp"]), at["pp"]),
+            "world": lambda: (np.zeros(p.gpus, np.int32), np.arange(p.gpus, dtype=np.int32)),
+        }
+        return along[label]()
+
+    def _key(self, *axes: str) -> I32:
         sizes = {"tp": self.plan.tp, "cp": self.plan.cp, "dp": self.plan.dp, "pp": self.plan.pp}
-        key = np.zeros(self.plan.gpus, np.int64)
+        key = np.zeros(self.plan.gpus, np.int32)
         for axis in axes:
-            key = key * sizes[axis] + self.at[axis]
+            key *= sizes[axis]
+            key += self.at[axis]
         return key
 
-    def peer(self, label: str) -> I64:
+    def peer(self, label: str) -> I32:
         """Rank behind a peer slot: `cp_next`, `cp_prev`, `cp+3` along the context-parallel ranks, `tile-1+0` on the
         grid of a domain, or the one with the same coordinates in another stage (`stage3`) or another data-parallel copy
         (`copy3`)."""
         p, at = self.plan, self.at
         moved = dict(at)
         if label.startswith("stage"):
-            moved["pp"] = np.full(p.gpus, int(label.removeprefix("stage")), np.int64)
+            moved["pp"] = np.full(p.gpus, int(label.removeprefix("stage")), np.int32)
         elif label.startswith("copy"):
-            moved["dp"] = np.full(p.gpus, int(label.removeprefix("copy")), np.int64)
+            moved["dp"] = np.full(p.gpus, int(label.removeprefix("copy")), np.int32)
         elif label.startswith("tile"):
             rows, columns = p.domain_of
             offset = label.removeprefix("tile")
@@ -98,7 +105,7 @@ class RankGrid:
             step = {"cp_next": 1, "cp_prev": -1}[label] if label.startswith("cp_") else int(label.removeprefix("cp"))
             moved["cp"] = (at["cp"] + step) % p.cp
         sizes = {"tp": p.tp, "cp": p.cp, "dp": p.dp, "pp": p.pp}
-        rank, stride = np.zeros(p.gpus, np.int64), 1
+        rank, stride = np.zeros(p.gpus, np.int32), 1
         for axis in p.order.split("-"):
             rank += moved[axis] * stride
             stride *= sizes[axis]
@@ -115,53 +122,53 @@ class Bindings:
 
 
 def bind(
-    grid: RankGrid, stages: Sequence[tuple[Sequence[str], Sequence[str]]], program_of: I64 | None = None
+    grid: RankGrid, stages: Sequence[tuple[Sequence[str], Sequence[str]]], program_of: I32 | I64 | None = None
 ) -> Bindings:
     """Groups and peers of every rank. `stages`: the labels of the group and peer slots of each stage's program.
     `program_of`: the program of a rank if it is not that of its stage."""
     pp = grid.at["pp"] if program_of is None else program_of
     n = len(pp)
     labels = list(dict.fromkeys(label for groups, _ in stages for label in groups))
-    number: dict[str, I64] = {}
+    number: dict[str, I32] = {}
     names: list[str] = []
-    members: list[I64] = []
+    members: list[I32] = []
     sizes: list[I64] = []
     for label in labels:
         users = np.array([label in groups for groups, _ in stages])[pp]
         key, place = grid.along(label)
-        ranks = np.flatnonzero(users)
+        ranks = np.flatnonzero(users).astype(np.int32)
         ranks = ranks[np.lexsort((place[ranks], key[ranks]))]
         distinct, count = np.unique(key[ranks], return_counts=True)
-        number[label] = np.full(n, -1, np.int64)
-        number[label][ranks] = np.repeat(np.arange(len(distinct)), count) + len(names)
+        number[label] = np.full(n, -1, np.int32)
+        number[label][ranks] = np.repeat(np.arange(len(distinct), dtype=np.int32) + len(names), count)
         names += [f"{label}.{i}" for i in range(len(distinct))]
         members.append(ranks)
         sizes.append(count)
-    flat = np.concatenate(members) if members else np.zeros(0, np.int64)
+    flat = np.concatenate(members) if members else np.zeros(0, np.int32)
     start = np.concatenate([[0], np.cumsum(np.concatenate(sizes))]) if sizes else np.zeros(1, np.int64)
-    groups = Groups(tuple(names), start.astype(np.int64), flat.astype(np.int32), np.ones(len(names), bool))
+    groups = Groups(tuple(names), start.astype(np.int64), flat, np.ones(len(names), bool))
     group_start, group_of = _table(pp, [g for g, _ in stages], lambda label: number[label])
     peer_start, peer_of = _table(pp, [p for _, p in stages], grid.peer)
-    return Bindings(groups, group_start, group_of.astype(np.int32), peer_start, peer_of)
+    return Bindings(groups, group_start, group_of, peer_start, peer_of.astype(np.int64))
 
 
-def _table(pp: I64, labels: Sequence[Sequence[str]], value: object) -> tuple[I64, I64]:
+def _table(pp: I32 | I64, labels: Sequence[Sequence[str]], value: Callable[[str], I32]) -> tuple[I64, I32]:
     """Values of each rank's slots, rank by rank."""
     counts = np.array([len(found) for found in labels], np.int64)[pp]
     start = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    flat = np.zeros(int(start[-1]), np.int64)
-    known: dict[str, I64] = {}
+    flat = np.zeros(int(start[-1]), np.int32)
+    known: dict[str, I32] = {}
     for stage, found in enumerate(labels):
         ranks = np.flatnonzero(pp == stage)
         for slot, label in enumerate(found):
             if label not in known:
-                known[label] = value(label)  # type: ignore[operator]
+                known[label] = value(label)
             flat[start[ranks] + slot] = known[label][ranks]
     return start, flat
 
 
 def job_of(
-    name: str, traces: Sequence[Trace], program_of: I64, bound: Bindings, provenance: Mapping[str, str],
+    name: str, traces: Sequence[Trace], program_of: I32 | I64, bound: Bindings, provenance: Mapping[str, str],
     values: Mapping[int, Mapping[str, NDArray[Any]]] | None = None,
 ) -> Job:  # fmt: skip
     """The folded job: rank i runs traces[program_of[i]] with its slots bound."""

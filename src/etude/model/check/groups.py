@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from etude.base.units import counted
 from etude.kernels.arrays import I32, I64
+from etude.kernels.distinct import numbered_rows
 from etude.model.check.findings import FindingList, ProgramClasses, listed, ordinal, split_by
 from etude.model.job import ranges
 from etude.model.match import WORLD, Matching, positions
@@ -119,15 +120,14 @@ def calls_of(matching: Matching) -> tuple[I32, list[IssuedCalls]]:
     size = np.where(np.isin(sides.collective, UNEVEN), UNKNOWN, sides.size_bytes)
     seen: dict[bytes, int] = {b"": NO_CALLS}
     calls = [IssuedCalls(np.zeros(0, np.uint8), np.zeros(0, np.int64))]
-    used, inverse = np.unique(uses.side, return_inverse=True)
-    number = np.zeros(len(used), np.int32)
-    for i, side in enumerate(used.tolist()):
+    number = np.zeros(len(sides), np.int32)
+    for side in np.flatnonzero(np.bincount(uses.side, minlength=len(sides))).tolist():
         span = sides.span(side)
         key = sides.collective[span].tobytes() + size[span].tobytes()
-        number[i] = seen.setdefault(key, len(calls))
-        if number[i] == len(calls):
+        number[side] = seen.setdefault(key, len(calls))
+        if number[side] == len(calls):
             calls.append(IssuedCalls(sides.collective[span], size[span]))
-    return number[inverse.reshape(-1)], calls
+    return number[uses.side], calls
 
 
 def check_collectives(report: FindingList, matching: Matching) -> None:
@@ -155,9 +155,9 @@ def _suspects(report: FindingList, matching: Matching, number: I32) -> list[tupl
         return []
     groups = job.groups
     owner = np.repeat(np.arange(len(groups), dtype=np.int64), np.diff(groups.start))
-    here = positions(job, groups.members.astype(np.int64)) >= 0
-    pairs = np.unique(owner[here] << 32 | groups.members[here].astype(np.int64))
-    present = np.bincount(pairs >> 32, minlength=len(groups) + 1)  # the last is the world's
+    here = positions(job, groups.members) >= 0
+    once = numbered_rows((owner[here] << 32 | groups.members[here])[:, None])[1]
+    present = np.bincount(owner[here][once], minlength=len(groups) + 1)  # the last is the world's
     present[WORLD] = int((job.ranks < job.world_size).sum())
     cuts = np.flatnonzero(np.diff(uses.group[inside])) + 1
     begin = np.concatenate([[0], cuts])

@@ -13,9 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.kernels.arrays import I32, I64, U64
+from etude.kernels.compile import kernel
+from etude.kernels.distinct import numbered_rows
 from etude.model.match import Matching
 from etude.run.simulate.groups import UsedGroups
 
@@ -47,59 +48,46 @@ def alone(ranks: int, groups: int) -> RankClasses:
 def stable_classes(start: I64, matching: Matching, groups: UsedGroups, distance: I32) -> RankClasses:
     """The coarsest classes. `start` separates ranks that differ by themselves, `distance` separates links by cost."""
     links, uses = matching.links, matching.uses
-    color = _numbered(start)
+    color = numbered_rows(start)[0].astype(np.int32)
     still = np.stack([groups.shape.astype(np.int64), groups.lacks, groups.partial], 1)
-    still = _numbered(np.column_stack([still, np.unique(groups.factor, return_inverse=True)[1].reshape(-1)]))
-    sends, recvs = np.flatnonzero(links.src_at >= 0), np.flatnonzero(links.dst_at >= 0)
+    still = numbered_rows(np.column_stack([still, np.unique(groups.factor, return_inverse=True)[1].reshape(-1)]))[0]
+    link = np.stack([links.send_side, links.recv_side, links.pairing, distance], 1)
+    link = numbered_rows(link)[0].astype(np.int32)
     while True:
         group = _group_colors(color, matching, groups, still)
-        there = np.append(color, -1)  # -1: the peer is absent
         h = np.zeros((len(color), 2), np.uint64)
-        _add(h, uses.at, np.stack([np.zeros(len(uses.at), np.int64), uses.side, group[groups.of_use]], 1))
-        for number, mine, me, other in (
-            (1, sends, links.src_at, links.dst_at),
-            (2, recvs, links.dst_at, links.src_at),
-        ):
-            part = np.stack([links.send_side, links.recv_side, links.pairing, distance, there[other]], 1)[mine]
-            _add(h, me[mine], np.column_stack([np.full(len(mine), number), part]))
-        finer = _numbered(np.column_stack([color, h.view(np.int64)]))
+        add_fingerprints(h, uses.at, uses.side, group[groups.of_use], 0)
+        there = np.append(color, np.int32(-1))  # -1: the peer is absent
+        add_fingerprints(h, links.src_at, link, there[links.dst_at], 1)
+        add_fingerprints(h, links.dst_at, link, there[links.src_at], 2)
+        finer = numbered_rows(np.column_stack([color, h.view(np.int64)]))[0].astype(np.int32)
         if finer.max(initial=-1) == color.max(initial=-1):
-            first = np.unique(color, return_index=True)[1]
-            return RankClasses(
-                color.astype(np.int32), first.astype(np.int32), group.astype(np.int32), int(group.max(initial=-1)) + 1
-            )
+            first = numbered_rows(color[:, None])[1]
+            return RankClasses(color, first.astype(np.int32), group, int(group.max(initial=-1)) + 1)
         color = finer
 
 
-def _group_colors(color: I64, matching: Matching, groups: UsedGroups, still: I64) -> I64:
+def _group_colors(color: I32, matching: Matching, groups: UsedGroups, still: I64) -> I32:
     uses = matching.uses
-    seen = np.unique(np.stack([groups.of_use, color[uses.at], uses.side], 1), axis=0)
+    mine = color[uses.at]
+    once = numbered_rows(np.stack([groups.of_use, mine, uses.side], 1))[1]
     h = np.zeros((len(groups.group), 2), np.uint64)
-    _add(h, seen[:, 0], seen[:, 1:])
-    return _numbered(np.column_stack([still, h.view(np.int64)]))
+    add_fingerprints(h, groups.of_use[once], mine[once], uses.side[once], 0)
+    return numbered_rows(np.column_stack([still, h.view(np.int64)]))[0].astype(np.int32)
 
 
-def _numbered(rows: I64) -> I64:
-    """Equal rows get equal numbers, in order of their first appearance."""
-    if not len(rows):
-        return np.zeros(0, np.int64)
-    _, first, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))
-    return rank[inverse.reshape(-1)]
-
-
-def _add(h: U64, at: NDArray[np.signedinteger], rows: I64) -> None:
-    """Adds a 128-bit fingerprint of each row to h[at]. Sums do not depend on the order."""
-    for half, seed in ((0, 0x9E3779B97F4A7C15), (1, 0xC2B2AE3D27D4EB4F)):
-        x = np.full(len(rows), seed, np.uint64)
-        for column in range(rows.shape[1]):
-            x = _mixed(x ^ rows[:, column].astype(np.int64).view(np.uint64))
-        np.add.at(h[:, half], at, x)
-
-
-def _mixed(x: U64) -> U64:
-    x = x + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+@kernel
+def add_fingerprints(h: U64, at: I32, first: I32, second: I32, kind: int) -> None:
+    """Adds a 128-bit fingerprint of (kind, first[i], second[i]) to h[at[i]], if that is not -1. Sums do not depend on
+    the order."""
+    for i in range(len(at)):
+        if at[i] < 0:
+            continue
+        for half in range(2):
+            x = np.uint64(0x9E3779B97F4A7C15) if half == 0 else np.uint64(0xC2B2AE3D27D4EB4F)
+            for part in (np.int64(kind), np.int64(first[i]), np.int64(second[i])):
+                x = (x ^ np.uint64(part)) + np.uint64(0x9E3779B97F4A7C15)
+                x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+                x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+                x = x ^ (x >> np.uint64(31))
+            h[at[i], half] += x

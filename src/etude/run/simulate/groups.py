@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from etude.base.errors import ClusterError, UsageError
-from etude.cost.groups import GroupShape, group_shape
+from etude.cost.groups import GroupShape, group_shape, group_shapes
 from etude.kernels.arrays import F64, I32, I64, Bool
+from etude.kernels.csr import starts
+from etude.kernels.distinct import numbered_rows
 from etude.machine.system import LINED, LevelKind, System
 from etude.model.job import Job
 from etude.model.match import WORLD, Matching, positions
@@ -36,29 +38,57 @@ class UsedGroups:
 
 def used_groups(job: Job, matching: Matching, system: System, options: Options) -> UsedGroups:
     uses = matching.uses
-    group, of_use, users = np.unique(uses.group, return_inverse=True, return_counts=True)
-    number: dict[GroupShape, int] = {}
-    shape, factor = np.zeros(len(group), np.int32), np.ones(len(group))
-    lacks, partial = np.zeros(len(group), bool), np.zeros(len(group), bool)
-    order = np.argsort(of_use.reshape(-1), kind="stable")
-    first = np.concatenate([[0], np.cumsum(users)])
-    for g, name in enumerate(group.tolist()):
-        known = np.arange(job.world_size, dtype=np.int32) if name == WORLD else job.groups.ranks(name)
-        if known is None:
-            members = job.ranks[np.unique(uses.at[order[first[g] : first[g + 1]]])]
-            partial[g] = True
-        else:
-            members = np.unique(known)
-            here = int((positions(job, members.astype(np.int64)) >= 0).sum())
-            lacks[g], partial[g] = here > users[g], here < len(members)
-        shape[g] = number.setdefault(_shape(system, members, _name(job, name)), len(number))
-        factor[g] = _slowest(members, options, f"group `{_name(job, name)}`")
+    bounds = starts(uses.group)[: None if len(uses.group) else 1]  # uses are ordered by group
+    group, users = uses.group[bounds[:-1]], np.diff(bounds)
+    of_use = np.repeat(np.arange(len(group)), users)
+    owner, member, known = _members(job, matching, group, of_use)
+    size = np.bincount(owner, minlength=len(group))
+    here = np.bincount(owner[positions(job, member) >= 0], minlength=len(group))
+    start = np.concatenate([[0], np.cumsum(size)])
+    try:
+        shape, shapes = group_shapes(system, member, start)
+    except UsageError:
+        for name, a, b in zip(group.tolist(), start[:-1].tolist(), start[1:].tolist(), strict=True):
+            _shape(system, member[a:b], _name(job, name))
+        raise
     return UsedGroups(
-        group.astype(np.int32), of_use.reshape(-1).astype(np.int32), shape, factor, lacks, partial, tuple(number)
+        group,
+        of_use.astype(np.int32),
+        shape,
+        _slowest(job, group, owner, member, options),
+        known & (here > users),
+        ~known | (here < size),
+        shapes,
     )
 
 
-def _shape(system: System, members: I32, name: str) -> GroupShape:
+def _members(job: Job, matching: Matching, group: I32, of_use: I64) -> tuple[I64, I64, Bool]:
+    """(row of the group, member) of all members, ascending; those that use it if its members are unknown. And of which
+    groups they are known."""
+    groups, named = job.groups, group != WORLD
+    known = ~named
+    known[named] = groups.known[group[named]]
+    listed = np.flatnonzero(named & known)
+    length = np.diff(groups.start)[group[listed]]
+    owner = [np.repeat(listed, length)]
+    first = groups.start[group[listed]]
+    member = [groups.members[np.arange(length.sum()) - np.repeat(np.cumsum(length) - length - first, length)]]
+    for row in np.flatnonzero(~named).tolist():
+        owner.append(np.full(job.world_size, row))
+        member.append(np.arange(job.world_size, dtype=np.int32))
+    some = ~known[of_use]
+    owner.append(of_use[some])
+    member.append(job.ranks[matching.uses.at[some]])
+    rows, ranks = np.concatenate(owner).astype(np.int64), np.concatenate(member).astype(np.int64)
+    if ((np.diff(rows) < 0) | ((np.diff(rows) == 0) & (np.diff(ranks) <= 0))).any():
+        low = min(int(ranks.min()), 0)
+        span = int(ranks.max()) - low + 1
+        key = np.unique(rows * span + ranks - low)
+        rows, ranks = key // span, key % span + low
+    return rows, ranks, known
+
+
+def _shape(system: System, members: I64, name: str) -> GroupShape:
     try:
         return group_shape(system, members)
     except UsageError as problem:
@@ -78,13 +108,14 @@ def _name(job: Job, group: int) -> str:
     return "world" if group == WORLD else job.groups.names[group]
 
 
-def _slowest(members: I32, options: Options, who: str) -> float:
-    worst = 1.0
+def _slowest(job: Job, group: I32, owner: I64, member: I64, options: Options) -> F64:
+    """Factor of the slowest link between two members, of each group."""
+    worst = np.ones(len(group))
     for (a, b), factor in options.slow_pairs:
-        if a in members and b in members:
-            if math.isinf(factor):
-                raise _failed(a, b, who)
-            worst = max(worst, factor) if worst != 1.0 else factor
+        both = np.intersect1d(owner[member == a], owner[member == b])
+        if math.isinf(factor) and len(both):
+            raise _failed(a, b, f"group `{_name(job, int(group[both[0]]))}`")
+        worst[both] = np.where(worst[both] != 1.0, np.maximum(worst[both], factor), factor)
     return worst
 
 
@@ -116,5 +147,4 @@ def link_distance(system: System, src: I64, dst: I64) -> I32:
             apart = np.minimum(apart, level.size - apart)
         hops.append(apart if level.kind in LINED else (apart > 0).astype(np.int64))
         a, b = a // level.size, b // level.size
-    inverse = np.unique(np.stack(hops, 1), axis=0, return_inverse=True)[1]
-    return inverse.reshape(-1).astype(np.int32)
+    return numbered_rows(np.stack(hops, 1))[0].astype(np.int32)

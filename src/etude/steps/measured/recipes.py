@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -15,6 +16,7 @@ from etude.make.generate import Plan
 from etude.make.generate.model import Model
 from etude.make.generate.train import plan_memory
 from etude.steps.measured.gpus import words
+from etude.steps.measured.row_words import NEAR
 from etude.steps.plans import feasible, promise
 
 AXES: Final = ("tp", "pp", "cp", "ep")
@@ -64,6 +66,8 @@ def completed(run: RunFacts, stack: Stack) -> tuple[Plan, list[str]]:
     if assumed:
         said.append(f"{stack.name}: " + ", ".join(f"{k} {v}" for k, v in assumed.items()))
     plan = {**assumed, **given}
+    if plan.get("ep_node") == NEAR:
+        plan["ep_node"] = _near(run.system, plan, said)
     if "micro_batch" not in plan:
         plan["micro_batch"] = _micro_batch(run, plan, said)
     if "schedule" not in plan and plan.get("pp", 1) > 1:
@@ -71,6 +75,16 @@ def completed(run: RunFacts, stack: Stack) -> tuple[Plan, list[str]]:
     if "recompute" not in plan:
         plan["recompute"] = _recompute(run, plan, [words.get(kind, kind) for kind in kinds], said)
     return Plan.from_dict(plan), said
+
+
+def _near(system: System, plan: Mapping[str, Any], said: list[str]) -> int:
+    """Expert-parallel ranks of an innermost level, to which a token is sent once; 0: all are in one."""
+    ep, near = int(plan.get("ep", 1)), system.levels[0].size
+    here = math.gcd(ep, near)
+    if here in (1, ep) or plan.get("gpus", 0) <= near:
+        return 0
+    said.append(f"a token is sent once to each {system.levels[0].name} domain, for {here} expert-parallel ranks")
+    return here
 
 
 def _recipe(run: RunFacts, stack: Stack, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,6 +41,8 @@ _TASK: Final = re.compile(
 """Words of a name that say what is done with a model, not which it is."""
 _SPARSE: Final = re.compile(r"\d+x\d+(\.\d+)?b\b|\ba\d+(\.\d+)?b\b|\bmoe\b", re.IGNORECASE)
 """Words of a name that say that a model has experts: 8x7B, 30B-A3B."""
+_SIZE: Final = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)b\b", re.IGNORECASE)
+"""A size in a name: 14B."""
 _NOTED: Final = (
     ("experts", re.compile(r"(\d+) (?:routed )?experts", re.IGNORECASE)),
     ("top_k", re.compile(r"top[- ](\d+)", re.IGNORECASE)),
@@ -180,7 +182,7 @@ def _experts(row: Mapping[str, str], said: list[str]) -> dict[str, int]:
 
 def _from_parameters(row: Mapping[str, str], shape: Mapping[str, int], said: list[str]) -> dict[str, int]:
     """Width and layers of a GPT of this many parameters: 12 layers x width², width = 128 layers."""
-    count = float(row.get("params") or 0)
+    count = float(row.get("params") or 0) or _sized(row.get("model", ""), said)
     if not count:
         raise UsageError(
             f"neither the catalogue nor the row has the shape of `{row.get('model', '')}`",
@@ -190,6 +192,15 @@ def _from_parameters(row: Mapping[str, str], shape: Mapping[str, int], said: lis
     layers = shape["layers"] or max(round(count / (12 * hidden**2)), 1)
     said.append(f"{layers} layers of width {hidden:,}, from the number of parameters")
     return {"hidden": hidden, "layers": layers}
+
+
+def _sized(name: str, said: list[str]) -> float:
+    """Parameters by the size in the name of a dense model: `Qwen2.5-14B`; 0: it has none."""
+    sizes = [float(size) for size in _SIZE.findall(name)]
+    if len(sizes) != 1 or _SPARSE.search(name):
+        return 0.0
+    said.append(f"{sizes[0]:g} billion parameters, by its name")
+    return sizes[0] * 1e9
 
 
 def _nearest(name: str, shape: Mapping[str, Any], style: Mapping[str, Any], count: float) -> Model:

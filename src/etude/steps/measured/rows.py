@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ from etude.steps.measured.row_estimates import row_estimate
 from etude.steps.measured.row_figures import out_of_scope, step_seconds
 from etude.steps.measured.row_models import row_model
 from etude.steps.measured.row_training import trained_fields
+from etude.steps.measured.row_words import noted_fields, recompute_fields
 from etude.steps.measured.unsaid import unsaid
 from etude.steps.step import step_time
 
@@ -118,7 +119,8 @@ def case_of(row: Row, number: int, stack: Stack | None = None, system: System | 
     model = row_model(row, said)
     year = int(float(row.get("year") or 0)) or _released(row) or YEARS.get(generation_of(row["gpu_type"]), 2025)
     stack = stack or row_stack(row, year, said)
-    given = _given(row, model, said) | trained_fields(row, stack.family, said)
+    given = _given(row, model, stack.policies, said) | trained_fields(row, stack.family, said)
+    system = _whole_domains(system, int(given["gpus"]), said)
     model = _padded(model, int(given.get("tp", 1)), said)
     run = RunFacts(
         model=model,
@@ -148,6 +150,17 @@ def _released(row: Row) -> int:
     return 2000 + int(found[1]) if found else 0
 
 
+def _whole_domains(system: System, gpus: int, said: list[str]) -> System:
+    """The system with as many GPUs of an innermost domain as jobs take: groups of ranks are powers of two, and
+    schedulers place them within racks, so of 72 GPUs a job of several racks has 64."""
+    first, *outer = system.levels
+    most: int = 1 << (first.size.bit_length() - 1)
+    if gpus <= first.size or most == first.size or gpus % most:
+        return system
+    said.append(f"{most} of the {first.size} GPUs of each {first.name} domain")
+    return system.replace(levels=(replace(first, size=most), *outer))
+
+
 def _padded(model: Model, tp: int, said: list[str]) -> Model:
     """The model with columns of its feed-forward that tensor-parallel ranks can share, as programs pad them."""
     ffn = -(-model.ffn // tp) * tp
@@ -169,8 +182,8 @@ def row_stack(row: Row, year: int, said: list[str]) -> Stack:
     return found
 
 
-def _given(row: Row, model: Model, said: list[str]) -> dict[str, Any]:
-    """Fields of a plan that a row gives."""
+def _given(row: Row, model: Model, policies: Mapping[str, str], said: list[str]) -> dict[str, Any]:
+    """Fields of a plan that a row gives; `policies` are words of its stack for recomputation."""
     given: dict[str, Any] = {name: int(float(row[name])) for name in COUNTS if row.get(name)}
     notes, again = row.get("notes", ""), row.get("recompute", "").lower()
     if row.get("tp") or row.get("pp"):
@@ -186,16 +199,8 @@ def _given(row: Row, model: Model, said: list[str]) -> dict[str, Any]:
         said.append(f"batch {given['global_batch']:,}")
     if "sequence parallel" in again and given.get("tp", 1) > 1:
         given["sp"] = True
-    if kind := next((k for k in ("full", "selective", "none") if again.startswith(k)), ""):
-        given["recompute"] = kind
-    if found := re.search(r"\bZeRO[ -]?([0-3])", notes, re.IGNORECASE):
-        given["zero"] = int(found[1])
-    elif re.search(r"\bFSDP|FULL_SHARD", notes):
-        given["zero"] = 3
-    if re.search(r"\basync[ -]?TP\b", notes, re.IGNORECASE) and given.get("tp", 1) > 1:
-        given["tp_chunks"] = given["tp"]
-    if re.search(r"\beager\b", notes, re.IGNORECASE) and model.gated:
-        given["unfused"] = "activation,norm"
+    given |= recompute_fields(again, policies, said)
+    given |= noted_fields(notes, tp=given.get("tp", 1), gated=model.gated)
     return given | _schedule(row, given, model)
 
 

@@ -37,6 +37,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "kernels": {ANALYSIS: "operators graphs patterns counters by as"},
     "collectives": {ANALYSIS: "each by-group"},
     "critical-path": {ANALYSIS: "each buys"},
+    "diagnose": {ANALYSIS: "least ranks-per-node top"},
     "stragglers": {ANALYSIS: "least ranks-per-node clocks"},
     "trend": {ANALYSIS: "value period forecast work signals checkpoints least detect"},
     "compare": {ANALYSIS: "operators why", "Gate": "fail-if"},

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from etude.base.errors import UsageError
 from etude.base.units import format_bytes
+from etude.cost.ops import DTYPE_BYTES
 from etude.machine import System, device_names, open_device
 from etude.make.generate import Plan
 from etude.make.generate.model import Model
@@ -15,9 +16,10 @@ from etude.make.generate.passes import held_by
 from etude.world.serve.adapters import NO_LORA, LoraCost
 from etude.world.serve.beside import lora_cost
 from etude.world.serve.cache import CacheRules, on_system
-from etude.world.serve.catalogue import pass_tables
+from etude.world.serve.catalogue import PassTables, pass_tables
 from etude.world.serve.energy import UNKNOWN, ReplicaPower, energy_of
 from etude.world.serve.engine import Engine
+from etude.world.serve.network import staged_ns
 from etude.world.serve.offload import ExpertRules, far_experts, tables_of
 from etude.world.serve.profiles import graphs_of, profile_cost
 from etude.world.serve.program_tables import ProgramTables
@@ -90,27 +92,34 @@ def deployed(
     groups: int = 1,
     experts: ExpertRules | None = None,
     streams: int = 0,
+    packed: float = 1.0,
+    pp: int = 1,
 ) -> Deployment:
     """One replica: the ranks of the plan. Experts may be spread over the ranks of `groups` replicas; or `experts` are
-    in the host's memory, which `streams` other replicas use as well."""
+    in the host's memory, which `streams` other replicas use as well. `packed`: bytes of the experts' weights over those
+    of the plan's precision.
+
+    Of `pp` stages it is one of the `pp` groups of requests that follow one another through them: each has the ranks to
+    itself for a part of the time, so that its passes take as long as those of all layers on one stage's ranks, and what
+    it sends between stages; it has its part of the memory that the stages' weights leave."""
     software, graphs = serving_stack(stack, device_name(system)), graphs_of(model.name, engine.max_num_seqs)
     record: dict[str, Any] = {}
     if experts is not None:
-        if ops is not None or plan.ep > 1:
-            raise UsageError('--offload "experts" cannot be combined with --ops or --ep', hint="use one of them")
+        if ops is not None or plan.ep > 1 or pp > 1:
+            raise UsageError('--offload "experts" cannot be combined with --ops, --ep or --pp', hint="use one of them")
         tables = tables_of(model, plan, system, experts, kv_dtype=kv_dtype)
         far = far_experts(model, plan, system, experts, tables, software, streams=streams)
         cost, weights, record = tables.step_cost(software, **far.curves), far.weights_bytes, far.record
     else:
-        tables = pass_tables(model, plan, system, kv_dtype=kv_dtype, groups=groups)
-        weights = float(tables.weights_bytes[0])
-        if groups > 1:
-            weights = float(held_by(model, shared_plan(model, plan.tp, groups, plan.precision), 1).weights_bytes)
+        tables = pass_tables(model, plan, system, kv_dtype=kv_dtype, packed=packed, groups=groups)
+        weights = _weights_bytes(model, plan, tables, groups, packed, pp)
         if ops is None:
             cost = tables.step_cost(software, graphs=graphs)
         else:
             spread = plan.tp * groups if groups > 1 else plan.ep
             cost = profile_cost(ops, model, system, software, tp=plan.tp, spread=spread, groups=groups, graphs=graphs)
+        if pp > 1:
+            cost = cost._replace(layers_ns=cost.layers_ns + staged_ns(model, system, plan.tp, pp, cost.tokens))
     token = float(tables.token_bytes[0])
     lora = lora_cost(model, plan.tp, system, software, engine.max_lora_rank, engine.max_loras)
     beside = float(tables.working_bytes[0]) * engine.max_num_batched_tokens + lora.slot_bytes * engine.max_loras
@@ -120,6 +129,22 @@ def deployed(
     caching = on_system(engine.caching, system, token * plan.tp * BLOCK_TOKENS)
     error = (float(tables.error[0]), float(tables.error[1])) if ops is None else None
     return Deployment(cost, blocks, round(token), energy, caching, weights, error, lora, record)
+
+
+def _weights_bytes(model: Model, plan: Plan, tables: PassTables, groups: int, packed: float, pp: int) -> float:
+    """Weights of a rank, split evenly over stages."""
+    whole = float(tables.weights_bytes[0])
+    if groups > 1:
+        whole = float(held_by(model, shared_plan(model, plan.tp, groups, plan.precision), 1).weights_bytes)
+    if packed < 1.0:
+        whole -= (1.0 - packed) * expert_params(model) * DTYPE_BYTES[plan.precision] / (plan.tp * groups)
+    return whole / pp
+
+
+def expert_params(model: Model) -> int:
+    """Parameters of all routed experts."""
+    each = (3 if model.gated else 2) * model.hidden * (model.expert_ffn or model.ffn)
+    return sum(model.has_experts(layer) for layer in range(model.layers)) * model.experts * each
 
 
 def _blocks(name: str, memory: int, weights: float, beside: float, block_bytes: float) -> int:

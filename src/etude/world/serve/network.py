@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+from operator import mul
 from typing import Any, Final
 
 import numpy as np
@@ -44,3 +46,11 @@ def gathered_ns(model: Model, system: System, groups: int, tokens: Any) -> Any:
     level = system.levels[0]
     sent = level.latency_ns + token_bytes(model, tokens) * 1e9 / level.bandwidth_bytes_per_s
     return model.layers * 2 * (groups - 1) * sent
+
+
+def staged_ns(model: Model, system: System, tp: int, stages: int, tokens: Any) -> Any:
+    """What the tokens of a pass take between all stages: each rank of a stage sends its part of them to that of the
+    next, over the innermost level that holds all stages."""
+    held = accumulate((level.size for level in system.levels), mul)
+    level = next((one for one, size in zip(system.levels, held, strict=True) if size >= tp * stages), system.levels[-1])
+    return (stages - 1) * (level.latency_ns + token_bytes(model, tokens) / tp * 1e9 / level.bandwidth_bytes_per_s)

@@ -235,5 +235,5 @@ def _part(plan: Plan, ways: int, expert: bool) -> I64:
     """The part of each rank, of weights split `ways` ways."""
     at = RankGrid.of(plan).at
     if expert:
-        return (at["ep"] * plan.etp + at["etp"]) * ways // (plan.ep * plan.etp)
-    return at["tp"] * ways // plan.tp
+        return (at["ep"].astype(np.int64) * plan.etp + at["etp"]) * ways // (plan.ep * plan.etp)
+    return at["tp"].astype(np.int64) * ways // plan.tp

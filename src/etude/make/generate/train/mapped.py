@@ -118,7 +118,7 @@ def _as_dealt(plan: Plan, mapped: Mapped) -> Dealt:
 
 
 def _own(
-    trace: Trace, scaled: Trace, peers: I64, mapped: Mapped, copy: int, cp: int, plan: Plan
+    trace: Trace, scaled: Trace, peers: I32, mapped: Mapped, copy: int, cp: int, plan: Plan
 ) -> tuple[dict[str, I64], Bool]:
     """Values of a rank, and which rows it keeps."""
     codes, words = trace.coded("module")

@@ -24,6 +24,7 @@ from etude.make.generate.model import Model, open_model, stored_as
 from etude.steps.measured import gpu_system
 from etude.world.serve.deployment import Deployment, deployed, replica_plan
 from etude.world.serve.engine import Engine
+from etude.world.serve.measured.engines import EngineRules, engine_of
 from etude.world.serve.measured.systems import number, text, whole
 from etude.world.serve.requests import Requests, requests_of
 from etude.world.serve.results import request_times, summary
@@ -31,8 +32,14 @@ from etude.world.serve.serving import Group, Served, serve
 from etude.world.serve.workloads import poisson
 
 COLUMNS: Final = ("model", "gpu_type", "gpus", "load", "input_tokens", "output_tokens")
-STACK: Final = "vllm"
-PRECISIONS: Final = {"bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16", "fp8": "fp8"}
+PRECISIONS: Final = {
+    "bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16", "fp8": "fp8", "fp4": "fp4", "nvfp4": "fp4",
+}  # fmt: skip
+MXFP4: Final = 4.25 / 16
+"""Bits of a weight in mxfp4, with its scales, over those in 16 bits."""
+INT4: Final = 4.5 / 16
+"""... in 4-bit integers, with a scale of 16 bits for 32 of them."""
+PACKED: Final = {"mxfp4": MXFP4, "int4": INT4, "w4a16": INT4, "awq": INT4, "gptq": INT4}
 ROUNDS: Final = 10
 """Requests of a user of a closed loop, where their number is not stated."""
 AT_ONCE: Final = 2000
@@ -74,23 +81,22 @@ def predicted_row(row: Row, *, system: str = "", stack: str = "", ops: Path | No
     said: list[str] = []
     if row.get("disaggregated"):
         raise UsageError("separate workers for prefill and decode are not predicted from a row")
-    if number(row, "pp", 1) > 1:
-        raise UsageError("pipeline parallelism is not served")
     on = open_system(system) if system else gpu_system(text(row, "gpu_type"))
     said += [] if system else [f"system {on.name} for the GPU `{row['gpu_type']}`"]
-    model, precision = _model(row, said), _precision(row, said)
-    copies, tp, ep = _split(row, model, said)
-    load = _load(row, copies, said)
-    shared = bool(model.experts) and ep > tp
-    engine = replace(load.engine, barrier=True) if shared and copies > 1 else load.engine
-    said += _of_engine(row, engine, stack)
-    plan = replica_plan(model, tp, ep=tp if shared else ep, precision=precision)
+    rules = engine_of(row.get("engine", ""), row.get("engine_version", ""), on.device)
+    model = _model(row, said)
+    precision, packed = _precision(row, model, said)
+    split = _split(row, model, said)
+    load = _load(row, split.copies, rules, said)
+    shared = split.ep > split.tp
+    engine = replace(load.engine, barrier=True) if shared and split.copies > 1 else load.engine
+    said += _of_engine(row, rules, engine, stack)
+    plan = replica_plan(model, split.tp, ep=split.tp if shared else split.ep, precision=precision)
     placed = deployed(
-        model, plan, on, engine, stack=stack or STACK, ops=ops, groups=copies if shared else 1,
-        kv_dtype=row.get("kv_precision", ""),
+        model, plan, on, engine, stack=stack or rules.stack, ops=ops, groups=split.copies if shared else 1,
+        kv_dtype=_kv_dtype(row, rules, precision, said), packed=packed, pp=split.pp,
     )  # fmt: skip
-    said += [] if row.get("kv_precision") else ["keys and values in the precision of the computation"]
-    found = _served(load, engine, placed, copies, tp)
+    found = _served(load, engine, placed, split)
     measured = {figure: number(row, column) for column, figure in MEASURED.items() if row.get(column)}
     figures = _figures(found, static=load.static)
     return PublishedRow(measured=measured, predicted={k: figures[k] for k in measured if k in figures}, assumed=said)
@@ -107,7 +113,7 @@ def _model(row: Row, said: list[str]) -> Model:
 def _named(name: str) -> Model:
     plain = re.sub(r"[ -]v?(?=\d+(\.\d+)?[ -])", "", name.lower(), count=1).replace(" ", "-")
     bare = re.sub(r"(?<=\d)\.[1-9](?=-\d+b)", "", plain)  # 3.1 and 3.3 have the shapes of 3
-    for one in (name, plain, bare):
+    for one in (name, plain, bare, f"-/{plain}"):
         try:
             return open_model(one)
         except UsageError:
@@ -115,42 +121,73 @@ def _named(name: str) -> Model:
     return open_model(name)
 
 
-def _precision(row: Row, said: list[str]) -> str:
+def _precision(row: Row, model: Model, said: list[str]) -> tuple[str, float]:
+    """The precision of products, and the bytes of the experts' weights over those in it."""
     stated = row.get("weight_precision", "").lower()
-    if stated in PRECISIONS:
-        return PRECISIONS[stated]
     if not stated or "stated" in stated:
-        found = stored_as(row["model"]) or "bf16"
-        said.append(f"precision {found}")
-        return found
-    raise UsageError(f"weights in {stated} are not predicted", hint=f"known: {', '.join(PRECISIONS)}")
+        stated = stored_as(row["model"]) or "bf16"
+        said.append(f"precision {stated}")
+    if "gpt-oss" in model.name.lower() and stated in ("fp4", "fp8"):
+        said.append(f"{stated}: experts in mxfp4, as they are published, and the rest in 16 bits")
+        stated = "mxfp4"
+    if stated in PRECISIONS:
+        return PRECISIONS[stated], 1.0
+    if stated in PACKED and model.experts:
+        said.append(f"{stated}: experts take {16 * PACKED[stated]:g} bits per weight, the rest is bf16")
+        return "bf16", PACKED[stated]
+    dense = " of a model without experts" if stated in PACKED else ""
+    raise UsageError(f"weights in {stated}{dense} are not predicted", hint=f"known: {', '.join(PRECISIONS)}")
 
 
-def _split(row: Row, model: Model, said: list[str]) -> tuple[int, int, int]:
-    """Copies of the model, tensor-parallel ranks of each, ranks over which experts are spread."""
-    gpus, copies = whole(row, "gpus"), whole(row, "dp", 1)
-    if gpus % copies:
-        raise UsageError(f"{copies} copies on {gpus} GPUs")
-    tp = gpus // copies
+def _kv_dtype(row: Row, rules: EngineRules, precision: str, said: list[str]) -> str:
+    if row.get("kv_precision"):
+        return row["kv_precision"]
+    if rules.kv_as_weights and precision in ("fp8", "fp4"):
+        said.append("keys and values in fp8, as checkpoints in 8 or 4 bits have them")
+        return "fp8"
+    said.append("keys and values in the precision of the computation")
+    return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSplit:
+    """How the GPUs of a row share the work."""
+
+    copies: int
+    tp: int
+    pp: int
+    ep: int
+    """Ranks over which experts are spread."""
+
+
+def _split(row: Row, model: Model, said: list[str]) -> RankSplit:
+    gpus, copies, pp = whole(row, "gpus"), whole(row, "dp", 1), whole(row, "pp", 1)
+    if gpus % (copies * pp):
+        raise UsageError(f"{copies} copies of {pp} stages on {gpus} GPUs")
+    tp = gpus // (copies * pp)
     if number(row, "tp", 0) != tp:
-        said.append(f"tensor parallel {tp}: all GPUs of a copy")
+        said.append(f"tensor parallel {tp}: all GPUs of a stage of a copy")
     said += [] if row.get("dp") else ["one copy of the model"]
-    ep = min(whole(row, "ep", 1), gpus) if model.experts else 1
+    ranks = copies * tp
+    ep = min(whole(row, "ep", 1), ranks) if model.experts else 1
     if model.experts and not row.get("ep"):
         said.append("each expert is split over the ranks")
-    if ep not in (1, tp, gpus):
-        raise UsageError(f"experts spread over {ep} of {gpus} GPUs")
-    return copies, tp, ep
+    if ep not in (1, tp, ranks):
+        raise UsageError(f"experts spread over {ep} of {ranks} GPUs of a stage")
+    if pp > 1:
+        said.append(f"{pp} stages of layers: requests in {pp} groups that follow one another through them")
+    return RankSplit(copies=copies, tp=tp, pp=pp, ep=ep)
 
 
-def _load(row: Row, copies: int, said: list[str]) -> Load:
+def _load(row: Row, copies: int, rules: EngineRules, said: list[str]) -> Load:
     prompt, output = round(number(row, "input_tokens")), max(round(number(row, "output_tokens")), 1)
     kind, users = text(row, "load"), whole(row, "concurrency", 0) if row.get("concurrency") else 0
-    own = Engine()
+    own = _engine(rules, prompt)
     if kind == "static batch":
         batch = whole(row, "max_batch", users or 1)
         said.append("prompts whole and before tokens out, as in a static batch")
-        engine = Engine(
+        engine = replace(
+            own,
             chunked=False,
             max_num_batched_tokens=max(own.max_num_batched_tokens, prompt),
             max_num_seqs=max(own.max_num_seqs, batch),
@@ -164,7 +201,7 @@ def _load(row: Row, copies: int, said: list[str]) -> Load:
         parents = [[i - users] if i >= users else [] for i in range(count)]
         requests = requests_of(np.zeros(count, np.int64), *lengths, parents=parents)
         said.append("a user sends the next request as soon as the last is answered")
-        return Load(requests=requests, engine=Engine(max_num_seqs=max(own.max_num_seqs, -(-users // copies))))
+        return Load(requests=requests, engine=replace(own, max_num_seqs=max(own.max_num_seqs, -(-users // copies))))
     if row.get("request_rate"):
         count = _count(row, AT_ONCE, said)
         said.append("requests arrive at random (Poisson), all of the mean lengths")
@@ -172,7 +209,14 @@ def _load(row: Row, copies: int, said: list[str]) -> Load:
     if "at once" not in kind:
         raise UsageError(f"a load of `{kind}` is not predicted")
     count = _count(row, AT_ONCE * copies, said)
-    return Load(requests=_equal(count, prompt, output), engine=Engine(max_num_seqs=whole(row, "max_batch", FULL)))
+    return Load(requests=_equal(count, prompt, output), engine=replace(own, max_num_seqs=whole(row, "max_batch", FULL)))
+
+
+def _engine(rules: EngineRules, prompt: int) -> Engine:
+    most = rules.max_num_batched_tokens if rules.mixed else max(rules.max_num_batched_tokens, prompt)
+    return Engine(
+        chunked=rules.mixed, max_num_batched_tokens=most, reserve=rules.reserve, whole_prompt=not rules.reserve
+    )
 
 
 def _count(row: Row, usual: int, said: list[str]) -> int:
@@ -198,21 +242,22 @@ def _lengths(row: Row, count: int, prompt: int, output: int, said: list[str]) ->
     return tuple(np.maximum(np.rint(random.uniform(low, high, count) * n), 1).astype(int) for n in (prompt, output))  # type: ignore[return-value]
 
 
-def _of_engine(row: Row, engine: Engine, stack: str) -> list[str]:
+def _of_engine(row: Row, rules: EngineRules, engine: Engine, stack: str) -> list[str]:
     named = row.get("engine") or "none"
-    said = [] if stack else [f"stack {STACK} for the engine `{named}`"]
+    said = [] if stack else [f"stack {rules.stack} for the engine `{named}`"]
+    how = "prompts share passes with tokens out" if engine.chunked else "prompts before tokens out"
     return [
         *said,
-        f"rules of the engine: vLLM's, max_num_seqs {engine.max_num_seqs:,}, "
+        f"rules of the engine: {rules.name}'s, {how}, max_num_seqs {engine.max_num_seqs:,}, "
         f"max_num_batched_tokens {engine.max_num_batched_tokens:,}, 90% of the memory",
     ]
 
 
-def _served(load: Load, engine: Engine, placed: Deployment, copies: int, tp: int) -> Served:
-    group = Group(placed.cost, copies, blocks=placed.blocks, energy=placed.energy, token_bytes=placed.token_bytes,
-                  error=placed.error)  # fmt: skip
+def _served(load: Load, engine: Engine, placed: Deployment, split: RankSplit) -> Served:
+    group = Group(placed.cost, split.copies * split.pp, blocks=placed.blocks, energy=placed.energy,
+                  token_bytes=placed.token_bytes, error=placed.error)  # fmt: skip
     return serve(load.requests, engine, [group], router="least", caching=placed.caching,
-                 token_bytes=float(placed.token_bytes * tp))  # fmt: skip
+                 token_bytes=float(placed.token_bytes * split.tp))  # fmt: skip
 
 
 def _figures(served: Served, *, static: bool) -> dict[str, float]:

@@ -1,0 +1,153 @@
+"""Published serving rows, by source, engine and figure.
+
+    python benchmarks/validate_serving_sources.py                        # ../shared/measured/serving_published.csv
+    python benchmarks/validate_serving_sources.py --table FILE.csv       # other rows of the same columns
+    python benchmarks/validate_serving_sources.py --scored rows.csv      # what `etude score FILE -o rows.csv` wrote
+    python benchmarks/validate_serving_sources.py --by model,gpu_type    # other groups
+
+For each figure: rows, median and 90th percentile of |predicted / measured - 1|, median of the signed error. Rows that
+are refused are counted with their reasons. Whole sources are held out: every second name in order of the SHA-256 of
+the names, by `held_out`, chosen before any error was seen. No constant of a stack is fitted to any of these rows.
+
+Order: pairs of rows of one source that differ only in the GPU, or only in the precision of the weights, and whose
+measured figures differ by more than 15%: how many of them the predictions put in the same order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import hashlib
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FIGURES = ("tpot_s", "tokens_per_s", "ttft_s", "latency_s", "itl_s", "power_w")
+LATE = ("tpot_s", "tokens_per_s", "latency_s")
+"""Figures whose order is counted."""
+APART = 0.15
+CASE = (
+    "source", "engine", "gpus", "tp", "pp", "ep", "dp", "disaggregated", "input_tokens", "output_tokens", "load",
+    "concurrency", "request_rate", "max_batch",
+)  # fmt: skip
+"""Columns that a pair has in common."""
+FEWER = re.compile(r"(?i)[-_ ](instruct|fp8|fp4|nvfp4|int4|hf|sft|awq|gptq)\b")
+"""Words of a model's name that say how its weights are stored or tuned, and not its shape."""
+Pair = tuple[dict[str, str], dict[str, Any]]
+
+
+def table() -> Path:
+    shared = os.environ.get("ETUDE_SHARED") or Path(__file__).resolve().parents[2] / "shared"
+    return Path(shared) / "measured" / "serving_published.csv"
+
+
+def held_out(sources: Iterable[str]) -> set[str]:
+    """Every second name in order of the SHA-256 of the names, from the second."""
+    order = sorted(set(sources), key=lambda name: hashlib.sha256(name.encode()).hexdigest())
+    return set(order[1::2])
+
+
+def scored(path: Path, written: Path | None) -> list[dict[str, Any]]:
+    """The record of each row: what was predicted now, or what a file has."""
+    if written is None:
+        from etude.decide.score import score
+
+        return score(path, kind="serving").rows
+    with written.open(newline="") as file:
+        return [
+            {"refused": line["refused"]} if line["refused"]
+            else {part: {name.removeprefix(f"{part}_"): float(value) for name, value in line.items()
+                         if value and name.startswith(f"{part}_")} for part in ("measured", "predicted")}
+            for line in csv.DictReader(file)
+        ]  # fmt: skip
+
+
+def error(record: dict[str, Any], figure: str) -> float | None:
+    measured, predicted = (record.get(part, {}).get(figure) for part in ("measured", "predicted"))
+    return predicted / measured - 1.0 if measured and predicted is not None else None
+
+
+def shown(what: str, errors: list[float]) -> str:
+    half, most = np.quantile(np.abs(errors), [0.5, 0.9])
+    return f"{what:66s} {len(errors):4d} rows  median {half:6.1%}  p90 {most:7.1%}  bias {np.median(errors):+7.1%}"
+
+
+def groups(pairs: list[Pair], keys: tuple[str, ...]) -> None:
+    for figure in FIGURES:
+        found: dict[str, list[float]] = defaultdict(list)
+        for row, record in pairs:
+            off = error(record, figure)
+            if off is not None:
+                found[", ".join(row[key] for key in keys)].append(off)
+        for name in sorted(found):
+            print(shown(f"{figure:13s} {name}", found[name]))
+
+
+def shape_of(model: str) -> str:
+    """The model without its owner and without what its weights are stored in."""
+    return FEWER.sub("", model.rpartition("/")[2]).lower()
+
+
+def beside(pairs: list[Pair], differs: str) -> Iterator[tuple[Pair, Pair]]:
+    """Pairs of rows that differ in this column and in nothing else that a row says."""
+    same = next(name for name in ("gpu", "weight_precision") if name != differs)
+    cases: dict[tuple[str, ...], list[Pair]] = defaultdict(list)
+    for row, record in pairs:
+        if "refused" not in record:
+            cases[(shape_of(row["model"]), row[same], *(row[name] for name in CASE))].append((row, record))
+    for case in cases.values():
+        yield from ((a, b) for a, b in combinations(case, 2) if a[0][differs] != b[0][differs])
+
+
+def order(pairs: list[Pair], what: str) -> None:
+    for differs in ("gpu", "weight_precision"):
+        for figure in LATE:
+            right = apart = 0
+            for (_, a), (_, b) in beside(pairs, differs):
+                first, second = (one["measured"].get(figure) for one in (a, b))
+                if first and second and abs(np.log(first / second)) > np.log1p(APART):
+                    apart += 1
+                    right += (a["predicted"][figure] > b["predicted"][figure]) == (first > second)
+            if apart:
+                name = {"gpu": "GPUs", "weight_precision": "precisions"}[differs]
+                print(f"order of {name}, {figure}, {what}: {right} of {apart} pairs right, {right / apart:.0%}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--table", type=Path, default=table())
+    parser.add_argument("--scored", type=Path)
+    parser.add_argument("--by", default="source,engine")
+    given = parser.parse_args()
+    with given.table.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    pairs = list(zip(rows, scored(given.table, given.scored), strict=True))
+    refused = Counter(record["refused"] for _, record in pairs if "refused" in record)
+    print(f"{len(pairs)} rows, {refused.total()} refused, {refused.total() / len(pairs):.0%}")
+    for reason, count in refused.most_common():
+        print(f"  refused, {count} rows: {reason}")
+    groups(pairs, tuple(given.by.split(",")))
+    apart = held_out(row["source"] for row in rows)
+    print(f"held out: {', '.join(sorted(apart))}")
+    parts = {
+        "held out": [pair for pair in pairs if pair[0]["source"] in apart],
+        "others": [pair for pair in pairs if pair[0]["source"] not in apart],
+        "all": pairs,
+    }
+    for what, chosen in parts.items():
+        for figure in FIGURES:
+            errors = [off for _, record in chosen if (off := error(record, figure)) is not None]
+            if errors:
+                print(shown(f"{what}, {figure}", errors))
+        order(chosen, what)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,157 @@
+"""How often `etude diagnose` names the fault, the right ranks and nobody else: runs of `foreign_faults`, by kind.
+
+    python benchmarks/validate_verdicts.py --each 14 --clean 120 --seed 5000
+    python benchmarks/validate_verdicts.py --each 10 --factors 1.05 --kinds slow_rank,late_host
+
+A fault counts as named if a finding has its kind and, of these, the ranks are exactly those to blame; of a link, both
+ends or the port are among them. A rank is innocent if a finding of a fault kind has it and it is not to blame; findings
+about the job name no rank. Confidence is compared with how often findings of a fault kind are right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import foreign_faults
+from foreign_faults import KINDS, SERIAL, Truth, injected
+
+from etude.analyse.diagnose import diagnose
+from etude.analyse.findings import FAULTS, Verdict
+
+LINKS = ("slow_port", "slow_pair")
+
+
+@dataclass
+class Judged:
+    truth: Truth
+    seed: int
+    named: bool
+    innocent: tuple[int, ...]
+    sure: list[tuple[float, bool]]
+    said: list[str]
+    seconds: float
+
+
+def judged(kind: str, factor: float, seed: int) -> Judged:
+    run, truth = injected(seed, kind, factor)
+    began = time.perf_counter()
+    found = [one for one in diagnose(run) if one.kind in FAULTS]
+    took = time.perf_counter() - began
+    right = [_right(one, truth, run.job.world_size) for one in found]
+    guilty = set(truth.ranks)
+    innocent = {r for one in found if len(one.ranks) < truth.size for r in one.ranks} - guilty
+    if kind in LINKS:
+        innocent = {r for one, ok in zip(found, right, strict=True) if not ok for r in one.ranks} - guilty
+    named = any(right) and not innocent if truth.kinds != ("throttled",) else _covered(found, truth)
+    said = [f"{one.kind} {one.ranks[:6]} {one.confidence:.2f} {one.score:.1f} {one.words}" for one in found]
+    sure = [(one.confidence, ok) for one, ok in zip(found, right, strict=True)]
+    return Judged(truth, seed, named, tuple(sorted(innocent)), sure, said, took)
+
+
+def _right(one: Verdict, truth: Truth, world: int) -> bool:
+    if one.kind not in truth.kinds:
+        return False
+    if one.kind == "slow_link":
+        return bool(set(truth.ranks) & set(one.ranks)) and len(one.ranks) <= max(2, len(truth.ranks))
+    return set(one.ranks) == set(truth.ranks)
+
+
+def _covered(found: list[Verdict], truth: Truth) -> bool:
+    """Of a subset of all ranks: together the findings name it."""
+    slow = [one for one in found if one.kind in ("throttled", "slow_rank", "slow_node", "common_change")]
+    return {r for one in slow for r in one.ranks} == set(truth.ranks)
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--each", type=int, default=14, help="runs of each kind and slow-down")
+    asked.add_argument("--clean", type=int, default=120)
+    asked.add_argument("--seed", type=int, default=1)
+    asked.add_argument("--kinds", default=",".join(KINDS))
+    asked.add_argument("--factors", default="1.1,1.2,1.06")
+    asked.add_argument("--most", type=int, default=10_000, help="most ranks x steps of a run")
+    asked.add_argument("--show", action="store_true", help="what is said of runs that are judged wrong")
+    asked.add_argument("--json", type=Path)
+    given = asked.parse_args()
+    factors = [float(f) for f in given.factors.split(",")]
+    foreign_faults.MOST = given.most
+    results = [judged("clean", 1.0, given.seed + i) for i in range(given.clean)]
+    for kind in given.kinds.split(",") if given.each else ():
+        results += [judged(kind, factors[i % len(factors)], given.seed + i) for i in range(given.each)]
+    report(results, show=given.show)
+    if given.json:
+        kept = [
+            {
+                "kind": r.truth.injected,
+                "program": r.truth.program,
+                "ranks": r.truth.size,
+                "steps": r.truth.steps,
+                "severity": r.truth.severity,
+                "named": r.named,
+                "innocent": list(r.innocent),
+                "said": r.said,
+            }
+            for r in results
+        ]
+        given.json.write_text(json.dumps(kept, indent=1))
+
+
+def report(results: list[Judged], *, show: bool) -> None:
+    clean = [r for r in results if r.truth.injected == "clean"]
+    faulty = [r for r in results if r.truth.injected != "clean"]
+    print(f"runs: {len(results)}, clean: {len(clean)}; SERIAL kinds have 12 steps or more: {', '.join(SERIAL)}")
+    print(f"clean runs with a finding of a fault kind: {sum(bool(r.said) for r in clean)} of {len(clean)}")
+    cells: dict[tuple[str, bool], list[Judged]] = defaultdict(list)
+    for r in faulty:
+        cells[r.truth.injected, r.truth.severity >= 1.08].append(r)
+    print(f"{'fault':<18}{'from 8% up':>14}{'below 8%':>14}{'innocents':>12}")
+    for kind in dict.fromkeys(r.truth.injected for r in faulty):
+        high, low = cells[kind, True], cells[kind, False]
+        shown = [f"{sum(r.named for r in part)} of {len(part)}" if part else "" for part in (high, low)]
+        print(f"{kind:<18}{shown[0]:>14}{shown[1]:>14}{sum(bool(r.innocent) for r in high + low):>12}")
+    for name, part in (
+        ("from 8% up", [r for r in faulty if r.truth.severity >= 1.08]),
+        ("below 8%", [r for r in faulty if r.truth.severity < 1.08]),
+    ):
+        if part:
+            n = sum(r.named for r in part)
+            print(f"all, {name}: {n} of {len(part)} ({100 * n / len(part):.1f}%)")
+    if faulty:
+        n = sum(bool(r.innocent) for r in faulty)
+        print(f"innocent ranks: in {n} of {len(faulty)} faulty runs ({100 * n / len(faulty):.1f}%)")
+    every = [pair for r in results for pair in r.sure]
+    for low, high in ((0, 0.8), (0.8, 0.9), (0.9, 0.95), (0.95, 0.98), (0.98, 1.01)):
+        mine = [ok for sure, ok in every if low <= sure < high]
+        if mine:
+            said = float(np.mean([sure for sure, _ in every if low <= sure < high]))
+            print(
+                f"confidence {low:.2f} to {min(high, 1):.2f}: mean {said:.3f}, right {np.mean(mine):.3f} of {len(mine)}"
+            )
+    slowest = max(results, key=lambda r: r.seconds)
+    print(f"seconds: {sum(r.seconds for r in results):.0f} in all, {slowest.seconds:.1f} at most")
+    if show:
+        for r in results:
+            if (r.truth.injected == "clean" and r.said) or (
+                r.truth.injected != "clean" and (not r.named or r.innocent)
+            ):
+                t = r.truth
+                named = f"innocent {r.innocent[:6]}" if r.innocent else ""
+                print(
+                    f"\n{t.injected} {t.severity} seed {r.seed} {t.program} {t.size} ranks"
+                    f" {t.steps} steps from {t.since}: {t.ranks[:8]} {named}"
+                )
+                for text in r.said:
+                    print("   ", text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,469 @@
+"""Which ranks of a matrix ranks x steps lie above the others, when, and in which way: always, since a step, for a
+while, in every n-th step, more and more, or now and then.
+
+Levels are relative to the middle over the ranks of each step. Where many differ the middle says nothing, so the
+reference is the lowest group of ranks that a gap separates from the others. A place in time that was searched for needs
+more evidence than one that was not: the limits grow with the number of ranks, steps, periods and phases looked at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from etude.kernels.arrays import F64, I64, Bool
+
+__all__ = ["Episode", "clean_levels", "common_episodes", "episodes"]
+
+SURE: Final = 5.0
+"""Standard errors by which a rank lies above the others."""
+SEARCHED: Final = 2.5
+"""Standard errors beyond what the best of all places reaches by chance."""
+FEWEST_STEPS: Final = 6
+"""Steps from which changes over time are looked for."""
+SERIES: Final = 12
+"""Steps from which drifts, periods and what happens now and then are looked for."""
+PERIODS: Final = 3
+HOLD: Final = 3
+"""Fewest steps of a stretch."""
+REFERENCE: Final = 0.25
+"""Fewest of the ranks that can be the reference for the others."""
+SHOWN: Final = 0.75
+"""Part of its steps in which what is named shows."""
+LEAST_STATIC: Final = 0.004
+"""Spread of equal devices, as a logarithm: what is known of them before they are seen."""
+MOST_CHANGES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """Ranks by position that lie above the others."""
+
+    rows: tuple[int, ...]
+    pattern: str
+    """whole, since, while, drift, periodic, now and then."""
+    first: int
+    last: int
+    """Steps by position, both included."""
+    height: float
+    """By how much, in the steps in which it shows; of a drift, from its first step to its last."""
+    score: float
+    """Standard errors above the limit's own scale."""
+    every: int = 1
+    steps: tuple[int, ...] = ()
+    """Positions of the steps in which it shows."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CleanLevels:
+    """Levels with what is known of their noise."""
+
+    values: F64
+    sigma: float
+    """Spread from step to step of one rank."""
+    rho: float
+    """Correlation of neighbouring steps."""
+    static: float
+    """Spread of the ranks' own levels."""
+    stage: I64
+    """Ranks of one stage are compared."""
+
+    def error(self, count: float) -> float:
+        """Standard error of the mean of this many steps of a rank."""
+        inflation = (1 + self.rho) / (1 - self.rho) if count > 1 else 1.0
+        return float(self.sigma * np.sqrt(min(inflation / max(count, 1), 1.0)))
+
+
+def clean_levels(values: F64, error: F64, stage: I64, static: float = LEAST_STATIC) -> CleanLevels:
+    """Noise of a matrix of levels; `error` is what samples say of each."""
+    steps = values.shape[1]
+    own = _middle(values, 1)
+    apart = values - own[:, None]
+    inner = float(np.nanmedian(error)) if np.isfinite(error).any() else 0.0
+    if steps >= FEWEST_STEPS:
+        jumps = np.diff(values, axis=1)
+        by_jump = _mad(jumps) / np.sqrt(2)
+        wide = _mad(apart) * np.sqrt(steps / (steps - 1))
+        rho = max(0.0, min(0.9, 1 - (by_jump / wide) ** 2)) if wide > 0 else 0.0
+        rho = min(0.9, rho + (0.5 / np.sqrt(steps * min(len(values), 16))))
+        sigma = max(wide, by_jump, inner)
+    else:
+        rho, sigma = 0.5, max(inner, _mad(apart) * np.sqrt(steps / max(steps - 1, 1)) if steps > 2 else inner)
+    return CleanLevels(values, max(sigma, 1e-4), rho, static, stage)
+
+
+def episodes(levels: CleanLevels, least: float) -> list[Episode]:
+    """Ranks above their peers, the clearest first; a rank and step belongs to one episode."""
+    x = levels.values
+    known = np.isfinite(x).any(axis=1)
+    if known.sum() < 2:
+        return []
+    found: list[Episode] = []
+    ranks, steps = x.shape
+    if steps >= FEWEST_STEPS:
+        found += _over_time(levels, least)
+    taken = {row for one in found for row in one.rows}
+    means = _means(x, np.arange(steps))
+    rows, height, score = _above(means, levels, steps, least, np.array([r in taken for r in range(ranks)]))
+    if len(rows):
+        found += _whole(rows, height, score, steps)
+    return sorted(found, key=lambda one: -one.score)
+
+
+def _whole(rows: I64, height: F64, score: F64, steps: int) -> list[Episode]:
+    every = tuple(range(steps))
+    close = height.max() <= 1.6 * height.min() + 0.01
+    if len(rows) > 1 and close:
+        return [
+            Episode(
+                tuple(sorted(rows.tolist())),
+                "whole",
+                0,
+                steps - 1,
+                float(np.median(height)),
+                float(score.min()),
+                steps=every,
+            )
+        ]
+    return [
+        Episode((int(r),), "whole", 0, steps - 1, float(h), float(z), steps=every)
+        for r, h, z in zip(rows.tolist(), height.tolist(), score.tolist(), strict=True)
+    ]
+
+
+# -- ranks of one stretch ----------------------------------------------------------------------------------------------
+
+
+def _above(means: F64, levels: CleanLevels, count: float, least: float, left_out: Bool) -> tuple[I64, F64, F64]:
+    """(ranks above the others, by how much, standard errors) of the means over some steps."""
+    error = float(np.hypot(levels.static, levels.error(count)))
+    height = np.full(len(means), np.nan)
+    lower = np.zeros(len(means), bool)
+    for one in np.unique(levels.stage).tolist():
+        rows = np.flatnonzero(np.isfinite(means) & ~left_out & (levels.stage == one))
+        if len(rows) < 2:
+            continue
+        order = rows[np.argsort(means[rows], kind="stable")]
+        cut = _lowest_group(means[order], max(0.6 * least, 3.0 * error))
+        lower[order[:cut]] = True
+        height[rows] = means[rows] - np.median(means[order[:cut]])
+    wide = 1.4826 * float(np.median(np.abs(height[lower]))) if lower.sum() > 3 else 0.0
+    spread = float(np.hypot(max(wide, error), error / np.sqrt(max(lower.sum(), 1))))
+    limit = SURE if lower.sum() > 3 else SURE + 1
+    with np.errstate(invalid="ignore"):
+        chosen = np.flatnonzero((height > least) & (height > limit * spread))
+    return chosen, height[chosen], height[chosen] / spread
+
+
+def _lowest_group(values: F64, limit: float) -> int:
+    """How many of these ascending values are the reference of the others: those below the first gap, a quarter of them
+    or more, and two at least; of two, the smaller."""
+    size = len(values)
+    if size == 2:
+        return 1
+    fewest = max(2, int(np.ceil(REFERENCE * size)))
+    gaps = np.flatnonzero(np.diff(values) > limit) + 1
+    gaps = gaps[gaps >= fewest]
+    return int(gaps[0]) if len(gaps) else size
+
+
+# -- over time ---------------------------------------------------------------------------------------------------------
+
+
+def _over_time(levels: CleanLevels, least: float) -> list[Episode]:
+    x, found = levels.values, []
+    ranks, steps = x.shape
+    own = _middle(x, 1)
+    limit = np.sqrt(2 * np.log(max(ranks * steps * 4, 2))) + SEARCHED
+    given, levels = levels, replace(levels, values=_without_spikes(x, levels.sigma))
+    changing = _changing(levels, limit, least)
+    done = np.zeros(ranks, bool)
+    if steps >= SERIES:
+        for row in np.flatnonzero(np.isfinite(x).all(axis=1)).tolist():
+            one = _periodic(x[row] - own[row], levels, least, ranks) or (
+                _drift(x[row], row, levels, least, limit) if changing[row] else None
+            )
+            if one is not None:
+                found.append(one if one.rows else _with(one, row))
+                done[row] = True
+        found = _joined_periods(found)
+    rows = np.flatnonzero(changing & ~done)
+    if len(rows):
+        found += _stretches(levels, rows, done, least, limit)
+        done[[row for one in found for row in one.rows]] = True
+    if steps >= SERIES:
+        others = given.values[~done]
+        usual = _middle(others, 0) if len(others) else np.zeros(steps)
+        for row in np.flatnonzero(~done).tolist():
+            y = x[row] - usual
+            one = _now_and_then(y - np.nanmedian(y), row, levels, least, ranks)
+            if one is not None:
+                found.append(one)
+    return found
+
+
+def _without_spikes(x: F64, sigma: float) -> F64:
+    """Values at most a few spreads from the middle of their neighbours: single steps make no change of level."""
+    steps = x.shape[1]
+    width = 5 if steps >= 5 else 3
+    padded = np.pad(x, ((0, 0), (width // 2, width // 2)), mode="reflect")
+    near = np.median(np.lib.stride_tricks.sliding_window_view(padded, width, axis=1), axis=2)
+    found: F64 = np.where(np.isfinite(near), np.clip(x, near - 4 * sigma, near + 4 * sigma), x)
+    return found
+
+
+def _with(one: Episode, row: int) -> Episode:
+    return Episode((row,), one.pattern, one.first, one.last, one.height, one.score, one.every, one.steps)
+
+
+def _joined_periods(found: list[Episode]) -> list[Episode]:
+    """Ranks with one period and one phase are one episode."""
+    joined: dict[tuple[int, int, str], list[Episode]] = {}
+    rest = []
+    for one in found:
+        if one.pattern == "periodic":
+            joined.setdefault((one.every, one.steps[0] % one.every, one.pattern), []).append(one)
+        else:
+            rest.append(one)
+    for same in joined.values():
+        first = max(same, key=lambda one: one.score)
+        rows = tuple(sorted(row for one in same for row in one.rows))
+        rest.append(
+            Episode(rows, "periodic", first.first, first.last, first.height, first.score, first.every, first.steps)
+        )
+    return rest
+
+
+def _changing(levels: CleanLevels, limit: float, least: float) -> Bool:
+    """Ranks whose level differs between stretches of the run by more than chance."""
+    x = np.where(np.isfinite(levels.values), levels.values, np.nanmedian(levels.values))
+    ranks, steps = x.shape
+    total = np.concatenate([np.zeros((ranks, 1)), np.cumsum(x, axis=1)], axis=1)
+    best = np.zeros(ranks)
+    for cut in range(HOLD, steps - HOLD + 1):
+        before, after = total[:, cut] / cut, (total[:, -1] - total[:, cut]) / (steps - cut)
+        error = np.hypot(levels.error(cut), levels.error(steps - cut))
+        best = np.maximum(best, np.where(np.abs(after - before) > 0.7 * least, np.abs(after - before) / error, 0))
+    for width in sorted({HOLD, steps // 8, steps // 5, steps // 3} - {0, 1, 2}):
+        inside = (total[:, width:] - total[:, :-width]) / width
+        outside = (total[:, -1:] - (total[:, width:] - total[:, :-width])) / max(steps - width, 1)
+        error = np.hypot(levels.error(width), levels.error(steps - width))
+        most = np.abs(inside - outside).max(axis=1)
+        best = np.maximum(best, np.where(most > 0.7 * least, most / error, 0))
+    found: Bool = best > limit
+    return found
+
+
+def _drift(y: F64, row: int, levels: CleanLevels, least: float, limit: float) -> Episode | None:
+    """A straight ramp that explains the series better than a step does."""
+    steps = len(y)
+    at = np.arange(steps, dtype=np.float64)
+    slope, base = np.polyfit(at, y, 1)
+    growth = float(slope * (steps - 1))
+    error = levels.error(steps) * np.sqrt(12)
+    if growth < 1.5 * least or growth / max(error, 1e-12) < limit:
+        return None
+    ramp = _robust_square(y - base - slope * at, levels.sigma)
+    step = min(
+        _robust_square(y - np.where(at < cut, np.median(y[:cut]), np.median(y[cut:])), levels.sigma)
+        for cut in range(HOLD, steps - HOLD + 1)
+    )
+    if ramp >= step:
+        return None
+    return Episode((row,), "drift", 0, steps - 1, growth, growth / error, steps=tuple(range(steps)))
+
+
+def _robust_square(x: F64, sigma: float) -> float:
+    return float(np.minimum(x * x, (4 * sigma) ** 2).sum())
+
+
+def _periodic(y: F64, levels: CleanLevels, least: float, among: int, most_lag: int = 64) -> Episode | None:
+    """One phase of a period that lies above the others in nearly all of its steps, and nothing else does."""
+    steps = len(y)
+    top = min(steps // PERIODS, most_lag)
+    tried = among * sum(range(2, top + 1))
+    limit = np.sqrt(2 * np.log(max(tried, 2))) + SEARCHED
+    sigma = max(levels.sigma, 1e-6)
+    half = max(least / 2, 2.0 * sigma)
+    best: Episode | None = None
+    high = y > half
+    if high.sum() < PERIODS or high.mean() > 0.6:
+        return None
+    for lag in range(2, top + 1):
+        for phase in np.unique(np.flatnonzero(high)[: 2 * lag] % lag).tolist():
+            mine = np.arange(phase, steps, lag)
+            if len(mine) < PERIODS:
+                continue
+            rest = np.setdiff1d(np.arange(steps), mine)
+            height = float(np.median(y[mine]) - np.median(y[rest]))
+            if height < least:
+                continue
+            wide = max(sigma, 1.4826 * float(np.median(np.abs(y[rest] - np.median(y[rest])))))
+            score = height / (wide * np.sqrt(1.57 / len(mine) + 1.57 / len(rest)))
+            above = y > np.median(y[rest]) + height / 2
+            if score < limit or above[mine].mean() < 0.85 or above[rest].mean() > 0.25 / lag:
+                continue
+            if best is None or score > best.score * 1.05:
+                best = Episode((), "periodic", phase, int(mine[-1]), height, float(score), lag, tuple(mine.tolist()))
+    return best
+
+
+def _now_and_then(y: F64, row: int, levels: CleanLevels, least: float, among: int) -> Episode | None:
+    """Single steps, again and again, in which the rank is far above the others."""
+    limit = max(least, (np.sqrt(2 * np.log(among * len(y))) + 2) * levels.sigma)
+    far = np.flatnonzero(y > limit)
+    apart = int((np.diff(far) > 1).sum()) + 1
+    if apart < PERIODS or len(far) < 0.04 * len(y) or len(far) > 0.5 * len(y):
+        return None
+    height = float(np.median(y[far]))
+    score = height / levels.sigma * np.sqrt(len(far)) / 2
+    return Episode((row,), "now and then", int(far[0]), int(far[-1]), height, score, steps=tuple(far.tolist()))
+
+
+def _stretches(levels: CleanLevels, rows: I64, left_out: Bool, least: float, limit: float) -> list[Episode]:
+    """Stretches in which ranks lie above the others, from the places where the matrix changes."""
+    x = levels.values
+    steps = x.shape[1]
+    cuts = _cuts(x[rows], levels, limit, least)
+    bounds = [0, *cuts, steps]
+    means = np.stack([_means(x, np.arange(a, b)) for a, b in pairwise(bounds)], 1)
+    quiet, found = _quiet_reference(means, rows, least), []
+    over = np.zeros(means.shape, bool)
+    height = np.zeros(means.shape)
+    scores = np.zeros(means.shape)
+    for e, (a, b) in enumerate(pairwise(bounds)):
+        at, much, score = _above(means[:, e] - quiet, levels, b - a, least, left_out)
+        over[at, e], height[at, e], scores[at, e] = True, much, score
+    grouped: dict[bytes, list[int]] = {}
+    for row in np.flatnonzero(over.any(axis=1)).tolist():
+        grouped.setdefault(over[row].tobytes(), []).append(row)
+    for same in grouped.values():
+        where = np.flatnonzero(over[same[0]])
+        if len(where) == len(bounds) - 1:
+            continue
+        inside = np.concatenate([np.arange(bounds[e], bounds[e + 1]) for e in where.tolist()])
+        rest = np.setdiff1d(np.arange(steps), inside)
+        half = float(np.median(height[np.ix_(np.array(same, np.int64), where)])) / 2
+        steady = ~over.any(axis=1)
+        part = x[np.array(same)] - (_middle(x[steady], 0) if steady.any() else 0.0)
+        if np.mean(part[:, inside] > _middle(part[:, rest], 1)[:, None] + half) < SHOWN:
+            continue
+        pattern = "since" if bounds[int(where[-1]) + 1] == steps and len(where) == where[-1] - where[0] + 1 else "while"
+        block = np.ix_(np.array(same, np.int64), where)
+        most, sure = float(np.median(height[block])), float(np.median(scores[block].max(axis=1)))
+        found.append(
+            Episode(tuple(same), pattern, int(inside[0]), int(inside[-1]), most, sure, steps=tuple(inside.tolist()))
+        )
+    return found
+
+
+def _quiet_reference(means: F64, rows: I64, least: float) -> F64:
+    """Level of each rank in the stretch in which the ranks differ least: what it is without what changes."""
+    spread = [float(np.nanpercentile(column, 95) - np.nanpercentile(column, 5)) for column in means.T]
+    quiet = means[:, int(np.argmin(spread))]
+    return np.clip(np.nan_to_num(quiet - np.nanmedian(quiet)), -least, least)
+
+
+def _cuts(x: F64, levels: CleanLevels, limit: float, least: float) -> list[int]:
+    """Places where the level of one of these ranks changes: the best of all, then within its two sides."""
+    steps = x.shape[1]
+    x = np.where(np.isfinite(x), x, np.nanmedian(x))
+    total = np.concatenate([np.zeros((len(x), 1)), np.cumsum(x, axis=1)], axis=1)
+    found: list[int] = []
+    waiting = [(0, steps)]
+    while waiting and len(found) < MOST_CHANGES:
+        a, b = waiting.pop(0)
+        best, place = 0.0, -1
+        for cut in range(a + HOLD, b - HOLD + 1):
+            before = (total[:, cut] - total[:, a]) / (cut - a)
+            after = (total[:, b] - total[:, cut]) / (b - cut)
+            z = np.abs(after - before) / np.hypot(levels.error(cut - a), levels.error(b - cut))
+            joint = float(np.sqrt((np.sort(z)[-max(1, len(z) // 2) :] ** 2).mean()))
+            if joint > best and np.abs(after - before).max() > 0.7 * least:
+                best, place = joint, cut
+        if place >= 0 and best > (limit if a == 0 and b == steps else 0.7 * limit):
+            found.append(place)
+            waiting += [(a, place), (place, b)]
+        elif a == 0 and b == steps:  # a stretch in the middle: its two ends
+            found += _middle_stretch(total, steps, levels, limit, least)
+    return sorted(set(found))
+
+
+def _middle_stretch(total: F64, steps: int, levels: CleanLevels, limit: float, least: float) -> list[int]:
+    best, place = 0.0, (0, 0)
+    for width in range(HOLD, steps // 2 + 1):
+        inside = (total[:, width:] - total[:, :-width]) / width
+        outside = (total[:, -1:] - (total[:, width:] - total[:, :-width])) / (steps - width)
+        z = (inside - outside) / np.hypot(levels.error(width), levels.error(steps - width))
+        at = int(np.argmax(np.abs(z).max(axis=0)))
+        much = float(np.abs(z[:, at]).max())
+        if much > best and np.abs(inside - outside)[:, at].max() > 0.7 * least:
+            best, place = much, (at, at + width)
+    return [p for p in place if 0 < p < steps] if best > limit else []
+
+
+# -- the job as a whole ------------------------------------------------------------------------------------------------
+
+
+def common_episodes(y: F64, error: float, least: float) -> list[Episode]:
+    """Changes, drifts and periods of one series: of what all ranks do alike."""
+    if len(y) < SERIES or not np.isfinite(y).all():
+        return []
+    levels = clean_levels(y[None, :], np.full((1, len(y)), error), np.zeros(1, np.int64))
+    one = _periodic(y - np.median(y), levels, least, 1)
+    if one is not None:
+        return [one]
+    limit = np.sqrt(2 * np.log(4 * len(y))) + SEARCHED
+    if not _changing(levels, limit, least)[0]:
+        return []
+    ramp = _drift(y, 0, levels, least, limit)
+    if ramp is not None:
+        return [ramp]
+    cuts = _cuts(y[None, :], levels, limit, least)
+    if not cuts:
+        return []
+    bounds = [0, *cuts, len(y)]
+    means = [float(np.mean(y[a:b])) for a, b in pairwise(bounds)]
+    e = next((i for i in range(1, len(means)) if means[i] - means[i - 1] > least), -1)
+    if e < 0:
+        return []
+    until = next((i for i in range(e + 1, len(means)) if means[e] - means[i] > least / 2), len(means))
+    first, last = bounds[e], bounds[until] - 1
+    height = float(np.mean(y[first : last + 1])) - means[e - 1]
+    score = height / float(np.hypot(levels.error(first), levels.error(last + 1 - first)))
+    pattern = "since" if until == len(means) else "while"
+    return [Episode((), pattern, first, last, height, score, steps=tuple(range(first, last + 1)))]
+
+
+# -- robust figures ----------------------------------------------------------------------------------------------------
+
+
+def _means(x: F64, columns: I64) -> F64:
+    """Mean of each row over some columns, without what lies far off; NaN where nothing is known."""
+    part = x[:, columns]
+    middle = _middle(part, 1)
+    if part.shape[1] < HOLD:
+        return middle
+    wide = 1.4826 * _middle(np.abs(part - middle[:, None]), 1)
+    near = np.abs(part - middle[:, None]) <= 2.5 * wide[:, None] + 1e-12
+    count = near.sum(axis=1)
+    total = np.where(near, np.nan_to_num(part), 0).sum(axis=1)
+    found: F64 = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    return found
+
+
+def _middle(x: F64, axis: int) -> F64:
+    some = np.isfinite(x).any(axis=axis)
+    found = np.full(some.shape, np.nan)
+    if some.any():
+        part = np.compress(some, x, axis=1 - axis)
+        found[some] = np.nanmedian(part, axis=axis)
+    return found
+
+
+def _mad(x: F64) -> float:
+    values = x[np.isfinite(x)]
+    return 1.4826 * float(np.median(np.abs(values - np.median(values)))) if len(values) else 0.0

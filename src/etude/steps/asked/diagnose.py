@@ -1,0 +1,79 @@
+"""What is wrong in a run: what `etude diagnose` asks for."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from etude.base.figures import figure
+from etude.base.talk import say
+from etude.steps.asked.runs import Analysis, RunSource
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from etude.analyse.findings import Verdict
+
+NOTHING = "no fault was found, and nothing that is worth doing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnose(Analysis):
+    """What is wrong in a run, and what to do next: faults of ranks, hosts, links and the job, with their cost
+
+    etude diagnose run/
+    etude diagnose run/ --json
+    etude diagnose run/ --top 10 --least 0.05
+    """
+
+    least: float = figure("number", "smallest slowdown, or smallest share of a step, that is looked for", 0.03)
+    ranks_per_node: int = figure("count", "ranks per node", 8)
+    top: int = figure("count", "number of findings to show; 0: all", 3, zero=True)
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnoseInputs:
+    source: RunSource
+    least: float
+    ranks_per_node: int
+    top: int
+
+    def run(self) -> "Diagnosed":
+        from etude.analyse.diagnose import diagnose
+        from etude.base.errors import DeadlockError
+        from etude.model.run import Run
+        from etude.model.timing import no_times
+
+        try:
+            job, run = self.source.find()
+        except DeadlockError as problem:
+            say(f"note: its simulation does not complete: {problem.problem}")
+            job, run = self.source.job(), None
+        if run is None:
+            say("note: without times only ranks that are missing or disagree can be found; --system dgx-h100 simulates")
+            run = Run(job, no_times([len(job.traces[t]) for t in job.trace_of.tolist()]))
+        found = diagnose(run, least=self.least, ranks_per_node=self.ranks_per_node)
+        shown = found[: self.top] if self.top else found
+        if len(found) > len(shown):
+            say(f"{len(found) - len(shown)} more findings; --top 0 shows all")
+        if not found:
+            say(NOTHING)
+        return Diagnosed(tuple(shown))
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosed:
+    findings: tuple["Verdict", ...]
+
+
+def diagnose_inputs(asked: Diagnose) -> DiagnoseInputs:
+    return DiagnoseInputs(RunSource.of(asked), asked.least, asked.ranks_per_node, asked.top)
+
+
+def diagnose_record(found: Diagnosed) -> dict[str, Any]:
+    return {"findings": [one.record() for one in found.findings]}
+
+
+def diagnose_table(found: Diagnosed) -> "pa.Table":
+    """One row a finding."""
+    from etude.analyse.findings import finding_table
+
+    return finding_table(found.findings)

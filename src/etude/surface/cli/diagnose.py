@@ -1,0 +1,27 @@
+from typing import Any
+
+from etude.steps.asked.diagnose import Diagnose, diagnose_inputs, diagnose_record, diagnose_table
+from etude.surface.verb import Verb
+
+
+def reads(found: Any) -> str | None:
+    """The findings as sentences, numbered."""
+    lines = [
+        f"{number}. {one.words} (confidence {one.confidence:.0%})\n   {one.command}"
+        for number, one in enumerate(found.findings, 1)
+    ]
+    return "\n".join(lines) or None
+
+
+VERBS = (
+    Verb(
+        name="diagnose",
+        asks=Diagnose,
+        inputs=diagnose_inputs,
+        run=lambda given: given.run(),
+        record=diagnose_record,
+        table=diagnose_table,
+        reads=reads,
+        tool=True,
+    ),
+)

@@ -1,0 +1,63 @@
+"""Engines as rows of measurements name them: the rules by which each builds its passes, and its software's stack."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from etude.machine.system import Device
+
+LARGE: Final = 70 << 30
+"""Bytes of memory from which vLLM takes larger passes, but not on an A100."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRules:
+    """What an engine does where a row states nothing."""
+
+    name: str
+    stack: str
+    max_num_batched_tokens: int
+    """Largest number of tokens of a pass."""
+    mixed: bool
+    """Prompts share passes with tokens out; otherwise they go first, in passes of their own."""
+    reserve: bool = False
+    """A request enters when all its keys and values have room."""
+    kv_as_weights: bool = False
+    """Keys and values take 8 bits where weights take 8 or fewer."""
+
+
+def engine_of(name: str, version: str, device: Device) -> EngineRules:
+    """The rules of an engine of this name and version: vLLM's for names that are not known.
+
+    vLLM (`EngineArgs.get_batch_defaults` of 0.9 and later): 8,192 tokens of a server on devices of 70 GiB and more
+    other than the A100, else 2,048; before 0.8 prompts have passes of their own. SGLang (`ServerArgs`): prompts in
+    pieces of 8,192 tokens, 16,384 from 160 GB on, before any token out. TensorRT-LLM: 8,192 tokens, prompts beside
+    tokens out, a request enters when its whole answer has room, and checkpoints in 8 or 4 bits have keys and values of
+    8."""
+    said = re.sub(r"[^a-z]", "", name.lower())
+    if "sglang" in said:
+        return EngineRules(
+            name="SGLang",
+            stack="sglang",
+            max_num_batched_tokens=16384 if device.memory_bytes >= 160e9 else 8192,
+            mixed=False,
+        )
+    if "tensorrt" in said or "trtllm" in said:
+        return EngineRules(
+            name="TensorRT-LLM",
+            stack="tensorrt-llm",
+            max_num_batched_tokens=8192,
+            mixed=True,
+            reserve=True,
+            kv_as_weights=True,
+        )
+    large = device.memory_bytes >= LARGE and "A100" not in device.name
+    first = re.match(r"0\.([0-7])(\D|$)", version) is not None or "2023" in version or "2024" in version
+    return EngineRules(
+        name="vLLM",
+        stack="vllm",
+        max_num_batched_tokens=8192 if large and not first else 2048,
+        mixed=not first,
+    )

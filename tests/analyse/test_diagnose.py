@@ -1,0 +1,123 @@
+"""Faults in runs whose times are written by hand: what is named, what it costs, and what is not said."""
+
+import json
+
+import numpy as np
+import pytest
+
+from etude.analyse.diagnose import diagnose
+from etude.analyse.findings import FAULTS
+from etude.model.build import build_trace
+from etude.model.job import Part, assemble
+from etude.model.run import Run
+from etude.model.schema import UNKNOWN, Collective, Kind
+from etude.model.timing import measured
+
+WORK = (100, 200, 300)
+"""us of the kernels of a step."""
+TRANSFER = 50
+
+
+def run_of(slower: np.ndarray, pause_us: np.ndarray | None = None, *, kernels: np.ndarray | None = None) -> Run:
+    """Ranks that compute three kernels a step and then sum over all; `slower` and `pause_us` are steps x ranks,
+    `kernels` steps x ranks x 3. A collective starts on each rank when it comes, and ends on all together."""
+    steps, ranks = slower.shape
+    each = np.ones((steps, ranks, 3)) if kernels is None else kernels
+    pause = np.zeros((steps, ranks)) if pause_us is None else pause_us
+    now, starts, ends = np.zeros(ranks), [], []
+    for s in range(steps):
+        now = now + pause[s]
+        for k, us in enumerate(WORK):
+            starts.append(now)
+            now = now + us * slower[s] * each[s, :, k]
+            ends.append(now)
+        starts.append(now)
+        now = np.full(ranks, now.max() + TRANSFER)
+        ends.append(now)
+    kinds = [int(Kind.COMP)] * 3 + [int(Kind.COLL)]
+    columns = {
+        "kind": np.tile(kinds, steps),
+        "name": [f"{name}" for _ in range(steps) for name in ("gemm", "attention", "norm", "all_reduce")],
+        "cpu": np.zeros(4 * steps, np.int8),
+        "stream": np.tile([7, 7, 7, 20], steps),
+        "step": np.repeat(np.arange(steps), 4),
+        "collective": np.tile([0, 0, 0, int(Collective.ALL_REDUCE)], steps),
+        "in_bytes": np.tile([UNKNOWN] * 3 + [1 << 20], steps),
+        "group": np.tile([-1, -1, -1, 0], steps),
+    }
+    begin, end = np.stack(starts) * 1000, np.stack(ends) * 1000
+    trace = build_trace(columns, group_slots=["g0"])
+    parts = [Part(r, trace, [("world", list(range(ranks)))], np.zeros(0, np.int64)) for r in range(ranks)]
+    begun = [np.rint(begin[:, r]).astype(np.int64) for r in range(ranks)]
+    timing = measured(begun, [np.rint(end[:, r]).astype(np.int64) - begun[r] for r in range(ranks)])
+    assert timing is not None
+    return Run(assemble("by-hand", parts).replace(timing=timing), timing)
+
+
+def noise(steps: int, ranks: int, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).normal(1, 0.005, (steps, ranks))
+
+
+def told(run: Run) -> list[tuple[str, tuple[int, ...]]]:
+    return [(one.kind, one.ranks) for one in diagnose(run) if one.kind in FAULTS]
+
+
+def test_a_clean_run_has_no_fault():
+    assert told(run_of(noise(20, 8))) == []
+
+
+def test_a_slow_rank_is_named_alone_with_what_it_costs():
+    slower = noise(20, 8) * 1.0
+    slower[:, 5] = 1.2
+    (one,) = [f for f in diagnose(run_of(slower)) if f.kind in FAULTS]
+    assert (one.kind, one.level, one.ranks, one.steps) == ("slow_rank", "kernel", (5,), None)
+    # 20 steps of 600 us, 20% longer: 2.4 ms, less what the slowest of the others takes longer than the middle
+    assert one.cost_ns == pytest.approx(20 * 600_000 * 0.2, rel=0.06)
+    assert one.share == pytest.approx(2.4 / (20 * (0.72 + 0.05)), rel=0.06)
+    assert "rank 5" in one.words and "20." in one.words
+
+
+def test_most_ranks_slow_from_a_step_on_is_not_a_few_that_were_fast():
+    slower = noise(30, 8)
+    guilty = (0, 1, 3, 4, 6, 7)
+    slower[15:, guilty] *= 1.15
+    (one,) = [f for f in diagnose(run_of(slower)) if f.kind in FAULTS and f.level != "job"]
+    assert (one.kind, one.ranks, one.steps) == ("throttled", guilty, (15, 29))
+
+
+def test_the_same_share_of_kernels_is_not_a_slow_rank_if_only_some_take_longer():
+    rng = np.random.default_rng(3)
+    kernels = np.ones((60, 8, 3)) * rng.normal(1, 0.005, (60, 8, 3))
+    kernels[:, 2] *= np.where(rng.random((60, 3)) < 0.15, 1.8, 1.0)
+    assert told(run_of(np.ones((60, 8)), kernels=kernels)) == [("intermittent", (2,))]
+
+
+def test_a_late_host_and_a_pause_in_every_fourth_step():
+    late = np.zeros((24, 8))
+    late[:, 6] = 60
+    assert told(run_of(noise(24, 8), late)) == [("late_host", (6,))]
+    paused = np.zeros((24, 8))
+    paused[3::4, 1] = 150
+    (one,) = [f for f in diagnose(run_of(noise(24, 8), paused)) if f.kind in FAULTS]
+    assert (one.kind, one.ranks, one.every) == ("periodic", (1,), 4)
+
+
+def test_a_drift_is_one_of_the_rank_that_drifts():
+    slower = noise(40, 8)
+    slower[:, 3] *= np.linspace(1, 1.2, 40)
+    assert told(run_of(slower)) == [("drift", (3,))]
+
+
+def test_a_change_of_all_names_no_rank_alone():
+    slower = noise(40, 8)
+    slower[20:] *= 1.1
+    (one,) = [f for f in diagnose(run_of(slower)) if f.kind in FAULTS]
+    assert (one.kind, one.level, one.steps) == ("common_change", "job", (20, 39))
+
+
+def test_the_record_has_the_keys_that_scripts_read():
+    slower = noise(20, 8)
+    slower[:, 5] = 1.2
+    (record,) = [f.record() for f in diagnose(run_of(slower)) if f.kind in FAULTS]
+    assert list(record) == ["kind", "level", "ranks", "steps", "share", "cost_ns", "confidence", "words"]
+    assert json.loads(json.dumps(record)) == record

@@ -1,0 +1,120 @@
+"""What words of a row say of its plan: every expectation is read off the text by hand."""
+
+from typing import Any
+
+import pytest
+
+from etude.steps.measured.gpus import gpu_system
+from etude.steps.measured.row_words import noted_fields, recompute_fields
+from etude.steps.measured.rows import Case, case_or_refused
+
+POLICIES = {"minimal": "selective:norm"}
+MIXTURE = {"model": "mix", "layers": "16", "hidden": "2048", "heads": "16", "vocab": "32000", "experts": "64",
+           "top_k": "4", "expert_ffn": "1024", "gpu_type": "H100-80GB", "gpus": "64", "tp": "1", "pp": "2", "ep": "32",
+           "micro_batch": "1", "global_batch": "256", "seq": "2048", "value": "1", "unit": "s", "stack": "nemo-bridge",
+           "measured_metric": "step time", "precision": "bf16", "year": "2026"}  # fmt: skip
+
+
+def case(**changes: str) -> Case:
+    found = case_or_refused({**MIXTURE, **changes}, 1)
+    assert isinstance(found, Case), found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("notes", "zero"),
+    [
+        ("FSDP", 3),
+        ("FSDP2 over all GPUs", 3),
+        ("FULL_SHARD", 3),
+        ("FSDP On, GA 4", 3),
+        ("ETP 1, EDP 1, FSDP /, GA 128", None),
+        ("FSDP off", None),
+        ("FSDP: no", None),
+        ("no FSDP", None),
+        ("without FSDP, ZeRO-1", 1),
+        ("FSDP=0", None),
+        ("no ZeRO-3, FSDP", 3),
+        ("distributed optimizer", None),
+    ],
+)
+def test_what_notes_say_to_be_absent_is_absent(notes: str, zero: int | None):
+    assert noted_fields(notes, tp=1, gated=True).get("zero") == zero
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("", None),
+        ("none", "none"),
+        ("none stated", None),
+        ("not stated", None),
+        ("full", "full"),
+        ("selective", "selective"),
+        ("selective, sequence parallel", "selective"),
+        ("norm, act", "selective:norm,activation"),
+        ("selective (layernorm, moe)", "selective:norm,experts"),
+        ("mla_up_proj", "selective:latent"),
+        ("core_attn + moe_act", "selective:attention,activation"),
+        ("minimal", "selective:norm"),
+        ("sometimes", None),
+    ],
+)
+def test_words_for_recomputation(text: str, kind: str | None):
+    assert recompute_fields(text, POLICIES, []).get("recompute") == kind
+
+
+def test_a_part_that_is_not_priced_is_said():
+    said: list[str] = []
+    assert recompute_fields("norm, shared_expert", {}, said) == {"recompute": "selective:norm"}
+    assert said == ["of what is recomputed, `shared_expert` is not priced"]
+    assert recompute_fields("sometimes", {}, said) == {}
+    assert said[-1] == "recomputation `sometimes` is not known: as if it said nothing"
+
+
+def test_a_token_goes_to_each_node_once_where_its_stack_or_its_notes_say_so():
+    # 32 ranks with experts on nodes of 8; on racks of 72 all of them are in one domain
+    assert case().plan.ep_node == 8
+    assert case(gpu_type="GB200").plan.ep_node == 0
+    assert case(notes="dispatcher A2A").plan.ep_node == 0
+    assert case(stack="megatron-core").plan.ep_node == 0
+    assert case(stack="megatron-core", notes="dispatcher DeepEP").plan.ep_node == 8
+
+
+def test_of_a_rack_of_72_a_job_of_several_has_64():
+    def first(found: Case) -> int:
+        return found.system.levels[0].size
+
+    assert first(case(gpu_type="GB200", gpus="64")) == 72  # one rack: any part of it
+    several = case(gpu_type="GB200", gpus="128")
+    assert first(several) == 64
+    assert "64 of the 72 GPUs of each nvlink domain" in several.assumed
+    assert first(case(gpus="128")) == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "system", "node"),
+    [
+        ("Trainium1 NeuronCore-v2", "trn1", 32),
+        ("NVIDIA B300", "dgx-b300", 8),
+        ("Blackwell (type not stated, ~184 GiB)", "dgx-b200", 8),
+    ],
+)
+def test_accelerators_of_tables(name: str, system: str, node: int):
+    found = gpu_system(name)
+    assert found.name == system
+    inside = found.levels[:-1]
+    product = 1
+    for level in inside:
+        product *= level.size
+    assert product == node
+
+
+def test_the_size_in_a_name_stands_for_parameters():
+    shape: dict[str, Any] = dict.fromkeys(("layers", "hidden", "heads", "vocab", "experts", "top_k", "expert_ffn"), "")
+    found = case(**shape, model="Zeta2.5-14B SFT (full)", pp="1", ep="1")
+    # width = 128 layers, 12 layers x width^2: (14e9 x 128 / 12)^(1/3) = 5305, in heads of 128: 41 x 128; 42.4 layers
+    assert (found.model.layers, found.model.hidden) == (42, 5248)
+    assert "14 billion parameters, by its name" in found.assumed
+    refused = case_or_refused({**MIXTURE, **shape, "model": "Zeta-30B-A3B"}, 1)
+    assert not isinstance(refused, Case)

@@ -1,0 +1,129 @@
+"""Rows of published serving: engines by name, precisions, stages; worked by hand."""
+
+from typing import Any
+
+import pytest
+
+from etude.base.errors import UsageError
+from etude.machine import open_device, open_system
+from etude.make.generate.model import open_model
+from etude.steps.measured import gpu_system
+from etude.world.serve import Engine, deployed
+from etude.world.serve.deployment import expert_params, replica_plan
+from etude.world.serve.measured.engines import engine_of
+from etude.world.serve.measured.published import predicted_row
+from etude.world.serve.network import staged_ns
+
+ROW = {
+    "model": "openai-community/gpt2", "gpu_type": "H100", "gpus": "1", "tp": "1", "weight_precision": "bf16",
+    "engine": "vLLM", "input_tokens": "64", "output_tokens": "8", "load": "static batch", "max_batch": "2",
+    "ttft_s": "0.01", "tpot_s": "0.001",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "device", "tokens", "mixed"),
+    [
+        ("vLLM", "", "h100", 8192, True),
+        ("vllm", "0.12.0", "a100", 2048, True),
+        ("vllm", "0.12.0", "rtx4090", 2048, True),
+        ("vLLM", "2024 (not stated)", "h100", 2048, False),
+        ("vllm", "0.6.3", "h100", 2048, False),
+        ("sglang", "0.5.6", "h100", 8192, False),
+        ("SGLang", "0.5.6", "b200", 16384, False),
+        ("TensorRT-LLM", "1.0.0rc3", "b200", 8192, True),
+        ("TRT-LLM", "", "a100", 8192, True),
+        ("of my own", "", "h100", 8192, True),
+    ],
+)
+def test_rules_of_engines_by_name_version_and_device(name: str, version: str, device: str, tokens: int, mixed: bool):
+    found = engine_of(name, version, open_device(device))
+    assert (found.max_num_batched_tokens, found.mixed) == (tokens, mixed)
+    assert found.reserve == found.kv_as_weights == (found.name == "TensorRT-LLM")
+
+
+def test_the_row_says_whose_rules_it_took():
+    said = predicted_row({**ROW, "engine": "TensorRT-LLM", "load": "closed loop", "concurrency": "2"}).assumed
+    assert "stack tensorrt-llm for the engine `TensorRT-LLM`" in said
+    rules = "rules of the engine: TensorRT-LLM's, prompts share passes with tokens out"
+    assert any(text.startswith(rules) for text in said)
+
+
+def test_keys_and_values_of_tensorrt_llm_take_the_bits_of_narrow_weights():
+    wide = predicted_row({**ROW, "weight_precision": "fp8"}).assumed
+    narrow = predicted_row({**ROW, "weight_precision": "fp8", "engine": "TensorRT-LLM"}).assumed
+    assert "keys and values in the precision of the computation" in wide
+    assert "keys and values in fp8, as checkpoints in 8 or 4 bits have them" in narrow
+
+
+def test_weights_in_four_bits_are_read_sooner_than_in_sixteen():
+    """A token of Llama 3 8B reads 15 GB in bf16 and 5 GB in fp4, whose embedding and head keep 16 bits; gaps stay."""
+    row = {**ROW, "model": "meta-llama/Meta-Llama-3-8B", "gpu_type": "B200", "max_batch": "1"}
+    wide, narrow = (predicted_row({**row, "weight_precision": one}).predicted["tpot_s"] for one in ("bf16", "nvfp4"))
+    assert 0.3 < narrow / wide < 0.9
+
+
+def test_four_bits_of_a_dense_model_are_refused_and_of_experts_packed():
+    with pytest.raises(UsageError, match="weights in int4 of a model without experts are not predicted"):
+        predicted_row({**ROW, "weight_precision": "int4"})
+    said = predicted_row({**ROW, "model": "openai/gpt-oss-20b", "weight_precision": "fp4"}).assumed
+    assert "fp4: experts in mxfp4, as they are published, and the rest in 16 bits" in said
+    assert "mxfp4: experts take 4.25 bits per weight, the rest is bf16" in said
+
+
+def test_parameters_of_experts():
+    """Mixtral: 32 layers of 8 experts of three products, 4,096 x 14,336."""
+    assert expert_params(open_model("mixtral-8x7b")) == 32 * 8 * 3 * 4096 * 14336
+    assert expert_params(open_model("gpt2")) == 0
+
+
+def placed(pp: int) -> Any:
+    model = open_model("gpt2")
+    return deployed(model, replica_plan(model, 1), open_system("dgx-h100"), Engine(), stack="none", pp=pp)
+
+
+def test_two_stages_hold_half_of_the_weights_each():
+    """124,439,808 parameters of 2 bytes, half of them elsewhere; a block of 16 tokens takes 12 x 2 x 768 x 2 x 16
+    bytes."""
+    one, two = placed(1), placed(2)
+    assert (one.weights_bytes, two.weights_bytes) == (248_879_616, 124_439_808)
+    assert abs(two.blocks - one.blocks - 124_439_808 / 589_824) < 1
+
+
+def test_stages_send_their_tokens_on():
+    """100 tokens of 768 values in 2 bytes over 450 GB/s after 700 ns, once between two stages, thrice between four; 16
+    stages take the network between machines: 50 GB/s after 2 us."""
+    model, system = open_model("gpt2"), open_system("dgx-h100")
+    assert staged_ns(model, system, 1, 2, 100) == pytest.approx(700 + 153_600 / 450)
+    assert staged_ns(model, system, 1, 4, 100) == pytest.approx(3 * (700 + 153_600 / 450))
+    assert staged_ns(model, system, 1, 16, 100) == pytest.approx(15 * (2000 + 153_600 / 50))
+    assert staged_ns(model, system, 2, 2, 100) == pytest.approx(700 + 76_800 / 450)
+    plain, staged = placed(1).cost, placed(2).cost
+    sent = staged.layers_ns - plain.layers_ns
+    assert sent.tolist() == pytest.approx([700 + tokens * 1536 / 450 for tokens in plain.tokens])
+
+
+def test_stages_of_a_row():
+    row = {**ROW, "gpus": "2", "pp": "2"}
+    found = predicted_row(row)
+    assert "2 stages of layers: requests in 2 groups that follow one another through them" in found.assumed
+    with pytest.raises(UsageError, match="1 copies of 2 stages on 3 GPUs"):
+        predicted_row({**row, "gpus": "3"})
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "memory_gb", "bandwidth_gb_s"),
+    [
+        ("GH200 480GB", "NVIDIA H100 SXM5 80GB", 96, 4000),
+        ("RTX PRO 6000 Blackwell Server", "NVIDIA RTX PRO 6000 Blackwell Server Edition 96GB", 96, 1597),
+        ("Intel Max 1550 (PVC)", "Intel Data Center GPU Max 1550 128GB, both tiles", 128, 3276.8),
+        ("Gaudi 2", "Intel Gaudi 2 96GB", 96, 2450),
+        ("H100 NVL", "NVIDIA H100 SXM5 80GB", 94, 3900),
+        ("B300 SXM", "NVIDIA B300 SXM 288GB", 288, 8000),
+    ],
+)
+def test_accelerators_of_tables(name: str, device: str, memory_gb: float, bandwidth_gb_s: float):
+    found = gpu_system(name).device
+    assert found.name == device
+    assert found.memory_bytes == memory_gb * 1e9
+    assert found.memory_bandwidth_bytes_per_s == pytest.approx(bandwidth_gb_s * 1e9)
