@@ -23,6 +23,7 @@ import csv
 import json
 import os
 import sys
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -49,7 +50,16 @@ RIDGE = 4.0
 ABOUT = {
     "step": "published training steps and steps of one H200",
     "memory": "peaks of steps of one H200",
+    "time of images and videos": "rows of a leaderboard",
+    "power of serving": "rows of a leaderboard and published ones",
+    "energy of a token": "rows of a leaderboard",
+    "time between tokens": "rows of a leaderboard and published ones",
+    "power": "runs of one H200",
+    "energy of a call": "runs of one H200",
+    "time of a call": "runs of one H200",
 }
+SERVED = "published serving"
+ENERGY = "h200_extra/energy/energy.csv"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +111,7 @@ def table(path: Path) -> list[dict[str, str]]:
         return [{k: (v or "").strip() for k, v in row.items() if isinstance(k, str)} for row in csv.DictReader(file)]
 
 
-def fitted_steps(path: Path, outcomes: Path, *, named: bool) -> list[HeldOutRow]:
+def fitted_steps(path: Path, outcomes: Path | None, *, named: bool) -> list[HeldOutRow]:
     """Rows that stacks were fitted to, by factors without their source."""
     from fit_stacks import fitted
 
@@ -122,7 +132,7 @@ def fitted_steps(path: Path, outcomes: Path, *, named: bool) -> list[HeldOutRow]
     return found
 
 
-def eager_steps(path: Path, outcomes: Path) -> list[HeldOutRow]:
+def eager_steps(path: Path, outcomes: Path | None) -> list[HeldOutRow]:
     """Steps of one H200, each by factors without it."""
     from fit_stacks import eager
 
@@ -137,7 +147,7 @@ def eager_steps(path: Path, outcomes: Path) -> list[HeldOutRow]:
     ]  # fmt: skip
 
 
-def training(shared: Path, kept: Path, outcomes: Path) -> list[HeldOutRow]:
+def training(shared: Path, kept: Path, outcomes: Path | None) -> list[HeldOutRow]:
     old, more = shared / "published_train.csv", shared / "published_train_more.csv"
     grid, steps = HERE / "h200_steps_grid.csv", shared / "h200_steps.csv"
     found = [row for named in (True, False) for row in fitted_steps(old, outcomes, named=named)]
@@ -147,6 +157,22 @@ def training(shared: Path, kept: Path, outcomes: Path) -> list[HeldOutRow]:
         seen = held_rows(scored_rows(path, kept), table(path), path.stem)
         found += [row for row in seen if row.case.figure == "memory" or path == steps]
     return found
+
+
+def served(shared: Path, kept: Path) -> list[HeldOutRow]:
+    """Serving, images and energy. What the stacks of engines and the powers were fitted to is left out: the models of
+    `serving_split.csv` and `diffusion_split.csv`, the rows `fit` of `h200_energy_split.csv`. Of a leaderboard each
+    model counts as a source."""
+    found = []
+    for name, split in (("ml_energy_llm.csv", "serving_split.csv"), ("ml_energy_diffusion.csv", "diffusion_split.csv")):
+        rows, fit = table(shared / name), {one["model"] for one in table(HERE / split)}
+        records = [one for one in scored_rows(shared / name, kept) if rows[one["row"] - 1]["model"] not in fit]
+        found += [replace(row, source=f"leaderboard: {row.model}", fitted=True) for row in held_rows(records, rows)]
+    rows, fit = table(shared / ENERGY), {r["name"] for r in table(HERE / "h200_energy_split.csv") if r["use"] == "fit"}
+    records = [one for one in scored_rows(shared / ENERGY, kept) if rows[one["row"] - 1]["name"] not in fit]
+    found += [replace(row, source=f"one H200: {row.case.kind}", fitted=True) for row in held_rows(records, rows)]
+    published = shared / "serving_published.csv"
+    return found + held_rows(scored_rows(published, kept), table(published))
 
 
 # -- the fit -----------------------------------------------------------------------------------------------------------
@@ -201,23 +227,29 @@ def fit_evidence(figure: str, rows: Sequence[HeldOutRow]) -> Evidence:
         for i, row in enumerate(rows):
             if row.source == source:
                 scaled[i] = abs(row.error) / blank.width(row.case)
-    weight, kinds = weights(rows), np.array([row.case.kind for row in rows])
-    count = Counter(kinds.tolist())
-    few = np.array([count[kind] < ENOUGH for kind in kinds])
+    weight, kinds = weights(rows), [kinds_of(row) for row in rows]
+    count = Counter(kind for of in kinds for kind in of)
+    few = np.array([count[row.case.kind] < ENOUGH for row in rows])
     found = {}
     for kind in sorted(count):
         pooled = count[kind] < ENOUGH < len(rows)
-        here = np.ones(len(rows), bool) if pooled else kinds == kind
+        mine = np.array([kind in of for of in kinds])
+        here = np.ones(len(rows), bool) if pooled else mine
         if pooled and few.sum() >= ENOUGH:
             here = few
-        own = [row for row, mine in zip(rows, kinds == kind, strict=True) if mine]
+        own = [row for row, of in zip(rows, kinds, strict=True) if kind in of]
         found[kind] = ErrorQuantiles(
             rows=len(own), sources=len({row.source for row in own}), pooled=pooled,
             half=round(quantile(scaled[here], weight[here], 0.5), 4),
             most=round(quantile(scaled[here], weight[here], 0.9), 4),
         )  # fmt: skip
-    return Evidence(about=ABOUT[figure], kinds=found, widths=growth, fitted=tuple(sorted(fitted)),
+    return Evidence(about=ABOUT.get(figure, SERVED), kinds=found, widths=growth, fitted=tuple(sorted(fitted)),
                     seen=tuple(sorted(seen)))  # fmt: skip
+
+
+def kinds_of(row: HeldOutRow) -> tuple[str, ...]:
+    """`dense, static batch` is `dense`, too."""
+    return tuple(dict.fromkeys((row.case.kind, row.case.kind.partition(", ")[0])))
 
 
 def by_figure(rows: Iterable[HeldOutRow]) -> dict[str, list[HeldOutRow]]:
@@ -228,15 +260,20 @@ def by_figure(rows: Iterable[HeldOutRow]) -> dict[str, list[HeldOutRow]]:
 
 
 def all_rows(options: argparse.Namespace) -> list[HeldOutRow]:
-    options.scored.mkdir(parents=True, exist_ok=True)
-    return training(options.shared / "measured", options.scored, options.outcomes)
+    measured = options.shared / "measured"
+    with tempfile.TemporaryDirectory() as temporary:
+        kept = options.scored or Path(temporary)
+        kept.mkdir(parents=True, exist_ok=True)
+        found = training(measured, kept, options.outcomes) if options.only != "serving" else []
+        return found + (served(measured, kept) if options.only != "training" else [])
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     shared = Path(os.environ.get("ETUDE_SHARED", HERE.parent.parent / "shared"))
     parser.add_argument("--shared", type=Path, default=shared)
-    parser.add_argument("--scored", type=Path, required=True, help="keep predicted rows here, take those there are")
-    parser.add_argument("--outcomes", type=Path, required=True, help="the file of outcomes of fit_stacks.py")
+    parser.add_argument("--scored", type=Path, help="keep predicted rows here, and take those that are there")
+    parser.add_argument("--outcomes", type=Path, help="the file of outcomes of fit_stacks.py")
+    parser.add_argument("--only", choices=("training", "serving"), default="", help="the figures of this alone")
 
 
 def groups(rows: Sequence[HeldOutRow]) -> dict[str, list[HeldOutRow]]:
@@ -264,7 +301,9 @@ def main() -> int:
             print(f"  {kind:20s} {its.rows:4d} rows of {its.sources:2d} sources   half within {np.expm1(its.half):6.1%}"
                   f"   nine of ten {np.expm1(its.most):6.1%}{'   (pooled)' if its.pooled else ''}")  # fmt: skip
     if not options.dry:
-        text = {"made by": "benchmarks/fit_bands.py", "figures": {name: plain(one) for name, one in found.items()}}
+        before = yaml.safe_load(BANDS.read_text("utf-8"))["figures"] if options.only else {}
+        figures = before | {name: plain(one) for name, one in found.items()}
+        text = {"made by": "benchmarks/fit_bands.py", "figures": figures}
         BANDS.write_text(yaml.safe_dump(text, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120))
         print(f"wrote {BANDS}")
     return 0

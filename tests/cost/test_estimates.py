@@ -1,5 +1,7 @@
 """Ranges of predicted figures, worked by hand: a table of one figure, and cases near and far from it."""
 
+from dataclasses import replace
+
 import pytest
 
 from etude.cost.estimates import Estimate, EstimateCase, columns, estimate_of
@@ -18,6 +20,8 @@ KNOWN = {
         seen=(H100, TPU),
     )
 }  # ln 2, ln 2, ln 1.5
+
+LITTLE = ErrorQuantiles(rows=4, sources=1, half=0.3, most=0.9)
 
 
 def case(**more: object) -> EstimateCase:
@@ -99,3 +103,12 @@ def test_the_table_of_the_package_is_of_held_out_rows():
     for one in known.values():
         assert all(0 < its.half < its.most for its in one.kinds.values())
         assert one.seen
+
+
+def test_a_kind_of_few_rows_has_those_of_the_wider_kind():
+    known = {"step": replace(KNOWN["step"], kinds={**KNOWN["step"].kinds, "dense, all at once": LITTLE})}
+    found = estimate_of(1.0, case(kind="dense, all at once"), known)
+    assert found.most == pytest.approx(0.2)
+    assert found.basis["text"].endswith("dense models; too few rows of dense models, all at once")
+    known = {"step": replace(KNOWN["step"], kinds={"dense, all at once": replace(LITTLE, rows=5)})}
+    assert estimate_of(1.0, case(kind="dense, all at once"), known).most == pytest.approx(0.9)

@@ -27,7 +27,7 @@ from score_files import (
     vllm_folder,
 )
 
-PARTS = ["row", "measured", "predicted", "low", "high", "basis", "assumed"]
+PARTS = ["row", "measured", "predicted", "low", "high", "low_50", "high_50", "basis", "assumed"]
 
 
 @pytest.fixture
@@ -66,7 +66,9 @@ def test_one_name_for_each_figure_and_nothing_else(tmp_path: Path, text: str, me
     assert first["measured"] == pytest.approx(measured)
     assert list(first["predicted"]) and set(measured) <= set(first["predicted"])
     assert all(isinstance(value, float) and value > 0 for value in first["predicted"].values())
-    assert (first["low"], first["high"], first["basis"]) == ({}, {}, None)
+    for name, basis in first["basis"].items():
+        low, high = first["low"][name], first["high"][name]
+        assert low < first["predicted"][name] < high if basis["evidence"] else (low, high) == (None, None)
     assert all(list(row) in (PARTS, ["row", "refused"]) for row in found["rows"])
     assert [row["row"] for row in found["rows"]] == list(range(1, len(text.splitlines())))
 

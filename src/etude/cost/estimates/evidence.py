@@ -60,6 +60,11 @@ class Evidence:
         generation = generation_of(device)
         return device in self.seen or (bool(generation) and generation in map(generation_of, self.seen))
 
+    def kind(self, wanted: str) -> str | None:
+        """The kind with enough rows that a case is of: `dense, static batch`, or else `dense`."""
+        tried = (wanted, wanted.partition(", ")[0])
+        return next((one for one in tried if one in self.kinds and self.kinds[one].rows >= FEW), None)
+
     def width(self, case: EstimateCase) -> float:
         """Of the errors of a case, relative to one at no distance."""
         known = case.distances(self.fitted, self.seen)
@@ -77,14 +82,15 @@ def evidence() -> dict[str, Evidence]:
 def estimate_of(value: float, case: EstimateCase, known: Mapping[str, Evidence] | None = None) -> Estimate:
     """The value with the ranges of such cases; without any where no held-out row is like it."""
     found = (evidence() if known is None else known).get(case.figure)
-    if found is None or case.kind not in found.kinds or found.kinds[case.kind].rows < FEW:
-        return no_evidence(value, f"for the {case.figure} of {_words(case)} on {case.device}", case)
-    quantiles = found.kinds[case.kind]
+    kind = None if found is None else found.kind(case.kind)
+    if found is None or kind is None:
+        return no_evidence(value, f"for the {case.figure} of {_words(case.kind)} on {case.device}", case)
+    quantiles = found.kinds[kind]
     if not found.knows(case.device):
         return no_evidence(value, f"for the {case.figure} on {case.device}", case)
     width = found.width(case)
     return Estimate(
-        value=value, half=quantiles.half * width, most=quantiles.most * width, basis=_basis(found, quantiles, case)
+        value=value, half=quantiles.half * width, most=quantiles.most * width, basis=_basis(found, kind, case)
     )
 
 
@@ -95,19 +101,23 @@ def no_evidence(value: float, about: str, case: EstimateCase | None = None) -> E
     return Estimate(value=value, half=None, most=None, basis=basis)
 
 
-def _words(case: EstimateCase) -> str:
-    return WORDS.get(case.kind, case.kind)
+def _words(kind: str) -> str:
+    head, *more = kind.split(", ")
+    return ", ".join([WORDS.get(head, head), *more])
 
 
-def _basis(found: Evidence, quantiles: ErrorQuantiles, case: EstimateCase) -> dict[str, Any]:
+def _basis(found: Evidence, kind: str, case: EstimateCase) -> dict[str, Any]:
+    quantiles = found.kinds[kind]
     distances = case.distances(found.fitted, found.seen)
     far = [SAID[name] for name in distances if name in SAID]
+    if kind != case.kind:
+        far.append(f"too few rows of {_words(case.kind)}")
     if case.device not in found.seen:
         far.append(f"no row on {case.device}: on others of its generation")
     elif case.device not in found.fitted:
         far.append(f"nothing was fitted on {case.device}")
     of = "all kinds pooled, " if quantiles.pooled else ""
-    text = f"{quantiles.rows} held-out rows of {quantiles.sources} sources, {of}{found.about}: {_words(case)}"
+    text = f"{quantiles.rows} held-out rows of {quantiles.sources} sources, {of}{found.about}: {_words(kind)}"
     return {
         "evidence": True,
         "rows": quantiles.rows,

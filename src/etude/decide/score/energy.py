@@ -6,6 +6,7 @@ from functools import cache
 from typing import Final
 
 from etude.base.errors import UsageError
+from etude.cost.estimates import EstimateCase, estimate_of
 from etude.decide.score.kind import Item, PredictedRow, ScoreKind, ScoreRequest, check_system, table_rows
 from etude.decide.score.source import ScoreFile
 from etude.machine import System, open_system
@@ -18,6 +19,8 @@ FIGURES: Final = {
     "call_ns": ("time_s", 1e-9),
 }
 """Column -> figure, and its unit in that of the figure."""
+ESTIMATED: Final = {"power_w": "power", "energy_j_per_call": "energy of a call", "time_s": "time of a call"}
+PASSES: Final = ("decode", "prefill", "train_step")
 
 
 def predict(item: Item, asked: ScoreRequest) -> PredictedRow:
@@ -33,7 +36,14 @@ def predict(item: Item, asked: ScoreRequest) -> PredictedRow:
     }.get(row["kind"], [])
     assumed += ["a context of 1,024"] if row["kind"] == "decode" and "context" not in row.get("detail", "") else []
     assumed += [] if row.get("clock_mhz") or row.get("cap_w") else ["nominal clock, no power cap"]
-    return PredictedRow(measured=_named(found["measured"]), predicted=_named(found["predicted"]), assumed=assumed)
+    predicted = _named(found["predicted"])
+    device = _system(asked.system or SYSTEM).device.name
+    kind = row["kind"] if row["kind"] in PASSES else "operators"
+    estimates = {
+        name: estimate_of(value, EstimateCase(figure=ESTIMATED[name], kind=kind, device=device))
+        for name, value in predicted.items()
+    }
+    return PredictedRow(measured=_named(found["measured"]), predicted=predicted, assumed=assumed, estimates=estimates)
 
 
 @cache

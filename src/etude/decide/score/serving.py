@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from etude.base.errors import UsageError
-from etude.decide.score.kind import Item, PredictedRow, ScoreKind, ScoreRequest, check_profile, check_system, table_rows
+from etude.cost.estimates import Estimate, estimate_of
+from etude.decide.score.kind import (
+    CsvRow,
+    Figures,
+    Item,
+    PredictedRow,
+    ScoreKind,
+    ScoreRequest,
+    check_profile,
+    check_system,
+    table_rows,
+)
 from etude.decide.score.source import ScoreFile
+from etude.machine import System, open_system
+from etude.steps.measured import gpu_system
+from etude.world.serve.estimates import STEADY, load_of, serving_case
 from etude.world.serve.measured import published
 from etude.world.serve.measured.rows import STACK, assumed_of, predicted_row, read_rows
+from etude.world.serve.measured.systems import SYSTEMS
 from etude.world.serve.stacks import serving_stack
 
 FIGURES: Final = {
@@ -24,11 +39,39 @@ FIGURES: Final = {
 def predict(item: Item, asked: ScoreRequest) -> PredictedRow:
     if published.is_published(item.value):
         found = published.predicted_row(item.value, system=asked.system, stack=asked.stack, ops=asked.ops)
-        return PredictedRow(measured=found.measured, predicted=found.predicted, assumed=found.assumed)
+        return PredictedRow(
+            measured=found.measured,
+            predicted=found.predicted,
+            assumed=found.assumed,
+            estimates=_published_estimates(item.value, found.predicted, asked),
+        )
     stack = asked.stack or STACK
     measured, predicted = predicted_row(item.value, stack)
     assumed = [said for said in assumed_of(item.value, stack) if not (asked.stack and said == f"stack {stack}")]
-    return PredictedRow(measured=_named(measured), predicted=_named(predicted), assumed=assumed)
+    named = _named(predicted)
+    estimates = _estimates(item.value, named, open_system(SYSTEMS[item.value["gpu"]]), load=STEADY, gpus="num_gpus")
+    return PredictedRow(measured=_named(measured), predicted=named, assumed=assumed, estimates=estimates)
+
+
+def _published_estimates(row: CsvRow, predicted: Figures, asked: ScoreRequest) -> dict[str, Estimate]:
+    system = open_system(asked.system) if asked.system else gpu_system(row["gpu_type"])
+    load = load_of(row["load"], row.get("request_rate", ""))
+    return _estimates(row, predicted, system, load=load, gpus="gpus", experts=published.has_experts(row))
+
+
+def _estimates(
+    row: CsvRow, predicted: Figures, system: System, *, load: str, gpus: str, experts: bool | None = None
+) -> dict[str, Estimate]:
+    """`gpus`: the column with their number; `experts`: None where the column of architectures says it."""
+    about: dict[str, Any] = {
+        "device": system.device.name,
+        "experts": row.get("architecture") == "MoE" if experts is None else experts,
+        "load": load,
+        "precision": row.get("weight_precision", ""),
+        "gpus": max(int(float(row.get(gpus) or 1)), 1),
+        "named": row.get("engine", "vllm").lower().startswith("vllm"),
+    }
+    return {name: estimate_of(value, serving_case(name, **about)) for name, value in predicted.items()}
 
 
 def _named(values: dict[str, float]) -> dict[str, float]:

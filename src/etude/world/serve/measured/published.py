@@ -281,3 +281,8 @@ def _figures(served: Served, *, static: bool) -> dict[str, float]:
     if whole_run["energy_j"] is not None:
         found["power_w"] = whole_run["energy_j"] / duration
     return found
+
+
+def has_experts(row: Row) -> bool:
+    """Whether the model of a row is a mixture of experts."""
+    return bool(_named(text(row, "model")).experts)

@@ -1,0 +1,37 @@
+"""What rows of serving are like, for the ranges of their figures."""
+
+import pytest
+
+from etude.decide.score import score
+from etude.world.serve.estimates import load_of, serving_case
+
+
+@pytest.mark.parametrize(
+    ("text", "rate", "load"),
+    [
+        ("static batch", "", "static batch"),
+        ("closed loop", "3", "closed loop"),
+        ("requests at a rate (Poisson)", "3.5", "at a rate"),
+        ("offline, all at once", "", "all at once"),
+    ],
+)
+def test_loads_by_their_words(text: str, rate: str, load: str):
+    assert load_of(text, rate) == load
+
+
+def test_a_case_has_its_model_load_and_precision():
+    found = serving_case("tpot_s", "NVIDIA H100 SXM5 80GB", experts=True, load="closed loop", precision="nvfp4", gpus=8)
+    assert (found.figure, found.kind) == ("time of a further token", "experts, closed loop")
+    assert (found.precision, found.gpus, found.named) == ("fp4", 8, True)
+
+
+def test_rows_of_a_leaderboard_have_cases(tmp_path):
+    from score_files import SERVING
+
+    path = tmp_path / "rows.csv"
+    path.write_text(SERVING)
+    row = score(path).rows[0]
+    assert set(row["basis"]) == {"itl_s", "tokens_per_s", "power_w", "energy_j_per_token"}
+    case = row["basis"]["itl_s"]["case"]
+    assert case["figure"] == "time between tokens" and case["kind"].endswith(", steady state")
+    assert case["device"].startswith("NVIDIA H100")
