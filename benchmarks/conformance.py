@@ -41,8 +41,8 @@ HERE = Path(__file__).resolve().parent
 PRODUCTS = frozenset(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbmm"))
 LIGHT = "light window"
 """What `check` says of a light window whose steps do something else is about times, not about what the program did."""
-ANSWERS = {"lbfgs": {"conformance_programs.py:308": 1.0}, "ep": {"received": 8.0}}
-"""What programs are told that decide by numbers: that the search goes on; how many rows come from each rank."""
+ANSWERS = {"ep": {"received": 8.0}}
+"""What programs are told that decide by numbers: how many rows come from each rank."""
 STEPS_RECORDED = ("--warmup", WARMUP, "--steps", RECORDED)
 COLUMNS = ("program", "ranks", "communications of a step, all ranks", "found", "products", "check", "simulated step")
 

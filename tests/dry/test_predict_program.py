@@ -32,6 +32,8 @@ def test_a_step_and_its_memory_have_places_for_bands(capsys: pytest.CaptureFixtu
     assert all(isinstance(found[name], int) and found[name] > 0 for name in figures)
     assert found["low"] == found["high"] == dict.fromkeys(figures)
     assert found["fits"] is True and found["ranks"] == 1
+    assert found["outside_bytes"] == {"context": 500 * 2**20}  # a rank alone has no buffers for others
+    assert found["device_bytes"] == found["peak_reserved_bytes"] + 500 * 2**20
 
 
 def test_the_host_sets_the_pace_of_small_operators(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -47,6 +49,10 @@ def test_ranks_wait_for_their_collectives(capsys: pytest.CaptureFixture[str]) ->
     one = predicted(capsys, "--world", "1", program="dry_ddp.py")
     many = predicted(capsys, "--world", "64", program="dry_ddp.py")
     assert many["ranks"] == 64 and many["step_ns"] > one["step_ns"]
+    # One group: 24 channels of 2 connections, each 4 MiB, 512 KiB and 4,915,200 bytes.
+    assert many["outside_bytes"]["nccl"] == 48 * (4_194_304 + 524_288 + 4_915_200)
+    told = "NCCL has buffers of 462 MB: 24 channels and 2 connections in each of 1 group"
+    assert told in many["assumptions"]
 
 
 def test_a_program_on_a_cpu_finds_no_accelerator(capsys: pytest.CaptureFixture[str]) -> None:

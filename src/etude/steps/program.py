@@ -67,7 +67,9 @@ class ProgramStep:
             "ranks_run": sorted(self.program.memory),
             "memory_by_class": dict(memory.by_class),
             "device_memory_bytes": self.system.memory_bytes,
-            "fits": memory.peak_reserved_bytes <= self.system.memory_bytes,
+            "outside_bytes": dict(memory.outside),
+            "device_bytes": memory.device_bytes,
+            "fits": memory.device_bytes <= self.system.memory_bytes,
             "stack": self.stack,
             "assumptions": list(self.assumptions),
         }
@@ -102,10 +104,8 @@ def predict_program(
     ends = list(done.step_ends().values())
     step_ns = (ends[-1] - ends[0]) // (len(ends) - 1) if len(ends) > 1 else done.makespan_ns
     memory = program.fullest
-    if memory.peak_reserved_bytes > machine.memory_bytes:
-        assumed.append(
-            f"it does not fit: {format_bytes(memory.peak_reserved_bytes)} of {format_bytes(machine.memory_bytes)}"
-        )
+    if memory.device_bytes > machine.memory_bytes:
+        assumed.append(f"it does not fit: {format_bytes(memory.device_bytes)} of {format_bytes(machine.memory_bytes)}")
     return ProgramStep(program, done, machine, step_ns, _flops(program.job), stack.name, (*assumed, *done.notes))
 
 

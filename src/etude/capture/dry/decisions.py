@@ -27,6 +27,7 @@ class Decisions:
             aten.masked_select.default: self._selected,
             aten.bincount.default: self._bincount,
             aten.histc.default: self._histogram,
+            aten._local_scalar_dense.default: self._number,
         }
 
     def answer(self, function: Any, args: Any, kwargs: Any) -> tuple[Any] | None:
@@ -80,6 +81,14 @@ class Decisions:
     def _bincount(self, given: Any, weights: Any = None, minlength: int = 0) -> Any:
         kind = self._torch.int64 if weights is None else weights.dtype
         return given.new_empty((minlength or self._answers.count(1 << 40),), dtype=kind)
+
+    def _number(self, given: Any) -> Any:
+        """C++ takes the number of a tensor where an operator wants a plain one."""
+        if self._numbers.of(given) is not None:
+            return self._numbers.value(given, self._torch.Tensor.item)
+        self._answers.read(given)
+        found = self._answers.of(given, kind="item")
+        return float(found) if isinstance(found, float) else found
 
     def _histogram(self, given: Any, bins: int = 100, *_: Any, **__: Any) -> Any:
         """A CUDA device counts whole numbers as well, which the host does not."""

@@ -103,8 +103,8 @@ class DryRanks:
         return world
 
 
-def refuse_problem(rank: int, problem: dict[str, Any], *, on_device: bool) -> None:
-    """Raises the sentence for what stopped a rank."""
+def refuse_problem(rank: int, problem: dict[str, Any], *, world: int, on_device: bool) -> None:
+    """Raises the sentence for what stopped a rank of `world`."""
     kind = problem["kind"]
     if kind == "value":
         name = problem.get("name", problem["where"])
@@ -132,9 +132,22 @@ def refuse_problem(rank: int, problem: dict[str, Any], *, on_device: bool) -> No
             where=problem["where"],
             hint="a dry run starts the ranks itself: give it what each of them runs",
         )
-    text = " ".join(problem.get("text", "").split())
+    text = " ".join(problem.get("text", "").split()) or f"`{problem['line']}`"
+    raise UsageError(
+        f"rank {rank}: {problem['what']}: {text[:600]}",
+        where=problem["where"],
+        hint=_hint(problem["what"], text.lower(), world=world, on_device=on_device),
+    )
+
+
+def _hint(what: str, text: str, *, world: int, on_device: bool) -> str:
+    """What to do about an error that the program itself raised."""
+    if what in ("FileNotFoundError", "NotADirectoryError"):
+        return "a dry run reads what the program reads: a file of few samples with the same shapes is enough"
+    if "mesh" in text:
+        return "sizes of a mesh of devices multiply to the number of ranks (--world)"
+    if world > 1 and what in ("AssertionError", "ValueError", "RuntimeError"):
+        device = "" if on_device else ", and with --device h100 it finds such a GPU"
+        return f"the program has {world:,} ranks (--world): are its sizes multiples of that?{device}"
     device = "" if on_device else "; with --device h100 the program finds such a GPU"
-    hint = f"a dry run runs the program as it is, and needs what it reads{device}"
-    if "mesh" in text.lower():
-        hint = "sizes of a mesh of devices multiply to the number of ranks (--world)"
-    raise UsageError(f"rank {rank}: {problem['what']}: {text[:600]}", where=problem["where"], hint=hint)
+    return f"a dry run runs the program as it is, and needs what it reads{device}"

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 
+from etude.base.units import format_bytes
 from etude.capture.dry.recorded_rank import DryRank
 from etude.cost.allocator import AllocatorAction, AllocatorEvents, cublas_workspace_bytes, simulate_allocator
-from etude.cost.allocator.workspaces import TRAINING_THREADS
+from etude.cost.allocator.workspaces import (
+    CONTEXT_BYTES,
+    NCCL_CHANNELS,
+    NCCL_CONNECTIONS,
+    TRAINING_THREADS,
+    nccl_buffer_bytes,
+)
 from etude.kernels.arrays import I64
 
 CLASSES: Final = ("weights", "gradients", "optimizer", "activations", "communication", "temporaries", "workspaces")
@@ -24,12 +31,22 @@ class DryMemory:
     peak_reserved_bytes: int
     by_class: dict[str, int]
     """When most was allocated."""
+    outside: dict[str, int] = field(default_factory=dict)
+    """What libraries take of the device beside PyTorch's allocator, by assumption: `context`, `nccl`."""
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def device_bytes(self) -> int:
+        """All that is taken of the device at most."""
+        return self.peak_reserved_bytes + sum(self.outside.values())
 
     def to_dict(self) -> dict[str, object]:
         return {
             "peak_allocated_bytes": self.peak_allocated_bytes,
             "peak_reserved_bytes": self.peak_reserved_bytes,
             "by_class": dict(self.by_class),
+            "outside": dict(self.outside),
+            "device_bytes": self.device_bytes,
         }
 
 
@@ -49,7 +66,27 @@ def dry_memory(rank: DryRank, device: str | None) -> DryMemory:
     timeline = simulate_allocator(AllocatorEvents.of(*found))
     by_class = {name: int(timeline.class_bytes[i]) for i, name in enumerate(CLASSES) if i < len(timeline.class_bytes)}
     found_classes = {name: size for name, size in by_class.items() if size}
-    return DryMemory(timeline.peak_allocated_bytes, timeline.peak_reserved_bytes, found_classes)
+    outside, assumed = _outside(rank) if device is not None else ({}, ())
+    return DryMemory(timeline.peak_allocated_bytes, timeline.peak_reserved_bytes, found_classes, outside, assumed)
+
+
+def _outside(rank: DryRank) -> tuple[dict[str, int], tuple[str, ...]]:
+    """(What libraries take beside the allocator, what is assumed of that.) Groups that only exchange tensors of the
+    host have no buffers on the device, nor have those that never communicate."""
+    columns = rank.columns
+    calls = zip(columns.communication, columns.place, strict=True)
+    groups = [len(rank.groups[name]) for name in sorted({call.group for call, place in calls if call and place})]
+    buffers = [size for size in map(nccl_buffer_bytes, groups) if size]
+    outside, assumed = {"context": CONTEXT_BYTES}, [f"CUDA's context takes {format_bytes(CONTEXT_BYTES)} of the device"]
+    if buffers:
+        outside["nccl"] = sum(buffers)
+        each = f"{NCCL_CHANNELS} channels and {NCCL_CONNECTIONS} connections in each of {len(buffers)}"
+        assumed.append(
+            f"NCCL has buffers of {format_bytes(sum(buffers))}: {each} group{'s' if len(buffers) > 1 else ''}"
+        )
+    if any("convolution" in rank.words[name] for name in set(columns.name)):
+        assumed.append("workspaces of convolutions, which cuDNN chooses, are not counted")
+    return outside, tuple(assumed)
 
 
 def _with_workspaces(rank: DryRank, device: str, found: list[Any]) -> list[Any]:

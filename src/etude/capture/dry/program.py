@@ -59,7 +59,7 @@ def dry_program(
     _check_answers(done.read, told)
     job = dry_job(name, done.mesh, done.traces, ranks or None)
     memory = {rank: dry_memory(one, device) for rank, one in done.read.items()}
-    return DryProgram(_told(job, done.read, memory, device), memory, _assumptions(done))
+    return DryProgram(_told(job, done.read, memory, device), memory, (*_assumptions(done), *_of_memory(memory)))
 
 
 def _check_answers(read: dict[int, DryRank], told: DrySettings) -> None:
@@ -100,6 +100,10 @@ def _assumptions(done: RanksRun) -> tuple[str, ...]:
         found.append(f"answers that were used: {', '.join(sorted(answered))}")
     found += sorted({note for one in read.values() for note in one.notes})
     return tuple(found)
+
+
+def _of_memory(memory: dict[int, DryMemory]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(said for found in memory.values() for said in found.assumptions))
 
 
 def dry_record(found: DryProgram) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from etude.capture.dry.recorded_rank import DryRank
 def check_rank(rank: int, one: DryRank, told: DrySettings) -> None:
     """Refuses a rank that was stopped, and one that did nothing."""
     if one.problem is not None:
-        refuse_problem(rank, one.problem, on_device=told.device is not None)
+        refuse_problem(rank, one.problem, world=one.world, on_device=told.device is not None)
     hint = "does it train on a GPU alone? with --device h100 it finds one" if not told.device else ""
     if not any(one.columns.works):
         raise UsageError(f"rank {rank}: the program ended and no operator of PyTorch ran", hint=hint)

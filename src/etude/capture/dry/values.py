@@ -6,6 +6,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from etude.capture.dry import searches
+from etude.capture.dry.assumptions import state
+
 _HERE = os.sep + os.path.join("etude", "capture") + os.sep
 
 
@@ -109,6 +112,12 @@ class Answers:
         built_in = _built_in()
         if built_in is not None:
             return bool(built_in) if kind == "bool" else built_in
+        search = _asking_search()
+        if search is not None and kind != "bool":
+            return searches.LOSS if kind == "float" else Unknown(name)
+        decided = self._decides(*search) if search is not None else None
+        if decided is not None:
+            return decided
         for key in (where, name):
             if key in self._stated:
                 self.used[key] = self.used.get(key, 0) + 1
@@ -118,6 +127,16 @@ class Answers:
             self.unknown[where] = self.unknown.get(where, 0) + 1
             return Unknown(name)
         raise AskedValueError(where, line, name)
+
+    def _decides(self, where: str, line: str) -> bool | None:
+        """What a line of a search comes to: as stated for it, or so that it goes on; None if the line is not known."""
+        if where in self._stated:
+            self.used[where] = self.used.get(where, 0) + 1
+            return bool(self._stated[where])
+        decided = searches.decision_of(line)
+        if decided is not None:
+            state(searches.ASSUMED)
+        return decided
 
 
 def asking() -> tuple[str, str, Any]:
@@ -130,6 +149,18 @@ def asking() -> tuple[str, str, Any]:
         return "?", "?", None
     file, number = frame.f_code.co_filename, frame.f_lineno
     return f"{file.rsplit('/', 1)[-1]}:{number}", linecache.getline(file, number).strip(), frame
+
+
+def _asking_search() -> tuple[str, str] | None:
+    """(File and line, its text) of a search of PyTorch that asks; None where something else does, such as what the
+    search calls."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and is_foreign(frame.f_code.co_filename):
+        file, number = frame.f_code.co_filename, frame.f_lineno
+        if file.endswith(searches.FILE):
+            return f"{file.rsplit('/', 1)[-1]}:{number}", linecache.getline(file, number).strip()
+        frame = frame.f_back
+    return None
 
 
 def _asking_file() -> str:

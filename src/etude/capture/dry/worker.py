@@ -8,6 +8,7 @@ import multiprocessing.process
 import os
 import runpy
 import sys
+import sysconfig
 import traceback
 from importlib import import_module
 from pathlib import Path
@@ -237,10 +238,15 @@ class DryRun:
         self._torch.nn.Module.compile = lambda module, *args, **named: compile(module) and None
 
 
+_LIBRARIES = tuple({path + os.sep for path in map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))})
+"""Folders of files that are not the program's own."""
+
+
 def _problem(raised: BaseException) -> dict[str, Any]:
     """Where the program's own code was, and what was raised."""
     frames = traceback.extract_tb(raised.__traceback__)
-    own = [f for f in frames if not is_foreign(f.filename)]
+    not_torch = [f for f in frames if not is_foreign(f.filename)]
+    own = [f for f in not_torch if not f.filename.startswith(_LIBRARIES)] or not_torch
     last = own[-1] if own else (frames[-1] if frames else None)
     where = f"{last.filename.rsplit('/', 1)[-1]}:{last.lineno}" if last else ""
     text = "".join(traceback.format_exception(raised))

@@ -32,6 +32,8 @@ CONTEXT_BYTES: Final = 500 * MIB
 """CUDA's context and the code of kernels; an assumption: it depends on the driver and on what is loaded."""
 NCCL_BUFFERS_BYTES: Final = 4 * MIB + 8 * 512 * 8 * 16 + 120 * 640 * 8 * 8
 """Of one connection on one channel."""
+NCCL_CHANNELS: Final = 24
+NCCL_CONNECTIONS: Final = 2
 
 _32_MIB: Final = re.compile(r"(?<![a-z0-9])(gh200|h100|h200|h800|h20|g?b[123]00|mi[12]\d\d\w*)(?![a-z0-9])")
 _128_MIB: Final = re.compile(r"(?<![a-z0-9])mi3\d\d\w*")
@@ -52,6 +54,6 @@ def cublas_workspace_bytes(device: str, config: str = "") -> int:
     return 1024 * (4096 * 2 + 16 * 8)
 
 
-def nccl_buffer_bytes(ranks: int, channels: int = 24, connections: int = 2) -> int:
+def nccl_buffer_bytes(ranks: int, channels: int = NCCL_CHANNELS, connections: int = NCCL_CONNECTIONS) -> int:
     """Buffers of one communicator on each of its ranks; one rank alone has none."""
     return channels * connections * NCCL_BUFFERS_BYTES if ranks > 1 else 0

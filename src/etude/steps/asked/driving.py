@@ -304,5 +304,6 @@ def driven_figures(made: DrivenJob) -> dict[str, Any]:
         "operations": format_count(numbers["flops"]),
         "communication": sent or "none",
         "peak memory": f"{format_bytes(memory.peak_allocated_bytes)} ({parts}); "
-        f"{format_bytes(memory.peak_reserved_bytes)} in segments of the allocator",
+        f"{format_bytes(memory.peak_reserved_bytes)} in segments of the allocator, "
+        f"{format_bytes(memory.device_bytes)} of the device",
     }

@@ -168,7 +168,7 @@ def program_figures(found: "ProgramStep") -> dict[str, Any]:
         "model FLOP/s utilisation": f"{found.mfu:.1%}",
         "peak memory": format_bytes(memory.peak_allocated_bytes),
         "in segments of the allocator": format_bytes(memory.peak_reserved_bytes),
-        "of the device": format_bytes(found.system.memory_bytes),
-        "fits": "yes" if memory.peak_reserved_bytes <= found.system.memory_bytes else "no",
+        "of the device": f"{format_bytes(memory.device_bytes)} of {format_bytes(found.system.memory_bytes)}",
+        "fits": "yes" if memory.device_bytes <= found.system.memory_bytes else "no",
         "ranks": f"{len(found.program.job):,}, of which {len(found.program.memory)} were run",
     }

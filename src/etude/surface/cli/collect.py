@@ -219,7 +219,8 @@ def _show_dry(result: DryResult) -> None:
     say(f"communication   {sent or 'none'}")
     say(
         f"peak memory     {format_bytes(memory.peak_allocated_bytes)} ({parts}); "
-        f"{format_bytes(memory.peak_reserved_bytes)} in segments of the allocator"
+        f"{format_bytes(memory.peak_reserved_bytes)} in segments of the allocator, "
+        f"{format_bytes(memory.device_bytes)} of the device"
     )
     for assumption in result.program.assumptions:
         say(f"assumed: {assumption}")

@@ -72,7 +72,7 @@ def dry_passes(spec: str, device: Device, *, ranks: int = 1, answers: Mapping[st
     if "refused" in found:
         raise UsageError(found["refused"], where="--program", hint=found["hint"])
     if rank.problem is not None:
-        refuse_problem(0, rank.problem, on_device=True)
+        refuse_problem(0, rank.problem, world=1, on_device=True)
     unread = sorted(set(answers or ()) - set(rank.answered))
     if unread:
         raise UsageError(f"the program did not ask for {', '.join(unread)}", where="--answer", hint="leave it out")
