@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import ClusterError, UsageError
+from etude.base.units import counted
 from etude.kernels.arrays import I64
 from etude.machine.routes import check_connected
 from etude.machine.topology import Topology, topology_of, with_windows
@@ -37,7 +38,7 @@ def with_faults(topology: Topology, slow: Mapping[tuple[End, End], float]) -> tu
         else:
             rate[links] /= factor
     if not failed.any():
-        return replace(topology, bytes_per_s=rate), [f"links between {len(slow):,} pairs of ends are slow"]
+        return replace(topology, bytes_per_s=rate), [f"links between {counted(len(slow), 'pair')} of ends are slow"]
     made, _ = without(topology, failed, rate)
     try:
         check_connected(made)
