@@ -20,10 +20,10 @@ import numpy as np
 from etude.base.errors import EtudeError
 from etude.decide.score.kind import Item, ScoreRequest
 from etude.decide.score.packets import FabricRun, predict
-from etude.run.simulate.packets.alone import PacketFlow, Wires, run_flows
-from etude.run.simulate.packets.state import Rules
+from etude.run.simulate.packets.alone import PacketFlow, PacketLinks, run_flows
+from etude.run.simulate.packets.state import PacketRules
 
-ROCE = Rules(
+ROCE = PacketRules(
     payload_bytes=4096, header_bytes=64, answer_bytes=64, pads=False, answers=True,
     pause_bytes=61_440, resume_bytes=49_152, mark_bytes=0, notice_ps=0, raise_ps=0,
 )  # fmt: skip
@@ -63,7 +63,7 @@ def compare(folder: Path) -> None:
 
 
 def all_to_all(hosts: int = 32, size_bytes: int = 8_000_000) -> None:
-    wires = Wires(
+    wires = PacketLinks(
         bytes_per_s=np.full(2 * hosts, 50e9),
         wire_ps=np.full(2 * hosts, 500_000),
         switch_ps=np.full(2 * hosts, 300_000),

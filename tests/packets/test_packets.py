@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 
 from etude.base.errors import DeadlockError, UsageError
-from etude.run.simulate.packets.alone import PacketFlow, Wires, run_flows
-from etude.run.simulate.packets.state import Rules
+from etude.run.simulate.packets.alone import PacketFlow, PacketLinks, run_flows
+from etude.run.simulate.packets.state import PacketRules
 
 US = 1_000_000
-PLAIN = Rules(
+PLAIN = PacketRules(
     payload_bytes=1000, header_bytes=0, answer_bytes=10, pads=False, answers=True,
     pause_bytes=0, resume_bytes=0, mark_bytes=0, notice_ps=0, raise_ps=0,
 )  # fmt: skip
 
 
-def wires(*ends: str, switch_us: float = 0) -> Wires:
+def wires(*ends: str, switch_us: float = 0) -> PacketLinks:
     """Links of 1 byte per ns and 1 us; what begins with `s` is a switch."""
-    return Wires(
+    return PacketLinks(
         bytes_per_s=np.full(len(ends), 1e9),
         wire_ps=np.full(len(ends), US),
         switch_ps=np.full(len(ends), round(switch_us * US)),
@@ -98,7 +98,7 @@ def test_a_cycle_of_full_buffers_is_named():
     """Three switches in a ring, and flows that go on past the next one: each waits for room in the one after."""
     ends = wires("as", "bs", "cs", *["ss"] * 3, "sa", "sb", "sc")
     named = ("a->s0", "b->s1", "c->s2", "s0->s1", "s1->s2", "s2->s0", "s0->a", "s1->b", "s2->c")
-    ends = Wires(
+    ends = PacketLinks(
         bytes_per_s=ends.bytes_per_s, wire_ps=ends.wire_ps, switch_ps=ends.switch_ps, to_switch=ends.to_switch,
         names=named,
     )  # fmt: skip
@@ -125,7 +125,7 @@ def test_nothing_is_lost_in_500_random_networks():
             over = [] if la == lb else [(la, "t"), ("t", lb)]
             return tuple(number[end] for end in [(f"h{a}", la), *over, (lb, f"h{b}")])
 
-        net = Wires(
+        net = PacketLinks(
             bytes_per_s=rng.choice([1e9, 2e9, 5e9], len(ends)),
             wire_ps=rng.integers(0, 3 * US, len(ends)),
             switch_ps=rng.integers(0, US, len(ends)),

@@ -130,7 +130,7 @@ def test_links_are_named_by_their_ends(network: str):
     assert simulate(given, toy, network=network, slow_links={(0, "switch0.0"): 4.0}).makespan_ns == 10 + 400
     with pytest.raises(UsageError, match=r"no link joins device.0 and device.1\nhint: device.0 is joined to switch0.0"):
         simulate(given, toy, network=network, slow_links={(0, 1): 2.0})
-    with pytest.raises(UsageError, match="there is no vertex `leaf.9`"):
+    with pytest.raises(UsageError, match=r"no vertex `leaf.9`\nhint: there are `device.0` to `device.3`, `switch0.0`"):
         simulate(given, toy, network=network, slow_links={("leaf.9", 1): 2.0})
     with pytest.raises(UsageError, match="closed forms model ranks, not links"):
         simulate(given, toy, slow_links={(0, "switch0.0"): 4.0})

@@ -5,16 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import ClusterError, UsageError
+from etude.base.units import counted
 from etude.kernels.arrays import I64
 from etude.machine.routes import check_connected
 from etude.machine.topology import Topology, topology_of, with_windows
 
 End = int | str
+RUNS_SHOWN: Final = 8
+"""Kinds of vertices that a hint names."""
 
 
 def with_faults(topology: Topology, slow: Mapping[tuple[End, End], float]) -> tuple[Topology, list[str]]:
@@ -34,7 +38,7 @@ def with_faults(topology: Topology, slow: Mapping[tuple[End, End], float]) -> tu
         else:
             rate[links] /= factor
     if not failed.any():
-        return replace(topology, bytes_per_s=rate), [f"links between {len(slow):,} pairs of ends are slow"]
+        return replace(topology, bytes_per_s=rate), [f"links between {counted(len(slow), 'pair')} of ends are slow"]
     made, _ = without(topology, failed, rate)
     try:
         check_connected(made)
@@ -85,9 +89,16 @@ def _vertex(topology: Topology, end: End) -> int:
         if not 0 <= end < len(topology):
             raise UsageError(f"rank {end} is not on any of the {len(topology):,} devices", where=topology.name)
         return int(topology.device[end])
-    for vertex in range(len(topology.kind)):
-        if topology.vertex_name(vertex) == end:
-            return vertex
-    raise UsageError(
-        f"there is no vertex `{end}`", where=topology.name, hint=f"for example `{topology.vertex_name(0)}`"
-    )
+    names = [topology.vertex_name(vertex) for vertex in range(len(topology.kind))]
+    if end in names:
+        return names.index(end)
+    raise UsageError(f"there is no vertex `{end}`", where=topology.name, hint=f"there are {_runs(names)}")
+
+
+def _runs(names: list[str]) -> str:
+    """The first and the last name of each kind of vertex, as `leaf.0` to `leaf.7`."""
+    ends: dict[str, list[str]] = {}
+    for name in names:
+        ends.setdefault(name.rpartition(".")[0] or name, []).append(name)
+    told = [f"`{of[0]}` to `{of[-1]}`" if len(of) > 1 else f"`{of[0]}`" for of in ends.values()]
+    return ", ".join(told[:RUNS_SHOWN]) + (", ..." if len(told) > RUNS_SHOWN else "")

@@ -11,8 +11,8 @@ import numpy as np
 
 from etude.base.errors import FormatError, UsageError
 from etude.decide.score.kind import CsvRow, Item, PredictedRow, ScoreKind, ScoreRequest, table_rows
-from etude.run.simulate.packets.alone import PacketFlow, PacketTimes, Wires, run_flows
-from etude.run.simulate.packets.state import Rules
+from etude.run.simulate.packets.alone import PacketFlow, PacketLinks, PacketTimes, run_flows
+from etude.run.simulate.packets.state import PacketRules
 from etude.store import compressed
 
 COLUMNS: Final = ("run_id", "simulator", "protocol", "routing", "topology", "link_gbps", "fct_mean_us", "pfc_pauses")
@@ -87,7 +87,7 @@ def simulate_run(row: CsvRow, flows: list[CsvRow]) -> PacketTimes:
             )
         )
     links = len(number)
-    wires = Wires(
+    wires = PacketLinks(
         bytes_per_s=np.full(links, float(row["link_gbps"]) * 1e9 / 8),
         wire_ps=np.full(links, round(float(row["hop_latency_us"]) * 1e6)),
         switch_ps=np.full(links, round(float(row["switch_latency_us"]) * 1e6)),
@@ -97,9 +97,9 @@ def simulate_run(row: CsvRow, flows: list[CsvRow]) -> PacketTimes:
     return run_flows(wires, made, _rules(row))
 
 
-def _rules(row: CsvRow) -> Rules:
+def _rules(row: CsvRow) -> PacketRules:
     reacts = row["protocol"] == "dcqcn_fix"
-    return Rules(
+    return PacketRules(
         payload_bytes=PAYLOAD_BYTES,
         header_bytes=int(row["header_bytes"]),
         answer_bytes=int(row["header_bytes"]),

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import MismatchError, TraceError
+from etude.base.units import counted
 from etude.cost.collectives import collective_time_ns, p2p_time_ns
 from etude.cost.schedule import Schedule
 from etude.kernels.arrays import F64, I32, I64, Bool
@@ -162,14 +163,17 @@ def _collective_times(
     nameless = (kind == Collective.NONE) | (kind == Collective.OTHER)
     by_record |= nameless & (recorded != NEVER)
     if (nameless & ~by_record).any():
+        count = int((nameless & ~by_record).sum())
         raise TraceError(
-            f"{int((nameless & ~by_record).sum()):,} collectives have neither a kind nor a recorded time",
+            f"{counted(count, 'collective')} {'has' if count == 1 else 'have'} neither a kind nor a recorded time",
             hint="`etude check` names them",
         )
     time_ns = np.where(by_record, recorded, 0)
     sizeless = ~by_record & (size == UNKNOWN) & (kind != Collective.BARRIER)
     if sizeless.any():
-        notes.append(f"{int(sizeless.sum()):,} collectives have no recorded size and count as 0 bytes")
+        count = int(sizeless.sum())
+        verbs = ("has", "counts") if count == 1 else ("have", "count")
+        notes.append(f"{counted(count, 'collective')} {verbs[0]} no recorded size and {verbs[1]} as 0 bytes")
     size = np.maximum(size, 0)
     keys = groups.shape[of_op].astype(np.int64) << 8 | kind
     for key in np.unique(keys[~by_record]).tolist():

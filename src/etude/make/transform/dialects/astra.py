@@ -24,6 +24,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.base.units import counted
 from etude.kernels.arrays import I32, I64, distinct_values
 from etude.kernels.compile import kernel
 from etude.model.graph import dependencies, topological_order
@@ -287,8 +288,10 @@ def order_problem(job: Job, found: Matching | None = None) -> str:
         free += int(_free(dep.start, dep.rows, order, rows))
         sends = np.flatnonzero(trace.kind == int(Kind.SEND)).astype(np.int32)
         held += int(_holding(dep.start, dep.rows, order, tied, sends)) if len(sends) else 0
-    told = [f"{free:,} collectives of ranks that do not take the same time have no fixed order"] if free else []
-    told += [f"{held:,} collectives may hold up messages that their members wait for"] if held else []
+    told, verb = [], "has" if free == 1 else "have"
+    if free:
+        told.append(f"{counted(free, 'collective')} of ranks that do not take the same time {verb} no fixed order")
+    told += [f"{counted(held, 'collective')} may hold up messages that their members wait for"] if held else []
     return f"it may hang: {', '.join(told)}" if told else ""
 
 

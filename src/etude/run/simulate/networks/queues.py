@@ -13,13 +13,13 @@ from etude.kernels.compile import kernel
 from etude.run.simulate.networks.slots import put_event
 from etude.run.simulate.networks.state import LAND, NEVER, LinkState
 from etude.run.simulate.packets.events import advance, begin
-from etude.run.simulate.packets.state import PacketState, Rules, make_packets
+from etude.run.simulate.packets.state import PacketRules, PacketState, make_packets
 
 PACKET_BYTES = 4096
 PAUSE_PACKETS, RESUME_PACKETS = 15, 12
 """Thresholds of PFC, on top of what a link moves until a pause or resume has an effect."""
 PS = 1000
-RULES = Rules(
+RULES = PacketRules(
     payload_bytes=PACKET_BYTES,
     header_bytes=0,
     answer_bytes=0,

@@ -1,6 +1,6 @@
 """Flows on links, without a workload around them.
 
-done = run_flows(Wires(bytes_per_s=[...], ...), [PacketFlow(path=(0, 1), size_bytes=64_000)], rules)
+done = run_flows(PacketLinks(bytes_per_s=[...], ...), [PacketFlow(path=(0, 1), size_bytes=64_000)], rules)
 done.finished_ps[0]         # when its sender held the ACK of everything, from the begin of the flow
 """
 
@@ -16,7 +16,7 @@ from etude.base.errors import DeadlockError, UsageError
 from etude.kernels.arrays import F64, I64
 from etude.run.simulate.packets import events
 from etude.run.simulate.packets.deadlock import deadlock_of
-from etude.run.simulate.packets.state import PacketState, Rules, Table, make_packets, with_more_packets
+from etude.run.simulate.packets.state import PacketRules, PacketState, Table, make_packets, with_more_packets
 
 FOREVER_PS: Final = 1 << 62
 PIECE_PS: Final = 10**9
@@ -24,7 +24,7 @@ PIECE_PS: Final = 10**9
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Wires:
+class PacketLinks:
     """One row per directed link: its rate, the latency of its wire, that of the switch behind it, and whether there is
     one. `names` are for messages."""
 
@@ -61,7 +61,7 @@ class PacketTimes:
     events: int
 
 
-def run_flows(wires: Wires, flows: Sequence[PacketFlow], rules: Rules) -> PacketTimes:
+def run_flows(wires: PacketLinks, flows: Sequence[PacketFlow], rules: PacketRules) -> PacketTimes:
     """Runs all flows to their end. Raises DeadlockError where ports wait for one another in a cycle."""
     link = np.array([port for flow in flows for way in (flow.path, flow.back) for port in way], np.int64)
     if len(link) and not 0 <= link.min() <= link.max() < len(wires.bytes_per_s):

@@ -95,7 +95,7 @@ FLOW: Final = _numbers(
 CLOCK: Final = _numbers("now_ps", "turn", "free", "delivered", "crowded", "events", "sent", "acknowledged", "notices")
 
 
-class Rules(NamedTuple):
+class PacketRules(NamedTuple):
     payload_bytes: int
     header_bytes: int
     answer_bytes: int  # of an ACK or notice
@@ -110,7 +110,7 @@ class Rules(NamedTuple):
 
 class PacketState(NamedTuple):
     clock: Table
-    rules: Rules
+    rules: PacketRules
     ports: Table
     packets: Table
     flows: Table
@@ -121,7 +121,7 @@ class PacketState(NamedTuple):
 
 
 def make_packets(
-    rules: Rules, bytes_per_s: F64, wire_ps: I64, switch_ps: I64, to_switch: I64, link: I64, back: I64, flows: int
+    rules: PacketRules, bytes_per_s: F64, wire_ps: I64, switch_ps: I64, to_switch: I64, link: I64, back: I64, flows: int
 ) -> PacketState:
     """Empty ports, one for each link, and room for so many flows."""
     ports = np.zeros(len(bytes_per_s), PORT)
