@@ -526,7 +526,7 @@ def _cut(rng: np.random.Generator, m: Cluster, kind: str, who: tuple[int, ...]) 
     """Number of the event from which nothing goes on; -1 if the run ends as it should."""
     if kind not in ("hang", "desync"):
         return -1
-    met = [i for i, e in enumerate(m.found) if e.kind == Kind.COLL]
+    met = [i for i, e in enumerate(m.found) if e.kind == Kind.COLL and e.collective != Collective.ALL_TO_ALL]
     chosen = met[int(rng.integers(len(met) // 3, len(met)))]
     if kind == "desync":
         m.found[chosen].sizes[who[0]] = m.found[chosen].size // 2

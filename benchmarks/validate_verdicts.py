@@ -79,11 +79,13 @@ def main() -> None:
     asked.add_argument("--kinds", default=",".join(KINDS))
     asked.add_argument("--factors", default="1.1,1.2,1.06")
     asked.add_argument("--most", type=int, default=10_000, help="most ranks x steps of a run")
+    asked.add_argument("--largest", type=int, default=1024, help="most ranks of a run")
     asked.add_argument("--show", action="store_true", help="what is said of runs that are judged wrong")
     asked.add_argument("--json", type=Path)
     given = asked.parse_args()
     factors = [float(f) for f in given.factors.split(",")]
     foreign_faults.MOST = given.most
+    foreign_faults.SIZES = tuple(size for size in foreign_faults.SIZES if size <= given.largest)
     results = [judged("clean", 1.0, given.seed + i) for i in range(given.clean)]
     for kind in given.kinds.split(",") if given.each else ():
         results += [judged(kind, factors[i % len(factors)], given.seed + i) for i in range(given.each)]

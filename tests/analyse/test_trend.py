@@ -76,6 +76,13 @@ def test_every_tenth_step_is_named_as_such_on_all_ranks_or_on_one():
     assert kinds(found(alone)) == [("every_nth_step", (3,))]
 
 
+def test_a_rank_that_is_slow_in_two_steps_of_a_cycle_that_is_seen_twice_is_no_period():
+    """Noise that looks alike in two cycles of eight steps is chance; three cycles are the least."""
+    values = np.full((8, 16), 1e6) * (1 + 0.004 * np.sin(np.arange(128).reshape(8, 16) ** 2))
+    values[4, [1, 6, 9, 14]] *= 1.047
+    assert [kind for kind, _ in kinds(found(values)) if kind == "every_nth_step"] == []
+
+
 def test_drift_is_named_as_such_of_the_job_or_of_one_rank():
     told = found(noisy() * np.linspace(1, 1.2, STEPS))
     assert kinds(told) == [("drift", ())]

@@ -56,6 +56,16 @@ MUCH_EXPOSED: Final = 0.10
 """Shares of the devices' time from which a healthy run has a cause to work on, ..."""
 WORTH: Final = 0.02
 """... and the share of the run that removing it must buy."""
+PATTERNS: Final = {
+    "whole": "chronic",
+    "since": "acute",
+    "while": "acute",
+    "drift": "acute",
+    "periodic": "periodic",
+    "now and then": "intermittent",
+}
+MOST_OF_NODE: Final = 0.6
+"""Part of a node's ranks that must be slow for the node to be."""
 LITTLE: Final = 0.005
 """Share of a run that a fault must cost where few steps cannot exclude chance."""
 RARE: Final = 1e-7
@@ -204,6 +214,7 @@ class _Diagnosis:
         of_work = times.compute
         levels = clean_levels(of_work.relative, of_work.error, times.stage)
         for one in self._holding_up(episodes(levels, self.least), Shows.BESIDE_OTHERS):
+            one = self._with_its_node(one)
             found += self._slow(one)
             named |= set(one.rows)
         for row, far, usual, part in _wild(of_work, named):
@@ -212,7 +223,8 @@ class _Diagnosis:
         idle = times.idle
         scale = replace(clean_levels(idle, np.full_like(idle, 0.001), times.stage, 0.002), wild=True)
         waits = _not_alike(idle)
-        for one in self._holding_up(episodes(scale, self.least), Shows.AT_FIRST):
+        least = self.least * (1 if len(times.steps) > 2 else 2)  # once, a host may be interrupted by chance
+        for one in self._holding_up(episodes(scale, least), Shows.AT_FIRST):
             rows = tuple(row for row in one.rows if row not in named)
             if rows and waits and ("periodic", one.every) not in common:
                 found.append(self._late(replace(one, rows=rows)))
@@ -300,8 +312,6 @@ class _Diagnosis:
         found = []
         for link in Links(self.run, stretches, self.node).slow(self.calls, max(self.least, 0.04)):
             slow = link.slow
-            if len(link.ranks) > 2 and not slow.whole:
-                continue  # of a group as a whole, calls of a few steps are too few
             first, last = stretches.first_step(slow.first), stretches.first_step(slow.last)
             steps = (first, last) if stretches.by_step and not slow.whole else None
             cost = self._cost_of_link(link.ranks, slow.factor)
@@ -315,6 +325,7 @@ class _Diagnosis:
                     run_ns=self.run_ns,
                     confidence=slow.confidence,
                     height=slow.factor - 1,
+                    pattern="periodic" if slow.every > 1 else "chronic" if slow.whole else "acute",
                 )
             )
         return found
@@ -348,6 +359,21 @@ class _Diagnosis:
     def _most(self, rows: tuple[int, ...]) -> bool:
         return len(rows) >= ALL * len(self.times.ranks)
 
+    def _with_its_node(self, one: Episode) -> Episode:
+        """Where most ranks of a node are slow, the others of it that are slower than the rest of the job are meant."""
+        rows = np.array(one.rows)
+        nodes, count = np.unique(self.times.ranks[rows] // self.node, return_counts=True)
+        if one.pattern != "whole" or len(nodes) != 1 or len(self.times.ranks) <= self.node:
+            return one
+        mine = np.flatnonzero(self.times.ranks // self.node == nodes[0])
+        with np.errstate(all="ignore"):
+            level = np.nanmean(self.times.compute.relative, axis=1)
+        rest = np.setdiff1d(np.arange(len(level)), mine)
+        lean = level[mine] > np.nanmedian(level[rest]) + one.height / 2
+        if int(count[0]) >= MOST_OF_NODE * len(mine) and lean.all():
+            return replace(one, rows=tuple(mine.tolist()))
+        return one
+
     def _is_node(self, ranks: tuple[int, ...]) -> bool:
         """Whether these are all ranks of one node, or of several, and there are others."""
         all_ranks = self.times.ranks
@@ -371,6 +397,7 @@ class _Diagnosis:
             height=height,
             score=one.score,
             every=one.every,
+            pattern=PATTERNS[one.pattern],
         )
 
     def _confidence(self, one: Episode) -> float:

@@ -26,6 +26,8 @@ LEAST_OFF_NS: Final = 5_000
 """Drift, and what it adds up to over the run, from which a clock is reported."""
 SURE: Final = 8.0
 """Standard errors of a slope."""
+FEW_STEPS: Final = 10
+"""... which is twice as many for this many steps: what is left of few of them says less of their noise."""
 FEWEST_STEPS: Final = 12
 WARM: Final = 2
 """First steps, in which memory grows anyway."""
@@ -120,7 +122,8 @@ def leaks(run: Run, run_ns: int) -> Iterator[Verdict]:
         half = len(x) // 2
         halves = [slope_of(x[:half], values[:half]), slope_of(x[half:], values[half:])]
         steady = all(each[0] >= STEADY * slope - 3 * each[1] and each[0] > 0 for each in halves)
-        if steady and slope > SURE * error and slope * len(x) >= LEAST_GROWTH * float(np.median(values)):
+        sure = SURE * (1 + FEW_STEPS / len(x))
+        if steady and slope > sure * error and slope * len(x) >= LEAST_GROWTH * float(np.median(values)):
             growing[row] = slope, error
     for row, (slope, error) in growing.items():
         score = slope / max(error, 1e-9)

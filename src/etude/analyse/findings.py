@@ -52,6 +52,8 @@ class Verdict:
     """Of a period: steps from one occurrence to the next."""
     figures: dict[str, float] = field(default_factory=dict)
     """What else was measured."""
+    pattern: str = "chronic"
+    """chronic: the whole run; acute: since a step or for a while; periodic; intermittent."""
     detail: str = ""
     """What the recording itself says: the call in which a run hangs."""
 

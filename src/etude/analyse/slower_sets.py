@@ -94,13 +94,28 @@ def clean_levels(values: F64, error: F64, stage: I64, static: float = LEAST_STAT
     if steps >= FEWEST_STEPS:
         jumps = np.diff(values, axis=1)
         by_jump = _mad(jumps) / np.sqrt(2)
-        wide = _mad(apart) * np.sqrt(steps / (steps - 1))
+        wide = _mad(_without_change(apart)) * np.sqrt(steps / (steps - 2))
         rho = max(0.0, min(0.9, 1 - (by_jump / wide) ** 2)) if wide > 0 else 0.0
         rho = min(0.9, rho + (0.5 / np.sqrt(steps * min(len(values), 16))))
-        sigma = max(wide, by_jump, inner)
+        sigma = max(wide, by_jump, 0.2 * inner)  # the places of a rank that changes differ by that, too
     else:
         rho, sigma = 0.5, max(inner, _mad(apart) * np.sqrt(steps / max(steps - 1, 1)) if steps > 2 else inner)
     return CleanLevels(values, max(sigma, 1e-4), rho, static, stage)
+
+
+def _without_change(x: F64) -> F64:
+    """Each row without the change of level that explains most of it, so that a fault is not taken for noise."""
+    ranks, steps = x.shape
+    filled = np.nan_to_num(x)
+    total = np.concatenate([np.zeros((ranks, 1)), np.cumsum(filled, axis=1)], axis=1)
+    cut = np.arange(2, steps - 1)
+    before, after = total[:, cut] / cut, (total[:, -1:] - total[:, cut]) / (steps - cut)
+    best = np.argmax((after - before) ** 2 * cut * (steps - cut), axis=1)
+    row = np.arange(ranks)
+    low, high, place = before[row, best], after[row, best], cut[best]
+    level = np.where(np.arange(steps)[None, :] < place[:, None], low[:, None], high[:, None])
+    found: F64 = np.where(np.isfinite(x), x - level, np.nan)
+    return found
 
 
 def episodes(levels: CleanLevels, least: float) -> list[Episode]:
@@ -145,8 +160,11 @@ def _whole(rows: I64, height: F64, score: F64, steps: int) -> list[Episode]:
 # -- ranks of one stretch ----------------------------------------------------------------------------------------------
 
 
-def _above(means: F64, levels: CleanLevels, count: float, least: float, left_out: Bool) -> tuple[I64, F64, F64]:
-    """(ranks above the others, by how much, standard errors) of the means over some steps."""
+def _above(
+    means: F64, levels: CleanLevels, count: float, least: float, left_out: Bool, *, itself: bool = False
+) -> tuple[I64, F64, F64]:
+    """(ranks above the others, by how much, standard errors) of the means over some steps; of means less those of other
+    steps a rank is also compared with `itself`."""
     error = float(np.hypot(levels.static, levels.error(count)))
     height = np.full(len(means), np.nan)
     lower, pairs = np.zeros(len(means), bool), []
@@ -161,7 +179,7 @@ def _above(means: F64, levels: CleanLevels, count: float, least: float, left_out
             pairs.append(float(height[order[1]]))
         else:
             lower[order[:cut]] = True
-    if len(pairs) == 1:  # of two one cannot say which is right
+    if len(pairs) == 1 and not itself:  # of two one cannot say which is right
         height[np.isfinite(height) & ~np.isin(levels.stage, levels.stage[lower])] = np.nan
     known = np.abs(height[lower])
     wide = 0.0 if not len(known) else 1.4826 * float(np.median(known)) if len(known) > 3 else float(known.max())
@@ -312,7 +330,7 @@ def _robust_square(x: F64, sigma: float) -> float:
 def _periodic(y: F64, levels: CleanLevels, least: float, among: int, most_lag: int = 64) -> Episode | None:
     """One phase of a period that lies above the others in nearly all of its steps, and nothing else does."""
     steps = len(y)
-    top = min(steps // PERIODS, most_lag)
+    top = min((steps - 1) // (PERIODS - 1), most_lag)
     tried = among * sum(range(2, top + 1))
     limit = np.sqrt(2 * np.log(max(tried, 2))) + SEARCHED
     sigma = max(levels.sigma, 1e-6)
@@ -364,7 +382,7 @@ def _stretches(levels: CleanLevels, rows: I64, left_out: Bool, least: float, lim
     height = np.zeros(means.shape)
     scores = np.zeros(means.shape)
     for e, (a, b) in enumerate(pairwise(bounds)):
-        at, much, score = _above(means[:, e] - quiet, levels, b - a, least, left_out)
+        at, much, score = _above(means[:, e] - quiet, levels, b - a, least, left_out, itself=True)
         over[at, e], height[at, e], scores[at, e] = True, much, score
     grouped: dict[bytes, list[int]] = {}
     for row in np.flatnonzero(over.any(axis=1)).tolist():
@@ -438,33 +456,38 @@ def _middle_stretch(total: F64, steps: int, levels: CleanLevels, limit: float, l
 
 
 def common_episodes(y: F64, error: float, least: float) -> list[Episode]:
-    """Changes, drifts and periods of one series: of what all ranks do alike."""
-    if len(y) < SERIES or not np.isfinite(y).all():
+    """Changes, drifts and periods of one series, of what all ranks do alike; its first step may be left out."""
+    if len(y) < SERIES - 1 or not np.isfinite(y).all():
         return []
     levels = clean_levels(y[None, :], np.full((1, len(y)), error), np.zeros(1, np.int64))
     one = _periodic(y - np.median(y), levels, least, 1)
     if one is not None:
         return [one]
-    limit = np.sqrt(2 * np.log(4 * len(y))) + SEARCHED
-    if not _changing(levels, limit, least)[0]:
-        return []
-    ramp = _drift(y, 0, levels, least, limit)
-    if ramp is not None:
-        return [ramp]
-    cuts = _cuts(y[None, :], levels, limit, least)
-    if not cuts:
-        return []
-    bounds = [0, *cuts, len(y)]
-    means = [float(np.mean(y[a:b])) for a, b in pairwise(bounds)]
-    e = next((i for i in range(1, len(means)) if means[i] - means[i - 1] > least), -1)
-    if e < 0:
-        return []
-    until = next((i for i in range(e + 1, len(means)) if means[e] - means[i] > least / 2), len(means))
-    first, last = bounds[e], bounds[until] - 1
-    height = float(np.mean(y[first : last + 1])) - means[e - 1]
-    score = height / float(np.hypot(levels.error(first), levels.error(last + 1 - first)))
-    pattern = "since" if until == len(means) else "while"
-    return [Episode((), pattern, first, last, height, score, steps=tuple(range(first, last + 1)))]
+    found = _best_model(y, error, least)
+    return [found] if found is not None else []
+
+
+def _best_model(y: F64, error: float, least: float) -> Episode | None:
+    """A change of level or a ramp, whichever explains the series better, if it is surely there. One series has no
+    peers: its noise is what the model leaves, and counts for more where neighbouring steps are alike."""
+    steps = len(y)
+    at = np.arange(steps, dtype=np.float64)
+    slope, base = np.polyfit(at, y, 1)
+    ways = [(slope * at + base, float(slope * (steps - 1)), np.sqrt(12.0 / steps), 0)]
+    for cut in range(HOLD, steps - HOLD + 1):
+        low, high = float(y[:cut].mean()), float(y[cut:].mean())
+        level = np.where(at < cut, low, high)
+        ways.append((level, high - low, np.sqrt(1.0 / cut + 1.0 / (steps - cut)), cut))
+    model, height, factor, cut = min(ways, key=lambda way: float(((y - way[0]) ** 2).sum()))
+    left = y - model
+    rho = float(np.clip((left[1:] * left[:-1]).sum() / max(float((left**2).sum()), 1e-300) + 2 / steps, 0.0, 0.8))
+    spread = max(float(np.sqrt((left**2).sum() / (steps - 3))), error)
+    score = height / (spread * factor * np.sqrt((1 + rho) / (1 - rho)))
+    if height < least * (1 if cut else 1.5) or score < SURE + (0.5 if steps >= 20 else 1.0):
+        return None
+    every = tuple(range(cut, steps))
+    pattern = "since" if cut else "drift"
+    return Episode((), pattern, cut, steps - 1, height, float(score), steps=every)
 
 
 # -- robust figures ----------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from etude.analyse.desync import desync
+from etude.analyse.diagnose import faults
 from etude.analyse.fell_behind import MissingRank
 from etude.analyse.grouping import table
 from etude.analyse.late_hosts import late_hosts
@@ -25,6 +26,7 @@ from etude.analyse.operations import calls
 from etude.analyse.segments import Segments
 from etude.analyse.slow_links import Links, SlowLink
 from etude.analyse.slow_ranks import slow_ranks
+from etude.analyse.slower_sets import FEWEST_STEPS
 from etude.analyse.stretches import Slow
 from etude.base.errors import UsageError
 from etude.model.job import Job, ranges
@@ -39,6 +41,12 @@ LEAST: Final = 0.04
 """A unit is reported if it is this much slower than its peers."""
 NODE: Final = 8
 """Ranks per node by default."""
+OF_MODEL: Final = {
+    **dict.fromkeys(("slow_rank", "slow_node", "throttled", "drift", "intermittent", "periodic"), "slow_rank"),
+    **dict.fromkeys(("late_host", "loader"), "late_host"),
+    "slow_link": "slow_link",
+}
+"""Kinds of `diagnose`, as stragglers have them."""
 KINDS: Final = ("slow_rank", "slow_link", "late_host", "missing_participant", "desync", "stalled_collective")
 
 
@@ -101,6 +109,10 @@ def findings(run: Run, *, least: float = LEAST, ranks_per_node: int = NODE) -> I
     if len(job.ranks) < 2 or apart:
         return  # a hanging run does not show which rank is slow
     stretches = Segments(job)
+    if len(stretches.steps) >= FEWEST_STEPS:
+        taken = {absent.rank for absent in gone}
+        yield from (row for row in _of_model(run, least, ranks_per_node) if row.rank not in taken)
+        return
     late = Lateness(run, found, stretches)
     named = {absent.rank for absent in gone}
     ways = (
@@ -124,6 +136,20 @@ def findings(run: Run, *, least: float = LEAST, ranks_per_node: int = NODE) -> I
                 yield _rank_finding(rank, one, (kind, what), together or (rank,), stretches, late)
     for link in Links(run, stretches, ranks_per_node).slow(found, least):
         yield _link_finding(link, stretches)
+
+
+def _of_model(run: Run, least: float, ranks_per_node: int) -> Iterator[Straggler]:
+    """The findings of `diagnose` that are about ranks, hosts and links: one row a rank, of a link one."""
+    for one in faults(run, least=least, ranks_per_node=ranks_per_node):
+        kind = OF_MODEL.get(one.kind)
+        hidden = one.cost_ns <= 0 and kind == "slow_rank"
+        if kind is None or one.level == "job" or hidden:
+            continue  # it delays no other rank
+        since = one.steps[0] if one.steps else None
+        pct = 100 * one.height if one.height else None
+        for rank in one.ranks[:1] if kind == "slow_link" else one.ranks:
+            pattern = one.pattern
+            yield Straggler(rank, kind, one.confidence, one.words.rstrip("."), one.ranks, pct, pattern, since)
 
 
 def _rank_finding(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import warnings
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from etude.analyse.changes import Change
 from etude.analyse.samples import Samples
 from etude.analyse.series import SeriesParts
+from etude.analyse.slower_sets import clean_levels, episodes
 from etude.kernels.arrays import F64
 from etude.model.job import ranges
 
@@ -100,7 +101,7 @@ def _together(samples: Samples, members: list[tuple[int, Change]]) -> TrendFindi
 
 def told_period(samples: Samples, parts: SeriesParts, own: F64, period: int, least: float) -> list[TrendFinding]:
     """Repeated slow steps: every tenth, or a cycle without single outstanding steps."""
-    found = _own_period(samples, own, period, least) if period and not parts.period else None
+    found = _own_period(samples, own, least) if period and not parts.period else None
     if found is not None:
         return [found]
     if not parts.period:
@@ -119,23 +120,18 @@ def told_period(samples: Samples, parts: SeriesParts, own: F64, period: int, lea
     return [TrendFinding("cycle", text, ratio=1 + swing, every=parts.period)]
 
 
-def _own_period(samples: Samples, own: F64, period: int, least: float) -> TrendFinding | None:
-    """Slow steps that only some ranks' own work shows."""
-    phases: dict[int, list[int]] = defaultdict(list)
-    factors = []
-    for row, values in enumerate(own):
-        shown = _phases(values, period)
-        slow = np.flatnonzero(shown > 1 + max(least, 0.5 * (shown.max() - 1)))
-        if len(slow) and len(slow) * FEW_PHASES <= period:
-            factors.append(float(shown[slow].mean()))
-            for phase in slow.tolist():
-                phases[phase].append(row)
-    if not phases:
+def _own_period(samples: Samples, own: F64, least: float) -> TrendFinding | None:
+    """Slow steps that only some ranks' own work shows: what `diagnose` calls periodic."""
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        levels = np.log(own) - np.nanmedian(np.log(own), axis=0)
+    unknown, one_stage = np.full_like(levels, np.nan), np.zeros(len(own), np.int64)
+    found = [one for one in episodes(clean_levels(levels, unknown, one_stage), least) if one.pattern == "periodic"]
+    if not found:
         return None
-    most = max(len(rows) for rows in phases.values())
-    which = np.array(sorted(p for p, rows in phases.items() if 2 * len(rows) >= most))
-    ranks = sorted({int(samples.ranks[row]) for p in which.tolist() for row in phases[p]})
-    return _every(samples, period, which, float(np.median(factors)), ranks)
+    first, ranks = found[0], sorted(int(samples.ranks[row]) for row in found[0].rows)
+    phase = np.array([first.steps[0] % first.every])
+    return _every(samples, first.every, phase, float(np.exp(first.height)), ranks)
 
 
 def _phases(values: F64, period: int) -> F64:

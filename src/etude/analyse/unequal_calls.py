@@ -12,7 +12,14 @@ from etude.model.schema import UNKNOWN, Collective
 
 __all__ = ["unequal_calls"]
 
-SIZED = (Collective.ALL_REDUCE, Collective.REDUCE, Collective.BROADCAST, Collective.BARRIER, Collective.ALL_GATHER)
+SIZED = (
+    Collective.REDUCE_SCATTER,
+    Collective.ALL_REDUCE,
+    Collective.REDUCE,
+    Collective.BROADCAST,
+    Collective.BARRIER,
+    Collective.ALL_GATHER,
+)
 """Collectives whose members give the same size."""
 SURE, EVEN = 0.97, 0.7
 """Confidence where few differ, and where as many differ as agree."""

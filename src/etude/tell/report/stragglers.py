@@ -92,7 +92,7 @@ def section(subject: Subject) -> PageSection:
     rows = subject.stragglers.to_pylist()
     if not rows:
         return PageSection(
-            SECTION, "Stragglers", "", empty="No rank, link or host is slower than its peers, and no rank is missing."
+            SECTION, "Stragglers", "", empty="No rank, link or host delays the others, and no rank is missing."
         )
     columns = [
         Heading("rank", "rank"), Heading("kind", "what", lambda k: SAID.get(k, k), number=False),
