@@ -81,6 +81,30 @@ def test_a_token_goes_to_each_node_once_where_its_stack_or_its_notes_say_so():
     assert case(stack="megatron-core", notes="dispatcher DeepEP").plan.ep_node == 8
 
 
+def test_notes_and_releases_say_what_overlaps():
+    assert case().plan.schedule.startswith("interleaved")
+    assert case(notes="dispatcher A2A, 1f1b overlap").plan.schedule.startswith("paired")
+    deepseek = {
+        "model": "DeepSeek-V3",
+        "gpu_type": "GB300",
+        "layers": "61",
+        "hidden": "7168",
+        "gpus": "256",
+        "heads": "",
+        "vocab": "",
+        "experts": "",
+        "top_k": "",
+        "expert_ffn": "",
+        "interleave": "4",
+        "precision": "fp8-mx",
+    }
+    before, since = case(**deepseek), case(**deepseek, notes="container 26.06.01; dropless")
+    assert before.plan.schedule.startswith("interleaved")
+    assert before.plan.host_ns > 0
+    assert since.plan.schedule.startswith("paired")
+    assert (since.plan.host_ns, since.plan.recompute) == (0, "none")
+
+
 def test_of_a_rack_of_72_a_job_of_several_has_64():
     def first(found: Case) -> int:
         return found.system.levels[0].size

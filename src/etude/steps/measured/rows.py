@@ -240,7 +240,7 @@ def _schedule(row: Row, given: Mapping[str, Any], model: Model) -> dict[str, Any
     if not chunks and "interleaved" in notes:
         return {CHUNKS: "2"}
     if not chunks:
-        return {"schedule": "1f1b"} if re.search(r"\b1f1b\b", notes) else {}
+        return {"schedule": "1f1b"} if re.search(r"\b1f1b\b(?! overlap)", notes) else {}
     per_pipe = given["global_batch"] // _copies(given) // given.get("micro_batch", 1)
     fits = per_pipe % pp == 0 and model.layers >= pp * chunks
     return {"schedule": f"interleaved:{chunks}" if chunks > 1 and fits else "1f1b"}
