@@ -142,3 +142,18 @@ def test_the_size_in_a_name_stands_for_parameters():
     assert "14 billion parameters, by its name" in found.assumed
     refused = case_or_refused({**MIXTURE, **shape, "model": "Zeta-30B-A3B"}, 1)
     assert not isinstance(refused, Case)
+
+
+def test_heads_of_a_guessed_shape_are_shared_by_its_ranks():
+    shape: dict[str, Any] = dict.fromkeys(("layers", "hidden", "heads", "vocab", "experts", "top_k", "expert_ffn"), "")
+    # 23e9 x 128 / 12 = 2.453e11, its cube root 6261: 6.1 times 8 heads of 128 each; 23e9 / (12 x 6144^2) = 50.8 layers
+    found = case(**shape, model="GPT-23B", tp="8", pp="1", ep="1", gpu_type="B200")
+    assert (found.model.hidden, found.model.heads, found.model.layers) == (6144, 48, 51)
+
+
+def test_the_time_of_a_step_needs_a_batch():
+    refused = case_or_refused({**MIXTURE, "micro_batch": "", "global_batch": ""}, 1)
+    assert not isinstance(refused, Case)
+    assert refused.why == "the time of a step of an unknown batch"
+    tokens = {"unit": "tok/s/GPU", "measured_metric": "tokens/s per GPU", "value": "1000"}
+    assert case(**tokens, micro_batch="", global_batch="").plan.batch > 0

@@ -24,7 +24,7 @@ from etude.make.generate.model import Model
 from etude.make.generate.train import sequence_of
 from etude.steps.measured.gpus import gpu_system
 from etude.steps.measured.recipes import CHUNKS, RunFacts, completed
-from etude.steps.measured.row_figures import out_of_scope, step_seconds
+from etude.steps.measured.row_figures import SECONDS, out_of_scope, step_seconds
 from etude.steps.measured.row_models import row_model
 from etude.steps.measured.row_training import trained_fields
 from etude.steps.measured.row_words import noted_fields, recompute_fields
@@ -198,6 +198,8 @@ def _given(row: Row, model: Model, policies: Mapping[str, str], said: list[str])
         given["seq"] = sequence_of(model)
         said.append(f"sequence {given['seq']:,}")
     if "global_batch" not in given:
+        if row.get("unit", "").lower() in SECONDS and "micro_batch" not in given:
+            raise UsageError("the time of a step of an unknown batch", hint="columns global_batch, micro_batch")
         given["global_batch"] = _batch(given)
         said.append(f"batch {given['global_batch']:,}")
     if "sequence parallel" in again and given.get("tp", 1) > 1:
