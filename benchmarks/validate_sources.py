@@ -73,6 +73,7 @@ def main() -> int:
     shared = Path(os.environ.get("ETUDE_SHARED", HERE.parent.parent / "shared")) / "measured"
     parser.add_argument("--rows", type=Path, nargs="+", default=[shared / "published_train_more.csv"])
     parser.add_argument("--source", default="", help="only sources that have this in their name")
+    parser.add_argument("--kind", default="", help="only rows of this kind: dense, experts, fine-tuning")
     parser.add_argument("--detail", action="store_true", help="print each row of the open sources")
     options = parser.parse_args()
     groups: dict[tuple[str, str], Group] = defaultdict(Group)
@@ -80,7 +81,7 @@ def main() -> int:
     for path in options.rows:
         for number, row in enumerate(read_rows(path), 1):
             source = source_of(row)
-            if options.source not in source:
+            if options.source not in source or (options.kind and kind_of(row) != options.kind):
                 continue
             complete = "incomplete" if row.get("confidence", "").startswith("INCOMPLETE") else "complete"
             found = predicted_case(case_or_refused(row, number))

@@ -50,6 +50,14 @@ def test_a_token_goes_once_to_each_node():
     assert members["ep_out.1"] == [1, 5, 9, 13]
 
 
+def test_one_call_sends_between_nodes_and_inside_them():
+    """The host issues as much as where every copy is sent: 8 us an op."""
+    alone, once = (made(host_ns=8000, **more).trace(0) for more in ({}, {"ep_node": 4}))
+    assert len(once) > len(alone)
+    issued, other = (int(t.duration_ns[(t.cpu == 1) & (t.duration_ns > 0)].sum()) for t in (once, alone))
+    assert issued == other > 0
+
+
 @pytest.mark.parametrize(("nodes", "most", "top"), [(8, 0, 8), (8, 4, 8), (4, 2, 3), (16, 16, 1)])
 def test_nodes_of_a_token_as_drawn(nodes: int, most: int, top: int):
     random.seed(7)

@@ -44,6 +44,14 @@ def test_a_cast_writes_both_layouts_with_their_scales(scaling: str, scales: floa
     assert looked == ([2 * size, 2 * 3 * size] if scaling == "current" else [])
 
 
+def test_a_cast_to_4_bits_reads_three_times():
+    """2 bytes read for the largest value, for rows and for columns; half a byte and 1/16 of one written for each of
+    the two layouts."""
+    trace, size = made("delayed", precision="fp4").job.trace(0), TOKENS * HIDDEN
+    each = 3 * 2 + 2 * (1 / 2 + 1 / 16)
+    assert moved(trace, "attention.qkv", "aten::_to_copy") == [each * size, each * 3 * size]
+
+
 @pytest.mark.parametrize(("scaling", "scales"), [("delayed", 0), ("current", 0), ("block", 1 / 32), ("mx", 1 / 32)])
 def test_gathers_of_what_was_cast_carry_scales(scaling: str, scales: float):
     """Over two tensor-parallel ranks each gives its half of the tokens: 3 gathers of what goes into a product or of

@@ -81,6 +81,30 @@ def test_a_token_goes_to_each_node_once_where_its_stack_or_its_notes_say_so():
     assert case(stack="megatron-core", notes="dispatcher DeepEP").plan.ep_node == 8
 
 
+def test_notes_and_releases_say_what_overlaps():
+    assert case().plan.schedule.startswith("interleaved")
+    assert case(notes="dispatcher A2A, 1f1b overlap").plan.schedule.startswith("paired")
+    deepseek = {
+        "model": "DeepSeek-V3",
+        "gpu_type": "GB300",
+        "layers": "61",
+        "hidden": "7168",
+        "gpus": "256",
+        "heads": "",
+        "vocab": "",
+        "experts": "",
+        "top_k": "",
+        "expert_ffn": "",
+        "interleave": "4",
+        "precision": "fp8-mx",
+    }
+    before, since = case(**deepseek), case(**deepseek, notes="container 26.06.01; dropless")
+    assert before.plan.schedule.startswith("interleaved")
+    assert before.plan.host_ns > 0
+    assert since.plan.schedule.startswith("paired")
+    assert (since.plan.host_ns, since.plan.recompute) == (0, "none")
+
+
 def test_of_a_rack_of_72_a_job_of_several_has_64():
     def first(found: Case) -> int:
         return found.system.levels[0].size
@@ -118,3 +142,18 @@ def test_the_size_in_a_name_stands_for_parameters():
     assert "14 billion parameters, by its name" in found.assumed
     refused = case_or_refused({**MIXTURE, **shape, "model": "Zeta-30B-A3B"}, 1)
     assert not isinstance(refused, Case)
+
+
+def test_heads_of_a_guessed_shape_are_shared_by_its_ranks():
+    shape: dict[str, Any] = dict.fromkeys(("layers", "hidden", "heads", "vocab", "experts", "top_k", "expert_ffn"), "")
+    # 23e9 x 128 / 12 = 2.453e11, its cube root 6261: 6.1 times 8 heads of 128 each; 23e9 / (12 x 6144^2) = 50.8 layers
+    found = case(**shape, model="GPT-23B", tp="8", pp="1", ep="1", gpu_type="B200")
+    assert (found.model.hidden, found.model.heads, found.model.layers) == (6144, 48, 51)
+
+
+def test_the_time_of_a_step_needs_a_batch():
+    refused = case_or_refused({**MIXTURE, "micro_batch": "", "global_batch": ""}, 1)
+    assert not isinstance(refused, Case)
+    assert refused.why == "the time of a step of an unknown batch"
+    tokens = {"unit": "tok/s/GPU", "measured_metric": "tokens/s per GPU", "value": "1000"}
+    assert case(**tokens, micro_batch="", global_batch="").plan.batch > 0

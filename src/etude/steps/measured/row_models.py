@@ -188,7 +188,8 @@ def _from_parameters(row: Mapping[str, str], shape: Mapping[str, int], said: lis
             f"neither the catalogue nor the row has the shape of `{row.get('model', '')}`",
             hint="columns layers, hidden, heads, ffn, vocab; or params",
         )
-    hidden = shape["hidden"] or max(round((count * ASPECT / 12) ** (1 / 3) / HEAD), 1) * HEAD
+    unit = HEAD * max(_number(row, "tp"), 1)  # ranks share heads
+    hidden = shape["hidden"] or max(round((count * ASPECT / 12) ** (1 / 3) / unit), 1) * unit
     layers = shape["layers"] or max(round(count / (12 * hidden**2)), 1)
     said.append(f"{layers} layers of width {hidden:,}, from the number of parameters")
     return {"hidden": hidden, "layers": layers}

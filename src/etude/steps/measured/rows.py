@@ -27,7 +27,7 @@ from etude.steps.estimates import open_settings
 from etude.steps.measured.gpus import gpu_system
 from etude.steps.measured.recipes import CHUNKS, RunFacts, completed
 from etude.steps.measured.row_estimates import row_estimate
-from etude.steps.measured.row_figures import out_of_scope, step_seconds
+from etude.steps.measured.row_figures import SECONDS, out_of_scope, step_seconds
 from etude.steps.measured.row_models import row_model
 from etude.steps.measured.row_training import trained_fields
 from etude.steps.measured.row_words import noted_fields, recompute_fields
@@ -201,6 +201,8 @@ def _given(row: Row, model: Model, policies: Mapping[str, str], said: list[str])
         given["seq"] = sequence_of(model)
         said.append(f"sequence {given['seq']:,}")
     if "global_batch" not in given:
+        if row.get("unit", "").lower() in SECONDS and "micro_batch" not in given:
+            raise UsageError("the time of a step of an unknown batch", hint="columns global_batch, micro_batch")
         given["global_batch"] = _batch(given)
         said.append(f"batch {given['global_batch']:,}")
     if "sequence parallel" in again and given.get("tp", 1) > 1:
@@ -243,7 +245,7 @@ def _schedule(row: Row, given: Mapping[str, Any], model: Model) -> dict[str, Any
     if not chunks and "interleaved" in notes:
         return {CHUNKS: "2"}
     if not chunks:
-        return {"schedule": "1f1b"} if re.search(r"\b1f1b\b", notes) else {}
+        return {"schedule": "1f1b"} if re.search(r"\b1f1b\b(?! overlap)", notes) else {}
     per_pipe = given["global_batch"] // _copies(given) // given.get("micro_batch", 1)
     fits = per_pipe % pp == 0 and model.layers >= pp * chunks
     return {"schedule": f"interleaved:{chunks}" if chunks > 1 and fits else "1f1b"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Final
 
 from etude.base.errors import UsageError
 from etude.cost import ops as work
@@ -129,13 +130,22 @@ class Block:
         return sum(op.local_params for op in self.ops if op.dtype in ("fp8", "fp4"))
 
 
+FP4_GROUP: Final = 16
+"""Elements of NVFP4 that share a scale of a byte."""
+
+
 def cast(local: Shard, elements: int, part: str, *, load: bool = False) -> list[Op]:
-    """To 8 bits, both layouts, each with its scales. With `current` scaling the largest value is computed first."""
+    """To 8 bits, both layouts, each with its scales. With `current` scaling the largest value is computed first. To 4
+    bits (NVFP4) in three passes: the largest value, rows, and columns that a Hadamard transform turns."""
     if local.gemm_dtype == local.dtype:
         return []
     w = work.elementwise(elements, dtype=local.dtype)
-    scales = 2 * (local.cast_bytes(elements) - bytes_of(elements, local.gemm_dtype))
-    w = replace(w, size_bytes=w.size_bytes + scales)
+    if local.gemm_dtype == "fp4":
+        written = bytes_of(elements, "fp4") + -(-elements // FP4_GROUP)
+        w = replace(w, size_bytes=3 * bytes_of(elements, local.dtype) + 2 * written)
+    else:
+        scales = 2 * (local.cast_bytes(elements) - bytes_of(elements, local.gemm_dtype))
+        w = replace(w, size_bytes=w.size_bytes + scales)
     one = compute("aten::_to_copy", part, w, shapes((elements,)), shapes((elements,)), load=load, calls=0.0)
     if local.scaling != "current":
         return [one]

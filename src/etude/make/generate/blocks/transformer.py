@@ -373,7 +373,13 @@ def _sent(local: Shard, top_k: int, hidden: int, part: str, dtypes: tuple[str, s
     nodes = local.ep // local.ep_node
     once = round(local.rows * distinct_nodes(nodes, local.moe_nodes, top_k) * hidden)
     across = _exchanged(local, Collective.ALL_TO_ALL, "ep_out", nodes, once, part, dtypes)
-    return [*across, *_exchanged(local, Collective.ALL_TO_ALL, "ep_in", local.ep_node, every, part, dtypes)]
+    inside = _exchanged(local, Collective.ALL_TO_ALL, "ep_in", local.ep_node, every, part, dtypes)
+    return [*across, *map(_same_call, inside)]
+
+
+def _same_call(op: Op) -> Op:
+    """Nothing for the host to issue: one call sends between nodes and inside them."""
+    return op.replace(calls=0.0, backward=tuple(back.replace(calls=0.0) for back in op.backward))
 
 
 def distinct_nodes(nodes: int, most: int, top_k: int) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from etude.cost.ops import OpClass, Work
 from etude.make.generate.blocks.ops import Op, Phase, Stream, bytes_of, collective, compute, message, shapes
 from etude.make.generate.blocks.shard import Block
-from etude.make.generate.choices import Scaling
+from etude.make.generate.choices import Precision, Scaling
 from etude.make.generate.nodes import End, FurtherSum
 from etude.make.generate.plan import Plan
 from etude.make.generate.schedules.pipeline import Action, PipelineSchedule
@@ -494,7 +494,7 @@ class StageWalk:
 def quantise(plan: Plan, params: int) -> Op:
     """Op that casts weights to 8 or 4 bits: read once (twice if their maximum is needed), written in two layouts, for
     the forward and the backward products. The product's call issues it."""
-    reads = 2 if plan.scaling == Scaling.CURRENT else 1
+    reads = 2 if plan.scaling == Scaling.CURRENT or plan.precision == Precision.FP4 else 1
     size = reads * bytes_of(params, plan.dtype) + 2 * bytes_of(params, plan.product_dtype)
     size += 2 * round(params * plan.weight_scale_bytes)
     w = Work(op_class=OpClass.ELEMENTWISE, flops=params, size_bytes=size, dtype=plan.dtype)
