@@ -9,12 +9,13 @@ from etude.machine import open_device, open_system
 from etude.make.generate.model import open_model
 from etude.steps.measured import gpu_system
 from etude.world.serve import Engine, deployed
+from etude.world.serve.catalogue import pass_tables
 from etude.world.serve.deployment import expert_params, replica_plan
 from etude.world.serve.measured.engines import engine_of
 from etude.world.serve.measured.published import predicted_row
 from etude.world.serve.network import staged_ns
 from etude.world.serve.pass_time import times_ns
-from etude.world.serve.stacks import serving_stack
+from etude.world.serve.stacks import ServingStack, serving_stack
 from etude.world.serve.steps import PassContent
 
 ROW = {
@@ -72,6 +73,17 @@ def test_a_pass_without_graphs_takes_what_the_host_takes_to_launch_its_kernels()
     kernels = placed.cost.floor_ns[3] / 1250  # gaps of 1,250 ns
     decode = PassContent(0, 0.0, 1, 100, 1, 100)
     assert times_ns(placed.cost, [decode])[0] == pytest.approx(16_000 * kernels + 13_500_000, abs=1)
+
+
+def test_casts_in_other_kernels_leave_as_many_kernels_as_a_wide_pass_has():
+    """GPT-2 has four products in each of 12 layers, and casts the input of each."""
+    model, system = open_model("gpt2"), open_system("dgx-h100")
+    wide, narrow = (pass_tables(model, replica_plan(model, 1, precision=one), system) for one in ("bf16", "fp8"))
+    assert (wide.kernels[1], narrow.kernels[1]) == (0, 48)
+    assert narrow.kernels[0] - 48 == wide.kernels[0]
+    apart, fused = (narrow.step_cost(ServingStack(kernel_ns=1000.0, casts=casts)) for casts in (1.0, 0.0))
+    assert apart.floor_ns[3] - fused.floor_ns[3] == 48_000
+    assert all(apart.layers_ns > fused.layers_ns)
 
 
 def test_the_row_says_whose_rules_it_took():

@@ -41,13 +41,14 @@ from etude.world.serve.stacks import ServingStack
 from etude.world.serve.steps import PassContent, StepCost, step_cost
 
 PARTS: Final = (
-    "products", "dense", "narrow", "experts", "wide_experts", "narrow_experts", "packed_experts", "rest", "network",
-    "direct", "group_ns", "word_ns",
+    "products", "dense", "narrow", "experts", "wide_experts", "narrow_experts", "packed_experts", "rest", "casts",
+    "network", "direct", "group_ns", "word_ns",
 )  # fmt: skip
 """Kinds of work: products in 16 bits or more (`dense`: bound by the matrix units) and in fewer, those of experts in 16
-(`wide`: spread over ranks, and fewer on a rank than tokens), 8 and 4, all else, communication as generated, and as in
-engines (a stack uses one of the two); and what the catalogue has no time for: the number of 8-bit products of experts,
-and the vocabulary that output tokens are sampled from."""
+(`wide`: spread over ranks, and fewer on a rank than tokens), 8 and 4, all else, casts to narrow types (which engines
+may have in the kernel before), communication as generated, and as in engines (a stack uses one of the two); and what
+the catalogue has no time for: the number of 8-bit products of experts, and the vocabulary that output tokens are
+sampled from."""
 TOKENS: Final = (
     1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1536, 2048, 3072, 4096, 8192, 16384,
 )  # fmt: skip
@@ -76,6 +77,9 @@ BETWEEN: Final = (
 decodes."""
 
 
+CAST: Final = "aten::_to_copy"
+
+
 def factors_of(stack: ServingStack) -> F64:
     """Factors of a stack on the times of PARTS."""
     given = {name: float(getattr(stack, name)) for name in PARTS}
@@ -100,7 +104,7 @@ class PassTables:
     prompt_nj: F64
     decode_nj: F64
     kernels: F64
-    """Kernels per pass."""
+    """Kernels per pass, and how many of them are casts."""
     layers: F64
     ranks: F64
     slots: F64
@@ -130,14 +134,15 @@ class PassTables:
         decode = np.vstack([np.zeros((1, len(KEYS))), stack.decode_attention * self.decode_ns])
         grid = prompt[:, :, None, None] + decode[None, None, :, :]
         layers, one = float(self.layers[0]), bool(self.ranks[0] == 1)
-        launches = (stack.one_launch_ns if one else stack.launch_ns) * float(self.kernels[0])
+        kernels = float(self.kernels[0]) - (float(self.kernels[1]) if stack.casts == 0.0 else 0.0)
+        launches = (stack.one_launch_ns if one else stack.launch_ns) * kernels
         layers_given: dict[str, Any] = {"tokens": TOKENS, "layers_ns": factor @ self.layers_ns} | options
         return step_cost(
             head=(SEQUENCES, factor @ self.head_ns),
             attention=((0, *CHUNKS), PAST, (0, *DECODE), KEYS, grid),
             floor_ns=(0.0, stack.layer_floor_ns * layers + launches, stack.mixed_floor_ns * layers + launches),
             chain_ns=(stack.chain_ns * layers, float(self.slots[0])),
-            gaps_ns=stack.kernel_ns * float(self.kernels[0]),
+            gaps_ns=stack.kernel_ns * kernels,
             schedule_ns=stack.schedule_ns,
             one_process=one,
             pass_ns=(stack.pass_ns, stack.pass_ns),
@@ -244,6 +249,7 @@ def _made(model: Model, plan: Plan, system: System, kv_dtype: str, packed: float
     trace, time_ns = part.trace, np.where(part.timed, part.end_ns - part.start_ns, 0).astype(np.float64)
     ops = ops_of(trace)
     kind = kinds_of_work(trace, ops, system.device.busy(), packed != 1.0)
+    casts = kind == PARTS.index("casts")
     if packed != 1.0:
         ops, time_ns = _packed(system.device, ops, time_ns, packed)
     sums = np.zeros((len(PARTS) + 1, len(shapes)))
@@ -283,7 +289,7 @@ def _made(model: Model, plan: Plan, system: System, kv_dtype: str, packed: float
         head_nj=np.maximum(energy[a:b] - np.interp(SEQUENCES, TOKENS, energy[:a]), 0.0),
         prompt_nj=work[-1, b:c].reshape(len(CHUNKS), len(PAST)),
         decode_nj=work[-1, c:d].reshape(len(DECODE), len(KEYS)),
-        kernels=np.array([float((trace.step == 0).sum())]),
+        kernels=np.array([float((trace.step == 0).sum()), float((casts & (trace.step == 0)).sum())]),
         layers=np.array([float(model.layers)]),
         ranks=np.array([float(plan.tp)]),
         slots=np.array([system.device.cores / max(model.kv // plan.tp, 1) if model.heads else 1.0]),
@@ -362,8 +368,11 @@ def work_nj(device: Device, ops: OpTable, time_ns: F64, talks: NDArray[np.bool_]
     return np.where(talks, costs.communication_w, np.maximum(beyond, 0.0)) * time_ns
 
 
-def kinds_of_work(trace: Trace, ops: OpTable, device: Device, packed: bool) -> NDArray[np.int64]:
-    """Row of each node in the sums: one of PARTS, or the last for attention."""
+def kinds_of_work(
+    trace: Trace, ops: OpTable, device: Device, packed: bool, *, generated: bool = True
+) -> NDArray[np.int64]:
+    """Row of each node in the sums: one of PARTS, or the last for attention. Copies of `generated` passes are casts to
+    narrow types."""
     product = np.isin(ops.op_class, (OpClass.GEMM, OpClass.CONVOLUTION))
     codes, words = trace.coded("name")
     attention = np.array([word == VARLEN for word in words] + [False])[codes]
@@ -378,6 +387,8 @@ def kinds_of_work(trace: Trace, ops: OpTable, device: Device, packed: bool) -> N
     found[grouped] = PARTS.index("experts")
     found[grouped & narrow] = PARTS.index("narrow_experts")
     found[grouped & (packed or ops.dtype == DTYPE_NUMBER["fp4"])] = PARTS.index("packed_experts")
+    if generated:
+        found[np.array([word == CAST for word in words] + [False])[codes]] = PARTS.index("casts")
     found[attention] = len(PARTS)
     found[trace.kind != int(Kind.COMP)] = PARTS.index("network")
     return found

@@ -124,7 +124,7 @@ def price_passes(found: DryPasses, system: System) -> ProgramTables:
     trace, ops = part.trace, ops_of(part.trace)
     on_device = part.timed & ((trace.cpu == 0) | (trace.kind != int(Kind.COMP)))
     time_ns = np.where(on_device, part.end_ns - part.start_ns, 0).astype(np.float64)
-    kind = kinds_of_work(trace, ops, system.device.busy(), False)
+    kind = kinds_of_work(trace, ops, system.device.busy(), False, generated=False)
     kind[ops.op_class == int(OpClass.ATTENTION)] = KINDS.index("attention")
     kind[ops.op_class == int(OpClass.ATTENTION_DECODE)] = KINDS.index("decode_attention")
     sums = [_pass_sums(np.where(kind == k, time_ns, 0.0), trace.step, found) for k in range(len(KINDS))]

@@ -28,6 +28,7 @@ class ServingStack:
     attention: float = figure("number", "attention of prompts", 1.0)
     decode_attention: float = figure("number", "attention of output tokens", 1.0)
     rest: float = figure("number", "everything else on the device", 1.0)
+    casts: float = figure("number", "casts to narrow types; 0: in the kernel before", 1.0, zero=True)
     network: float = figure("number", "collectives as they are generated, by NCCL", 1.0, zero=True)
     direct: float = figure("number", "... as engines have them: ranks read one another's memory", 0.0, zero=True)
     group_ns: float = figure("number", "overhead of a product of experts in 8 bits, ns", 0.0, zero=True)

@@ -85,7 +85,8 @@ def _timed(
     stack, step, passes = on.stack, trace.step, len(contents)
     kind = kinds_of_work(trace, ops_of(trace), on.system.device.busy(), False)
     work, talks = np.append(factors_of(stack), 0.0), kind == PARTS.index("network")
-    time_ns = alone_ns * work[kind] + stack.kernel_ns
+    fused = (kind == PARTS.index("casts")) & (stack.casts == 0.0)
+    time_ns = alone_ns * work[kind] + np.where(fused, 0.0, stack.kernel_ns)
     attention = kind == len(PARTS)
     time_ns[attention] += _attention_factors(stack, step[attention], contents) * alone_ns[attention]
     time_ns[talks] += stack.direct * _direct_ns(on, trace, alone_ns, tokens)[talks]

@@ -44,6 +44,8 @@ ROUNDS: Final = 10
 """Requests of a user of a closed loop, where their number is not stated."""
 AT_ONCE: Final = 2000
 """Requests that are all there at the start, where their number is not stated."""
+LONG: Final = 8192
+"""Tokens of an answer from which there are fewer of them, with as many tokens in all."""
 FULL: Final = 2048
 """Most sequences at the highest load."""
 MEASURED: Final = {
@@ -208,7 +210,7 @@ def _load(row: Row, copies: int, rules: EngineRules, said: list[str]) -> Load:
         return Load(requests=poisson(number(row, "request_rate"), count, prompt, output), engine=own)
     if "at once" not in kind:
         raise UsageError(f"a load of `{kind}` is not predicted")
-    count = _count(row, AT_ONCE * copies, said)
+    count = _count(row, max(AT_ONCE * min(LONG, output) // output, 1) * copies, said)
     return Load(requests=_equal(count, prompt, output), engine=replace(own, max_num_seqs=whole(row, "max_batch", FULL)))
 
 
