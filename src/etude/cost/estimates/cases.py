@@ -10,6 +10,9 @@ from typing import Any, Final
 SCALE: Final = 64
 """Devices up to which a case is not larger than most that were measured."""
 
+FULL: Final = 8
+"""Sequences of a device up to which a batch is small."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimateCase:
@@ -26,6 +29,8 @@ class EstimateCase:
     gpus: int = 1
     unstated: int = 0
     """Settings of the run that were assumed."""
+    batch: float = 0.0
+    """Sequences at once on a device, of serving."""
 
     def record(self) -> dict[str, Any]:
         """As an instance is made from it."""
@@ -41,8 +46,9 @@ class EstimateCase:
             "fp4": 1.0 if self.precision == "fp4" else 0.0,
             "scale": max(0.0, math.log10(self.gpus / SCALE)),
             "unstated": float(self.unstated),
+            "batch": max(0.0, math.log10(self.batch / FULL)) if self.batch else 0.0,
         }
         return {name: value for name, value in found.items() if value}
 
 
-DISTANCES: Final = ("stack", "device", "fp8", "fp4", "scale", "unstated")
+DISTANCES: Final = ("stack", "device", "fp8", "fp4", "scale", "unstated", "batch")
