@@ -180,8 +180,8 @@ def served(shared: Path, kept: Path) -> list[HeldOutRow]:
 # -- the fit -----------------------------------------------------------------------------------------------------------
 
 
-def distances(rows: Sequence[HeldOutRow], fitted: set[str], seen: set[str]) -> np.ndarray:
-    found = [row.case.distances(fitted, seen) for row in rows]
+def distances(rows: Sequence[HeldOutRow], fitted: set[str]) -> np.ndarray:
+    found = [row.case.distances(fitted) for row in rows]
     return np.array([[one.get(name, 0.0) for name in DISTANCES] for one in found])
 
 
@@ -193,7 +193,7 @@ def weights(rows: Sequence[HeldOutRow]) -> np.ndarray:
 def widths(rows: Sequence[HeldOutRow], fitted: set[str]) -> tuple[dict[str, float], dict[str, float]]:
     """Growth of the logarithm of the errors with each distance, none below 0, held near 0; kinds differ by more. And
     factors of devices, held near 1."""
-    far = distances(rows, fitted, {row.case.device for row in rows})
+    far = distances(rows, fitted)
     kinds = sorted({row.case.kind for row in rows})
     own = np.array([[float(row.case.kind == kind) for kind in kinds] for row in rows])
     devices = sorted({row.case.device for row in rows})

@@ -36,12 +36,12 @@ class EstimateCase:
         """As an instance is made from it."""
         return {name: getattr(self, name) for name in self.__slots__}
 
-    def distances(self, fitted: Collection[str], seen: Collection[str]) -> dict[str, float]:
+    def distances(self, fitted: Collection[str]) -> dict[str, float]:
         """How far the case is from what was measured, by what may widen its range; 0: not at all. `fitted`: devices
-        that the predictor was fitted to, `seen`: those that held-out rows are of."""
+        that the predictor was fitted to."""
         found = {
             "stack": 0.0 if self.named else 1.0,
-            "device": 0.0 if self.device in fitted else 1.0 if self.device in seen else 2.0,
+            "device": 0.0 if self.device in fitted else 1.0,
             "fp8": 1.0 if self.precision == "fp8" else 0.0,
             "fp4": 1.0 if self.precision == "fp4" else 0.0,
             "scale": max(0.0, math.log10(self.gpus / SCALE)),

@@ -69,7 +69,7 @@ class Evidence:
 
     def width(self, case: EstimateCase) -> float:
         """Of the errors of a case, relative to one at no distance."""
-        known = case.distances(self.fitted, self.seen)
+        known = case.distances(self.fitted)
         grown = math.exp(sum(self.widths.get(name, 0.0) * value for name, value in known.items()))
         return self.devices.get(case.device, 1.0) * grown
 
@@ -111,7 +111,7 @@ def _words(kind: str) -> str:
 
 def _basis(found: Evidence, kind: str, case: EstimateCase) -> dict[str, Any]:
     quantiles = found.kinds[kind]
-    distances = case.distances(found.fitted, found.seen)
+    distances = case.distances(found.fitted)
     far = [SAID[name] for name in distances if name in SAID]
     if kind != case.kind:
         far.append(f"too few rows of {_words(case.kind)}")
