@@ -113,6 +113,7 @@ class Cluster:
         shared = _ar(rng, steps, 1, noise.rho)[:, 0] * noise.of_step
         single = _ar(rng, steps, ranks, noise.rho) * noise.of_rank_step
         work = 1 + noise.work * rng.uniform(-1, 1, steps)
+        self.work = work
         self.level = np.exp(shared[:, None] + single) * own[None, :] * work[:, None]
         self.slow = np.ones((steps, ranks))
         """Fault: how much longer kernels take."""
@@ -183,7 +184,7 @@ class Cluster:
             took *= self.rng.uniform(1.3, 2.0) if self.rng.random() < 0.005 else 1.0
             end[members] = start[members].max() + took + 0.5 * self.rng.random(len(members))
             where[members] = g
-        self.comm = end
+        self.comm = end.copy()
         if blocks:
             self.comp = np.maximum(self.comp, end)
         name = f"ncclDevKernel_{what.name.title().replace('_', '')}_Sum_f32_RING_LL"
@@ -548,6 +549,10 @@ def _written(
     hosts, stream = np.array([e.host for e in events]), np.array([e.stream for e in events])
     size, coll = np.array([e.size for e in events]), np.array([e.collective for e in events])
     tag = np.array([e.tag for e in events])
+    varies = m.noise.work > 0
+    flops = np.array(
+        [round(1e9 * m.work[e.step]) if varies and e.kind == Kind.COMP and not e.host else UNKNOWN for e in events]
+    )
     after = np.array([place.get(id(m.found[e.after]), -1) if e.after >= 0 else -1 for e in events])
     peers = np.stack([e.peer if e.peer is not None else np.full(m.ranks, -1) for e in events])
     parts, starts, lasted = [], [], []
@@ -576,6 +581,7 @@ def _written(
                 "thread": np.where(hosts[rows], 1, UNKNOWN),
                 "stream": np.where(hosts[rows], UNKNOWN, stream[rows]),
                 "step": steps[rows],
+                "flops": flops[rows],
                 "collective": coll[rows],
                 "group": group,
                 "in_bytes": np.where(talks, sizes, UNKNOWN),
@@ -644,6 +650,7 @@ def _with_memory(columns: dict[str, Any], edges: tuple[I64, I64], held: I64, row
     }
     found: dict[str, Any] = {name: np.append(columns[name], values) for name, values in more.items()}
     found["name"] = (np.append(columns["name"][0], np.where(grows >= 0, len(words) - 2, len(words) - 1)), words)
+    found["flops"] = np.append(columns["flops"], np.full(n, UNKNOWN))
     found["tensor_bytes"] = np.append(np.full(rows, UNKNOWN), np.abs(grows))
     return found, (np.append(edges[0], np.full(n, edges[0][-1])), edges[1])
 

@@ -9,35 +9,31 @@ the batch); `validate_dry_memory.py` compares it with peaks that were measured.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from etude.base.errors import EtudeError
+from etude.capture.dry.launch import DryRanks, DrySettings
+
 HERE = Path(__file__).resolve().parent
 DEVICE = {"name": "NVIDIA H200", "memory_bytes": 141_000_000_000, "units": 132}
-SETTINGS = {"world": 1, "local_world": 8, "device": DEVICE, "warmup": 1, "answers": {}}
 
 
 def record(name: str, batch: int, out: Path, steps: int) -> None:
+    stem = name if batch == 1 else f"{name}-b{batch}"
+    command = [sys.executable, str(HERE / "dry_foreign_program.py"), name, str(batch)]
     with tempfile.TemporaryDirectory() as made:
-        (Path(made) / "settings.json").write_text(json.dumps(SETTINGS | {"steps": steps}))
-        words = [sys.executable, "-m", "etude.capture.dry", made, "python"]
-        words += [str(HERE / "dry_foreign_program.py"), name, str(batch)]
-        paths = [str(HERE), str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")]
-        environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(paths)}
-        how = {"text": True, "capture_output": True, "timeout": 400, "check": False}
-        done = subprocess.run(words, input='{"ranks": [0], "brief": []}\n', env=environment, **how)
-        file = Path(made) / "rank.0.json.gz"
-        stem = name if batch == 1 else f"{name}-b{batch}"
-        written = file.exists()
-        if written:
-            shutil.move(file, out / f"{stem}.rank.json.gz")
-        print(f"{stem:26} {'written' if written else done.stderr[-400:]}", flush=True)
+        try:
+            with DryRanks(command, Path(made), DrySettings(world=1, device=DEVICE, steps=steps)) as ranks:
+                ranks.run([0])
+        except EtudeError as problem:
+            print(f"{stem:26} {problem}", flush=True)
+            return
+        shutil.move(Path(made) / "rank.0.json.gz", out / f"{stem}.rank.json.gz")
+    print(f"{stem:26} written", flush=True)
 
 
 def main() -> None:

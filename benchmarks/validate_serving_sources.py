@@ -4,10 +4,12 @@
     python benchmarks/validate_serving_sources.py --table FILE.csv       # other rows of the same columns
     python benchmarks/validate_serving_sources.py --scored rows.csv      # what `etude score FILE -o rows.csv` wrote
     python benchmarks/validate_serving_sources.py --by model,gpu_type    # other groups
+    python benchmarks/validate_serving_sources.py --fit --scored rows.csv    # of `etude score FILE --stack vllm`
 
 For each figure: rows, median and 90th percentile of |predicted / measured - 1|, median of the signed error. Rows that
 are refused are counted with their reasons. Whole sources are held out: every second name in order of the SHA-256 of
-the names, by `held_out`, chosen before any error was seen. No constant of a stack is fitted to any of these rows.
+the names, by `held_out`, chosen before any error was seen. Rows of the other sources are fitted to: `--fit` prints the
+constants of the stacks eager-2023 and vllm-2024.
 
 Order: pairs of rows of one source that differ only in the GPU, or only in the precision of the weights, and whose
 measured figures differ by more than 15%: how many of them the predictions put in the same order.
@@ -119,15 +121,64 @@ def order(pairs: list[Pair], what: str) -> None:
                 print(f"order of {name}, {figure}, {what}: {right} of {apart} pairs right, {right / apart:.0%}")
 
 
+def fit_eager(pairs: list[Pair]) -> None:
+    """Constants of the stack eager-2023 on a kind of GPU, from all rows of static batches whose engine is not stated:
+    the host launches each kernel of a pass, and then has work of its own."""
+    from etude.make.generate.model import open_model
+    from etude.steps.measured import gpu_system
+    from etude.world.serve.catalogue import pass_tables
+    from etude.world.serve.deployment import replica_plan
+
+    for gpu in ("A100", "H100"):
+        device, kernels, measured = [], [], []
+        for row, record in pairs:
+            if row["engine"].startswith("not stated") and row["gpu_type"] == gpu and "predicted" in record:
+                model = open_model(row["model"])
+                plan = replica_plan(model, int(row["tp"]))
+                kernels.append(float(pass_tables(model, plan, gpu_system(gpu)).kernels[0]))
+                device.append(record["predicted"]["tpot_s"])
+                measured.append(record["measured"]["tpot_s"])
+        best = (np.inf, 0.0, 0.0)
+        for launch_ns in np.arange(0.0, 60e3, 500.0):
+            for pass_ns in np.arange(0.0, 20e6, 250e3):
+                time_s = np.maximum(device, launch_ns / 1e9 * np.array(kernels)) + pass_ns / 1e9
+                best = min(best, (float(np.abs(np.log(time_s / np.array(measured))).mean()), launch_ns, pass_ns))
+        print(f"{gpu}: launch_ns {best[1]:.0f}, pass_ns {best[2]:.0f}; mean error {best[0]:.1%} of {len(device)} rows")
+
+
+def fit_before_v1(pairs: list[Pair]) -> None:
+    """Constants of the stack vllm-2024, from static batches of vLLM on H100 and GH200, whose memory is stated: what a
+    pass takes beyond the prediction, as a part for the pass and one for each sequence that it reads and answers."""
+    beyond, parts, measured = [], [], []
+    for row, record in pairs:
+        known = row["engine"] == "vLLM" and "2024" in row["engine_version"] and row["gpu_type"] in ("H100", "GH200")
+        if known and "predicted" in record:
+            passes = int(row["output_tokens"])
+            whole, device = (record[part]["latency_s"] / passes for part in ("measured", "predicted"))
+            beyond.append(whole - device)
+            parts.append([1.0, 2.0 * int(row["max_batch"])])
+            measured.append(whole)
+    weight = 1.0 / np.array(measured)
+    found = np.linalg.lstsq(np.array(parts) * weight[:, None], np.array(beyond) * weight, rcond=None)[0]
+    left = np.abs(np.array(beyond) - np.array(parts) @ found) * weight
+    print(f"pass_ns {found[0] * 1e9:.0f}, sequence_ns {found[1] * 1e9:.0f}; median error {np.median(left):.1%} of "
+          f"{len(left)} rows")  # fmt: skip
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", type=Path, default=table())
     parser.add_argument("--scored", type=Path)
     parser.add_argument("--by", default="source,engine")
+    parser.add_argument("--fit", action="store_true")
     given = parser.parse_args()
     with given.table.open(newline="") as file:
         rows = list(csv.DictReader(file))
     pairs = list(zip(rows, scored(given.table, given.scored), strict=True))
+    if given.fit:
+        fit_eager(pairs)
+        fit_before_v1(pairs)
+        return 0
     refused = Counter(record["refused"] for _, record in pairs if "refused" in record)
     print(f"{len(pairs)} rows, {refused.total()} refused, {refused.total() / len(pairs):.0%}")
     for reason, count in refused.most_common():

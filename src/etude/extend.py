@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from etude.decide.study.run import Outcome as Outcome
     from etude.decide.study.run import evaluate as evaluate
     from etude.decide.study.space import Space as Space
-    from etude.machine import topology as topology
+    from etude.machine import builders as topology
     from etude.machine.infragraph import read_cluster as read_cluster
     from etude.machine.system import Device as Device
     from etude.make.generate.directives.step import Select as Select

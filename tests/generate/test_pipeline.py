@@ -96,6 +96,25 @@ def test_bubbles_of_several_stages_a_rank(p: int, v: int):
     assert bubble(f"looped_bfs:{v}", p, 3 * p + 1) == (p - 1) * 3
 
 
+def test_pairs_of_interleaved_chunks():
+    """By hand: 2 ranks, one chunk, 4 micro-batches: 2(p - r - 1) + 1 forwards, then pairs, then what is left."""
+    s = schedule("paired:1", ranks=2, micro_batches=4)
+    assert s.order(0) == ["0F0", "0F1", "0F2", "0F3", "0B0", "0B1", "0B2", "0B3"]
+    assert s.paired[s.rows(0)].tolist() == [False, False, False, True, False, False, False, False]
+    assert s.order(1) == ["1F0", "1F1", "1B0", "1F2", "1B1", "1F3", "1B2", "1B3"]
+    assert s.paired[s.rows(1)].tolist() == [False, True, False, True, False, True, False, False]
+    assert times(s).makespan == times(schedule("1f1b", ranks=2, micro_batches=4)).makespan
+    assert times(s, overlap=0.5).makespan < times(s).makespan
+
+
+@pytest.mark.parametrize("p", [2, 4, 8])
+@pytest.mark.parametrize("v", [1, 2, 4])
+def test_pairs_have_the_bubble_of_interleaved_chunks_and_one_more_in_flight(p: int, v: int):
+    assert bubble(f"paired:{v}", p, 3 * p) == (p - 1) * 3
+    one, other = (schedule(f"{name}:{v}", ranks=p, micro_batches=3 * p) for name in ("paired", "interleaved"))
+    assert (in_flight(one) - in_flight(other)).tolist() == [1] * p
+
+
 @pytest.mark.parametrize("p", range(1, 17))
 def test_bubbles_and_memory_of_the_vs(p: int):
     """In chunks, two of which are a rank's work: b is 6(p - 1), and 1F1B keeps 2p of them."""

@@ -108,7 +108,7 @@ def test_what_a_row_does_not_state_is_listed(tmp_path: Path):
     assert "model llama2-7b of the catalogue" in said[TRAINING]
     assert {"stack xdit-0.4", "text encoders are left out"} <= set(said[DIFFUSION])
     assert any("max_num_batched_tokens 8,192" in text for text in said[PUBLISHED])
-    assert "stack vllm for the engine `vLLM`" in said[PUBLISHED]
+    assert "stack vllm-0.12 for the engine `vLLM`" in said[PUBLISHED]
 
 
 def test_several_files(tmp_path: Path, run: Any):

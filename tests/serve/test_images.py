@@ -17,7 +17,8 @@ from etude.world.serve.images import degree_rule, image_stream, image_summary, s
 from etude.world.serve.images.costs import ImageCosts
 from etude.world.serve.images.requests import images_of
 from etude.world.serve.images.words import DegreeRule
-from etude.world.serve.measured.diffusion import denoising_work
+from etude.world.serve.measured.diffusion import asked_images, denoising_work, images
+from etude.world.serve.stacks import ServingStack
 
 SMALL, LARGE = (1, 512, 512), (1, 1024, 1024)
 COSTS = ImageCosts(
@@ -170,3 +171,32 @@ def test_rotary_embeddings_move_every_query_and_key_operator_by_operator():
     turned, plain = (denoising_work(one, "dgx-h100")[0].rest for one in both)
     moved_ns = 57 * 1536 * 24 * 128 * 2 * 48 / 3.35e12 * 1e9
     assert moved_ns < turned - plain < 1.15 * moved_ns
+
+
+def test_a_model_with_convolutions_has_an_even_part_on_each_device():
+    """Its host issues as much as before: four devices take a quarter of what one takes, or what the host takes."""
+    one, four = (asked_images("sdxl-unet", "dgx-h100", gpus, 1, (1, 1024, 1024)) for gpus in (1, 4))
+    device = ServingStack(kernel_ns=0.0)
+    assert four.step_ns(device) == pytest.approx(one.step_ns(device) / 4)
+    host = ServingStack(kernel_ns=1e6)  # far above the device's time
+    assert four.step_ns(host) == one.step_ns(host) == 2 * 1e6 * one.layouts[0].operations
+
+
+def test_texts_that_are_put_together_inside_of_a_network_are_padded():
+    """HunyuanDiT has 77 + 256 = 333 tokens of text; two devices share 334."""
+    found = asked_images("hunyuandit-v1.2", "dgx-h100", 2, 1, (1, 1024, 1024))
+    assert len(found.layouts) == 2 and all(one.products > 0 for one in found.layouts)
+
+
+def test_heads_inside_of_a_ring():
+    """Wan 2.1 1.3B has 12 heads and 30 layers: on eight devices a ring of 8, or heads over two or four inside of a ring
+    of 4 or 2. Heads change places before and after attention; each further part of a ring is a message out, one in and
+    one more attention. Every device has all of the text, so that attention to it sends nothing."""
+    row = {"model": "Wan-AI/Wan2.1-T2V-1.3B-Diffusers", "gpu": "H100", "num_gpus": "8", "batch_size": "1",
+           "num_frames": "81", "video_height": "480", "video_width": "832", "inference_steps": "50"}  # fmt: skip
+    alone, spread = images({**row, "num_gpus": "1"}).layouts[0], images(row).layouts
+    assert [one.operations - alone.operations for one in spread] == [30 * 7, 30 * 3, 30 * 1]
+    assert [one.exchanges for one in spread] == [30 * 7 * 2, 30 * (2 + 3 * 2), 30 * (2 + 1 * 2)]
+    assert all(one.attention == pytest.approx(alone.attention / 8, rel=1e-3) for one in spread)
+    assert alone.host_ns(ServingStack(kernel_ns=2.0, exchange_ns=5.0)) == 2 * alone.operations
+    assert spread[0].host_ns(ServingStack(kernel_ns=2.0, exchange_ns=5.0)) == 2 * spread[0].operations + 5 * 420

@@ -13,6 +13,9 @@ from etude.world.serve.deployment import expert_params, replica_plan
 from etude.world.serve.measured.engines import engine_of
 from etude.world.serve.measured.published import predicted_row
 from etude.world.serve.network import staged_ns
+from etude.world.serve.pass_time import times_ns
+from etude.world.serve.stacks import serving_stack
+from etude.world.serve.steps import PassContent
 
 ROW = {
     "model": "openai-community/gpt2", "gpu_type": "H100", "gpus": "1", "tp": "1", "weight_precision": "bf16",
@@ -40,6 +43,35 @@ def test_rules_of_engines_by_name_version_and_device(name: str, version: str, de
     found = engine_of(name, version, open_device(device))
     assert (found.max_num_batched_tokens, found.mixed) == (tokens, mixed)
     assert found.reserve == found.kv_as_weights == (found.name == "TensorRT-LLM")
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "stack"),
+    [
+        ("vLLM", "2024 (not stated)", "vllm-2024"),
+        ("vllm", "0.6.3", "vllm-2024"),
+        ("vllm", "0.19.0", "vllm-0.12"),
+        ("vllm", "", "vllm-0.12"),
+        ("sglang", "0.5.6", "sglang"),
+        ("TensorRT-LLM", "0.17", "tensorrt-llm"),
+        ("not stated in the repository", "2023", "eager-2023"),
+        ("not stated", "", "vllm"),
+    ],
+)
+def test_stacks_of_engines_by_name_and_version(name: str, version: str, stack: str):
+    found = engine_of(name, version, open_device("h100")).stack
+    assert found == stack
+    assert serving_stack(found, "h100").source
+
+
+def test_a_pass_without_graphs_takes_what_the_host_takes_to_launch_its_kernels():
+    """GPT-2 on an H100, decoding one sequence: its kernels at 16 us each are far above the device's time, and then the
+    engine has 13.5 ms of its own."""
+    model, engine = open_model("gpt2"), Engine()
+    placed = deployed(model, replica_plan(model, 1), open_system("dgx-h100"), engine, stack="eager-2023")
+    kernels = placed.cost.floor_ns[3] / 1250  # gaps of 1,250 ns
+    decode = PassContent(0, 0.0, 1, 100, 1, 100)
+    assert times_ns(placed.cost, [decode])[0] == pytest.approx(16_000 * kernels + 13_500_000, abs=1)
 
 
 def test_the_row_says_whose_rules_it_took():

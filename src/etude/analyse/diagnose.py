@@ -19,12 +19,14 @@ import numpy as np
 from etude.analyse.desync import desync
 from etude.analyse.drifting import clock_drifts, leaks
 from etude.analyse.findings import FAULTS, Verdict
+from etude.analyse.lateness import Lateness, Shows
 from etude.analyse.missing import missing
 from etude.analyse.operations import CollectiveCalls, calls
 from etude.analyse.own_times import RunTimes, WorkLevels, busy_shares, run_times
 from etude.analyse.segments import Segments
 from etude.analyse.slow_links import Links
-from etude.analyse.slower_sets import SERIES, Episode, clean_levels, common_episodes, episodes
+from etude.analyse.slower_sets import FEWEST_STEPS, SERIES, Episode, clean_levels, common_episodes, episodes
+from etude.analyse.stretches import Slow
 from etude.analyse.unequal_calls import unequal_calls
 from etude.analyse.what_if import Retimed
 from etude.base.errors import UsageError
@@ -54,6 +56,8 @@ MUCH_EXPOSED: Final = 0.10
 """Shares of the devices' time from which a healthy run has a cause to work on, ..."""
 WORTH: Final = 0.02
 """... and the share of the run that removing it must buy."""
+LITTLE: Final = 0.005
+"""Share of a run that a fault must cost where few steps cannot exclude chance."""
 RARE: Final = 1e-7
 """Probability by chance below which a rank has too many times that are far off."""
 OFTEN: Final = 2.5
@@ -104,6 +108,10 @@ class _Diagnosis:
     def retimed(self) -> Retimed | None:
         return Retimed(self.run) if self.run.job.nodes <= RETIMED else None
 
+    @cached_property
+    def lateness(self) -> Lateness:
+        return Lateness(self.run, self.calls, Segments(self.run.job))
+
     # -- faults --------------------------------------------------------------------------------------------------------
 
     def faults(self) -> list[Verdict]:
@@ -116,7 +124,7 @@ class _Diagnosis:
         job = self._of_idle()
         if len(self.run.job.ranks) > 1:
             found += clock_drifts(self.run, self.calls, self.run_ns)
-            ranks = self._of_ranks(job)
+            ranks = [one for one in self._of_ranks(job) if self._matters(one)]
             found += [*ranks, *self._of_links(ranks)]
         return [*found, *job, *self._of_work(found)]
 
@@ -195,22 +203,22 @@ class _Diagnosis:
         common = {(one.kind, one.every) for one in known if one.level == "job"}
         of_work = times.compute
         levels = clean_levels(of_work.relative, of_work.error, times.stage)
-        for one in episodes(levels, self.least):
+        for one in self._holding_up(episodes(levels, self.least), Shows.BESIDE_OTHERS):
             found += self._slow(one)
             named |= set(one.rows)
         for row, far, usual, part in _wild(of_work, named):
             found.append(self._far(row, far, usual, part))
             named.add(row)
         idle = times.idle
-        scale = clean_levels(idle, np.full_like(idle, 0.001), times.stage, 0.002)
+        scale = replace(clean_levels(idle, np.full_like(idle, 0.001), times.stage, 0.002), wild=True)
         waits = _not_alike(idle)
-        for one in episodes(scale, self.least):
+        for one in self._holding_up(episodes(scale, self.least), Shows.AT_FIRST):
             rows = tuple(row for row in one.rows if row not in named)
             if rows and waits and ("periodic", one.every) not in common:
                 found.append(self._late(replace(one, rows=rows)))
                 named |= set(rows)
         calls_of = times.host
-        if times.has_device and np.isfinite(calls_of.relative).any():
+        if times.has_device and len(times.steps) >= FEWEST_STEPS and np.isfinite(calls_of.relative).any():
             wide = clean_levels(calls_of.relative, calls_of.error, times.stage, 0.01)
             for one in episodes(wide, LEAST_CALLS):
                 rows = tuple(row for row in one.rows if row not in named)
@@ -219,6 +227,26 @@ class _Diagnosis:
                     found.append(replace(made, figures={"hidden": 1.0}))
                     named |= set(rows)
         return found
+
+    def _matters(self, one: Verdict) -> bool:
+        """Of few steps, or of hosts that compute: what costs nothing may be chance."""
+        few = len(self.times.steps) < FEWEST_STEPS or not self.times.has_device
+        return not few or one.share >= LITTLE
+
+    def _holding_up(self, found: list[Episode], shows: Shows) -> list[Episode]:
+        """Of hosts that compute, or issue work in few steps: those that come late to what they have in common."""
+        times = self.times
+        if times.has_device and (len(times.steps) >= FEWEST_STEPS or shows == Shows.BESIDE_OTHERS):
+            return found
+        how = shows if times.has_device else Shows.ALWAYS
+        accused = np.zeros(len(times.ranks), bool)
+        accused[[row for one in found for row in one.rows]] = True
+        kept = []
+        for one in found:
+            rows = tuple(row for row in one.rows if self.lateness.holds_up(_as_slow(one, row), accused, how))
+            if rows:
+                kept.append(replace(one, rows=rows))
+        return kept
 
     def _slow(self, one: Episode) -> list[Verdict]:
         """Slow devices: one, a node, or a group that became slow together."""
@@ -272,6 +300,8 @@ class _Diagnosis:
         found = []
         for link in Links(self.run, stretches, self.node).slow(self.calls, max(self.least, 0.04)):
             slow = link.slow
+            if len(link.ranks) > 2 and not slow.whole:
+                continue  # of a group as a whole, calls of a few steps are too few
             first, last = stretches.first_step(slow.first), stretches.first_step(slow.last)
             steps = (first, last) if stretches.by_step and not slow.whole else None
             cost = self._cost_of_link(link.ranks, slow.factor)
@@ -385,6 +415,11 @@ class _Diagnosis:
             return 0
         events = np.concatenate([self.retimed.chosen("communication", "", row) for row in at])
         return max(self.retimed.buys(events, 1 - 1 / factor), 0)
+
+
+def _as_slow(one: Episode, row: int) -> Slow:
+    whole = one.pattern in ("whole", "drift")
+    return Slow(row, 1 + one.height, one.first, one.last, whole, 1.0, one.every)
 
 
 def _later(one: Episode) -> Episode:

@@ -23,6 +23,8 @@ from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.use import Use, uses
 
+__all__ = ["stages"]
+
 SHARE = 0.75
 """A host is named if this fraction of the slow-down threshold is spent idle."""
 LEAST_ERROR = 0.002

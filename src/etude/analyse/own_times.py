@@ -20,7 +20,7 @@ from etude.analyse.late_hosts import begins, stages, waits_inside
 from etude.analyse.measures import measures
 from etude.analyse.operations import CollectiveCalls
 from etude.analyse.outliers import grouped_median, weighted_median
-from etude.analyse.slow_ranks import Keys, waiting_nodes
+from etude.analyse.slow_ranks import Keys, TimeSamples, by_work, expected_times, waiting_nodes
 from etude.kernels.arrays import F64, I64, U8, Bool
 from etude.kernels.intervals import merged
 from etude.model.distinct import distinct
@@ -170,7 +170,13 @@ def _levels(run: Run, use: Use, steps: I64, stage: I64) -> WorkLevels:
     if not len(unit):
         zero = np.zeros(shape[0], np.int64)
         return WorkLevels(total, total, total, total, zero, zero, np.zeros(shape[0]))
-    log = np.log(lasted)
+    same, _ = by_work(
+        TimeSamples(unit, key, step, np.log(lasted)), np.array(keys.family, np.int64), np.array(keys.work)
+    )
+    if (same.key != key).any():
+        key = same.key
+        number = _numbers(unit * shape[1] + step, key, int(key.max()) + 1)
+    log = same.log
     cell_of = unit * shape[1] + step
     sums = np.bincount(cell_of, lasted, shape[0] * shape[1])
     total = np.where(np.bincount(cell_of, minlength=len(sums)) > 0, sums, np.nan).reshape(shape)
@@ -178,14 +184,16 @@ def _levels(run: Run, use: Use, steps: I64, stage: I64) -> WorkLevels:
     places = int(place.max()) + 1
     _, kind = distinct([stage[unit], key])
     away, compared = _from_peers(log, place * shape[1] + step, places * shape[1])
-    usual = grouped_median(place, log, places)
+    usual = grouped_median(place, log, places)[place]
+    if use == Use.COMPUTE and len(set(keys.family)) < len(keys.family):
+        usual = _given_the_work(unit, key, np.exp(log), usual, keys, stage)
     spread = np.maximum(_spread(kind[compared], away[compared], int(kind.max()) + 1)[kind], LEAST_SPREAD)
     if compared.any():
         relative, error = _level(cell_of[compared], away[compared], spread[compared], shape)
     else:
         relative, error = np.full(shape, np.nan), np.full(shape, np.nan)
-    past = grouped_median(cell_of, log - usual[place], shape[0] * shape[1]).reshape(shape)
-    left = np.where(compared, away - np.nan_to_num(relative)[unit, step], log - usual[place])
+    past = grouped_median(cell_of, log - usual, shape[0] * shape[1]).reshape(shape)
+    left = np.where(compared, away - np.nan_to_num(relative)[unit, step], log - usual)
     _, own = distinct([unit, kind])
     left = left - grouped_median(own, left, int(own.max()) + 1)[own]
     varies = _spread(kind, left, int(kind.max()) + 1)[kind]
@@ -202,6 +210,26 @@ def _levels(run: Run, use: Use, steps: I64, stage: I64) -> WorkLevels:
         apart[copies].astype(np.int64),
         far_ns[copies],
     )
+
+
+def _given_the_work(unit: I64, key: I64, lasted: F64, usual: F64, keys: Keys, stage: I64) -> F64:
+    """Logarithm of what each amount of work usually takes, where nodes of a family do different amounts; else as
+    given."""
+    found = usual.copy()
+    family, work = np.array(keys.family, np.int64), np.array(keys.work)
+    known = key < len(family)  # the keys of work that was brought to one amount come after
+    of = np.where(known, family[np.where(known, key, 0)], -1)
+    amount = np.where(known, work[np.where(known, key, 0)], 0.0)
+    _, scope = distinct([of, stage[unit]])
+    order = np.argsort(scope, kind="stable")
+    bounds = np.flatnonzero(np.diff(scope[order])) + 1
+    for rows in np.split(order, bounds):
+        if of[rows[0]] < 0 or amount[rows].min() <= 0:
+            continue
+        expected = expected_times(amount[rows], lasted[rows])
+        if expected is not None:
+            found[rows] = np.log(expected)
+    return found
 
 
 def _numbers(step: I64, key: I64, keys: int) -> I64:
@@ -270,6 +298,9 @@ def _idle(part: RunPart, use: U8, step: I64, count: int, inside: bool) -> tuple[
         a, b = merged(part.start_ns[fetched], part.end_ns[fetched])
         shared = _covered(last[:-1][counts], first[1:][counts], a, b)
         loading = np.bincount(step[ends[counts]], shared, count).astype(np.float64)
+        if count == 1:  # of a single step, before its first work too
+            begin_ns = part.start_ns[part.timed].min()
+            loading += _covered(np.array([begin_ns]), first[:1], a, b)
     begin, end = np.full(count, np.inf), np.full(count, -np.inf)
     np.minimum.at(begin, step[rows], part.start_ns[rows])
     np.maximum.at(end, step[rows], part.end_ns[rows])

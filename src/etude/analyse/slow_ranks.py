@@ -174,7 +174,7 @@ def by_work(found: TimeSamples, family: I64, work: F64) -> tuple[TimeSamples, bo
     for rows in np.split(lone, bounds) if len(lone) else ():
         one = int(family[found.key[rows[0]]])
         if len(np.unique(found.unit[rows])) >= PEERS:
-            expected = _line(work[found.key[rows]], np.exp(found.log[rows]))
+            expected = expected_times(work[found.key[rows]], np.exp(found.log[rows]))
             if expected is not None:
                 log[rows] += np.median(found.log[rows]) - np.log(expected)
                 key[rows] = keys + one
@@ -182,7 +182,7 @@ def by_work(found: TimeSamples, family: I64, work: F64) -> tuple[TimeSamples, bo
     return TimeSamples(found.unit, key, found.segment, log), bool(2 * changed.sum() > len(changed))
 
 
-def _line(work: F64, lasted: F64) -> F64 | None:
+def expected_times(work: F64, lasted: F64) -> F64 | None:
     """Expected time of each: the median slope between amounts of work; None where they hardly differ."""
     amounts, which = np.unique(work, return_inverse=True)
     if len(amounts) < PEERS:

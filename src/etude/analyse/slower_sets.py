@@ -16,7 +16,7 @@ import numpy as np
 
 from etude.kernels.arrays import F64, I64, Bool
 
-__all__ = ["Episode", "clean_levels", "common_episodes", "episodes"]
+__all__ = ["FEWEST_STEPS", "SERIES", "Episode", "clean_levels", "common_episodes", "episodes"]
 
 SURE: Final = 5.0
 """Standard errors by which a rank lies above the others."""
@@ -36,6 +36,12 @@ SHOWN: Final = 0.75
 LEAST_STATIC: Final = 0.004
 """Spread of equal devices, as a logarithm: what is known of them before they are seen."""
 MOST_CHANGES: Final = 4
+ENOUGH: Final = 16
+"""Ranks from which their spread is known well in a few steps, ..."""
+LATER: Final = 2.0
+"""... and how many times as far off as the others one must be otherwise, ..."""
+LATEST: Final = 3.0
+"""... or where single values may be far off by chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,8 @@ class CleanLevels:
     """Spread of the ranks' own levels."""
     stage: I64
     """Ranks of one stage are compared."""
+    wild: bool = False
+    """Single values may be far off by chance."""
 
     def error(self, count: float) -> float:
         """Standard error of the mean of this many steps of a rank."""
@@ -141,21 +149,42 @@ def _above(means: F64, levels: CleanLevels, count: float, least: float, left_out
     """(ranks above the others, by how much, standard errors) of the means over some steps."""
     error = float(np.hypot(levels.static, levels.error(count)))
     height = np.full(len(means), np.nan)
-    lower = np.zeros(len(means), bool)
+    lower, pairs = np.zeros(len(means), bool), []
     for one in np.unique(levels.stage).tolist():
         rows = np.flatnonzero(np.isfinite(means) & ~left_out & (levels.stage == one))
         if len(rows) < 2:
             continue
         order = rows[np.argsort(means[rows], kind="stable")]
         cut = _lowest_group(means[order], max(0.6 * least, 3.0 * error))
-        lower[order[:cut]] = True
         height[rows] = means[rows] - np.median(means[order[:cut]])
-    wide = 1.4826 * float(np.median(np.abs(height[lower]))) if lower.sum() > 3 else 0.0
-    spread = float(np.hypot(max(wide, error), error / np.sqrt(max(lower.sum(), 1))))
-    limit = SURE if lower.sum() > 3 else SURE + 1
+        if len(rows) == 2:
+            pairs.append(float(height[order[1]]))
+        else:
+            lower[order[:cut]] = True
+    if len(pairs) == 1:  # of two one cannot say which is right
+        height[np.isfinite(height) & ~np.isin(levels.stage, levels.stage[lower])] = np.nan
+    known = np.abs(height[lower])
+    wide = 0.0 if not len(known) else 1.4826 * float(np.median(known)) if len(known) > 3 else float(known.max())
+    wide = max(wide, float(np.median(pairs)) if len(pairs) > 1 else 0.0)
+    spread = float(np.hypot(max(wide, error), error / np.sqrt(max(len(known), 1))))
+    limit = SURE if len(known) > 3 else SURE + 1
     with np.errstate(invalid="ignore"):
-        chosen = np.flatnonzero((height > least) & (height > limit * spread))
-    return chosen, height[chosen], height[chosen] / spread
+        chosen = ~lower & (height > least) & (height > limit * spread)
+    if levels.values.shape[1] < FEWEST_STEPS and (levels.wild or len(known) < ENOUGH):
+        chosen &= np.nan_to_num(height) >= _apart(height, LATEST if levels.wild else LATER)
+        if levels.wild and chosen.sum() > max(1, REFERENCE * np.isfinite(height).sum()):
+            chosen[:] = False  # now one and now another: that is how they vary
+    rows = np.flatnonzero(chosen)
+    return rows, height[rows], height[rows] / spread
+
+
+def _apart(height: F64, times: float) -> float:
+    """The lowest value that is at least `times` times everything below it: what few steps can show."""
+    far = np.sort(np.abs(height[np.isfinite(height)]))
+    if len(far) < 2:
+        return np.inf
+    wide = np.flatnonzero(far[1:] >= times * np.maximum(far[:-1], 1e-9))
+    return float(far[1:][wide[-1]]) if len(wide) else np.inf
 
 
 def _lowest_group(values: F64, limit: float) -> int:
@@ -362,7 +391,7 @@ def _stretches(levels: CleanLevels, rows: I64, left_out: Bool, least: float, lim
 
 def _quiet_reference(means: F64, rows: I64, least: float) -> F64:
     """Level of each rank in the stretch in which the ranks differ least: what it is without what changes."""
-    spread = [float(np.nanpercentile(column, 95) - np.nanpercentile(column, 5)) for column in means.T]
+    spread = [float(np.nanmax(np.abs(column[rows] - np.nanmedian(column)))) for column in means.T]
     quiet = means[:, int(np.argmin(spread))]
     return np.clip(np.nan_to_num(quiet - np.nanmedian(quiet)), -least, least)
 

@@ -34,9 +34,9 @@ class Score(Written):
     etude score counted.csv --kind energy
 
     The kind of a file is known by its content: training steps, serving, images, runs of engines, requests of a
-    benchmark client, operators, collectives, energy, contention, offload, pairs of recordings. Each row is predicted as
-    `etude predict`, `serve`, `energy`, `ops` or `simulate` would. A median and a 90th percentile are of the absolute
-    error, the bias is the median of the signed one; all relative to what was measured.
+    benchmark client, operators, collectives, energy, contention, offload, packets, pairs of recordings. Each row is
+    predicted as `etude predict`, `serve`, `energy`, `ops` or `simulate` would. A median and a 90th percentile are of
+    the absolute error, the bias is the median of the signed one; all relative to what was measured.
     """
 
     files: tuple[str, ...] = argument(

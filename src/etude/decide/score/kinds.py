@@ -11,6 +11,7 @@ from etude.decide.score import (
     energy,
     offload,
     operators,
+    packets,
     recordings,
     requests,
     runs,
@@ -32,6 +33,7 @@ KINDS: Final[dict[str, ScoreKind]] = {
         energy.KIND,
         contention.KIND,
         offload.KIND,
+        packets.KIND,
         recordings.KIND,
     )
 }

@@ -47,10 +47,12 @@ class Network(StrEnum):
     """Transfers over routed links that take one message at a time."""
     FLOW = "flow"
     """Transfers over routed links that all live ones share max-min fairly."""
+    PACKETS = "packets"
+    """Packets in the queues of routed links, store and forward, behind PFC."""
 
     @property
     def has_links(self) -> bool:
-        return self in (Network.LINKS, Network.FLOW)
+        return self in (Network.LINKS, Network.FLOW, Network.PACKETS)
 
 
 class Routing(StrEnum):

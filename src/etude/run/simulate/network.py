@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from etude.base.errors import ClusterError
+from etude.base.errors import ClusterError, DeadlockError
 from etude.kernels.arrays import I64
 from etude.kernels.heap import empty_heap
 from etude.machine.fabrics import topology_of_system
@@ -25,10 +25,15 @@ from etude.run.simulate.networks.sharing import Sharing
 from etude.run.simulate.networks.state import OPERATION, NetworkState, OperationState, Table
 from etude.run.simulate.operations import Operations
 from etude.run.simulate.options import LinkChange, Network
+from etude.run.simulate.packets.deadlock import deadlock_of
 from etude.run.simulate.result import LINKS_SHOWN, LinkUse
 from etude.run.simulate.state import with_room
 
-_MODELS: Final[dict[Network, tuple[Model, int]]] = {Network.LINKS: ("links", 4), Network.FLOW: ("flow", 2)}
+_MODELS: Final[dict[Network, tuple[Model, int]]] = {
+    Network.LINKS: ("links", 4),
+    Network.FLOW: ("flow", 2),
+    Network.PACKETS: ("packets", 2),
+}
 """Networks with links: the model, and how many chunks of one transfer may be in progress. `links` takes them one by
 one; where flows share a link, more than two only delay each other."""
 
@@ -42,6 +47,12 @@ TIMES: Final[dict[Network, Callable[[Operations], I64]]] = {
     Network.ANALYTIC: closed_forms,
 }
 """Times of operations that no link carries."""
+
+
+PACKETS_NOTE: Final = (
+    "packets of 4 KiB, store and forward, first in first out, without loss: PFC pauses a link at 15 packets in the "
+    "buffer behind it and what the link moves in two of its latencies; rates of links are those of payload"
+)
 
 
 class CarriedBytes(NamedTuple):
@@ -87,6 +98,8 @@ class RunningNetwork:
         registry.register(made)
         registry.register_messages(messages)
         links, flows = registry.state()
+        if model == "packets":
+            self.notes.append(PACKETS_NOTE)
         self.carried_op = number
         if lowered.options.link_changes:
             self.rerouting = Rerouting(topology, links.paths)
@@ -125,9 +138,11 @@ class RunningNetwork:
         flows.fresh[:live] = flows.live[:live]
         flows.clock["fresh"][0] = live
 
-    def no_way(self) -> ClusterError | None:
-        """The error for transfers that wait for links that failed and do not come back."""
+    def no_way(self) -> ClusterError | DeadlockError | None:
+        """The error for transfers that wait for links that failed and do not come back, or for full buffers."""
         links, topology = self.state.links, self.topology
+        if links is not None and links.packets is not None and topology is not None:
+            return deadlock_of(links.packets, topology.link_name)
         ends = waiting(links, self.state.flows, topology) if links is not None and topology is not None else []
         if topology is None or self.rerouting is None or not ends:
             return None
@@ -153,6 +168,7 @@ class RunningNetwork:
         """Links that carried something, the busiest first."""
         if self.state.links is None or self.topology is None:
             return ()
+        self._busy_ports()
         moved, busy = self.state.links.links["carried_bytes"], self.state.links.links["busy_ns"]
         used = np.flatnonzero((moved > 0) | (busy > 0))
         order = used[np.lexsort((used, -moved[used], -busy[used]))][:LINKS_SHOWN].tolist()
@@ -163,8 +179,33 @@ class RunningNetwork:
         if self.state.links is None or self.topology is None:
             return CarriedBytes((), np.zeros(0, np.int64), np.zeros(0, np.int64))
         names = tuple(self.topology.link_name(i) for i in range(len(self.topology.src)))
+        self._busy_ports()
         links = self.state.links.links
         return CarriedBytes(names, links["carried_bytes"].astype(np.int64), links["busy_ns"].astype(np.int64))
+
+    def packet_notes(self) -> list[str]:
+        """What happened in queues, if there were packets."""
+        links, topology = self.state.links, self.topology
+        if links is None or links.packets is None or topology is None:
+            return []
+        packets, ports = links.packets, links.packets.ports
+        fullest = int(ports["most_queue_bytes"].argmax())
+        notes = [
+            f"{int(packets.clock[0]['sent']):,} packets; the longest queue: "
+            f"{int(ports[fullest]['most_queue_bytes']):,} B at {topology.link_name(fullest)}"
+        ]
+        if paused := int((ports["pauses"] > 0).sum()):
+            longest = int(ports["paused_ps"].argmax())
+            notes.append(
+                f"{int(ports['pauses'].sum()):,} pauses of {paused:,} links, the longest paused "
+                f"{topology.link_name(longest)}, for {ports[longest]['paused_ps'] / 1e6:,.1f} us in all"
+            )
+        return notes
+
+    def _busy_ports(self) -> None:
+        """Takes the time for which links were in use from their ports, if there are packets."""
+        if self.state.links is not None and self.state.links.packets is not None:
+            self.state.links.links["busy_ns"] = self.state.links.packets.ports["busy_ps"] // 1000
 
     def link_stats(self, lowered: Lowered, ops: Operations, nodes: Table) -> LinkStats | None:
         """Statistics of links over time, if requested."""

@@ -283,6 +283,13 @@ class Options:
                 f"recorded times of collectives use no links: they are for closed forms, not for `{self.network}`",
                 hint="leave out --collective-times, or use --network analytic",
             )
+        if self.network == Network.PACKETS:
+            unread = {"statistics of links": self.link_stats, "links that change during the run": self.link_changes}
+            for what, given in unread.items():
+                if given:
+                    raise UsageError(f"{what} are not there for packets", hint="--network flow")
+            if self.routing == Routing.ADAPTIVE:
+                raise UsageError("routing `adaptive` is not there for packets", hint="--routing spray")
         if self.fold:
             raise UsageError(
                 f"the ranks cannot be folded: with network `{self.network}` they share links, so none are equivalent",

@@ -137,7 +137,7 @@ def _result(
         simulated_ranks=len(lowered.classes),
         links=engine.network.link_use(),
         link_stats=engine.network.link_stats(lowered, ops, nodes),
-        notes=notes,
+        notes=(*notes, *engine.network.packet_notes()),
         remote_capacity_bytes=remote.capacity_bytes if remote else 0,
         kernels=lowered.kernels,
         unit_flops=lowered.unit_flops,

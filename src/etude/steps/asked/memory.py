@@ -32,6 +32,35 @@ class MemoryOf(Analysis):
 
 
 @dataclass(frozen=True, slots=True)
+class AllocatedByRank:
+    """Inputs of what the profiler's traces of several ranks say of their allocators."""
+
+    path: Path
+    each: bool
+
+    def run(self) -> "pa.Table":
+        import pyarrow as pa
+
+        from etude.analyse.memory import peaks
+        from etude.capture.ingest import allocations, reading, runs
+
+        tables = []
+        for at, files in enumerate(runs.find_run(self.path)[1]):
+            found = allocations.allocations(reading.load_device(files.device))
+            shown = found if self.each else peaks(found)
+            rank = at if files.rank is None else files.rank
+            tables.append(shown.add_column(0, "rank", pa.array([rank] * len(shown), pa.int64())))
+        joined = pa.concat_tables(tables)
+        if not len(joined):
+            raise UsageError(
+                "no rank of this run recorded an allocation",
+                where=str(self.path),
+                hint="profile(profile_memory=True) records allocations; --copies needs none",
+            )
+        return joined
+
+
+@dataclass(frozen=True, slots=True)
 class Allocated:
     """Inputs of what a profiler's trace says of its allocator."""
 
@@ -53,16 +82,18 @@ class Allocated:
         return found if self.each else peaks(found)
 
 
-def memory_inputs(asked: MemoryOf) -> Analysed | Allocated:
+def memory_inputs(asked: MemoryOf) -> Analysed | Allocated | AllocatedByRank:
     from etude.analyse import memory as analyse
     from etude.analyse.counting import counting_of
-    from etude.capture.opening import is_profile
+    from etude.capture.opening import is_profile, is_run
 
     view = only_one(asked, "copies", "each")
     if view == "copies":
         return Analysed(RunSource.of(asked), partial(analyse.copies, counting=counting_of(asked.counted)))
     if not asked.system and asked.timing is None and is_profile(Path(asked.path)):
         return Allocated(Path(asked.path), asked.workers, view == "each")
+    if not asked.system and asked.timing is None and is_run(Path(asked.path)):
+        return AllocatedByRank(Path(asked.path), view == "each")
     return Analysed(RunSource.of(asked), analyse.levels if view == "each" else _peaks, nothing=NO_EVENTS)
 
 

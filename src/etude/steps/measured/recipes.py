@@ -16,7 +16,7 @@ from etude.make.generate import Plan
 from etude.make.generate.model import Model
 from etude.make.generate.train import plan_memory
 from etude.steps.measured.gpus import words
-from etude.steps.measured.row_words import NEAR
+from etude.steps.measured.row_words import NEAR, PAIRED
 from etude.steps.plans import feasible, promise
 
 AXES: Final = ("tp", "pp", "cp", "ep")
@@ -40,6 +40,8 @@ class RunFacts:
     gpu: str = ""
     """Its name in a table; empty: that of the system's device."""
     year: int = 0
+    release: str = ""
+    """Of the stack, by year and month: 26.06; empty: not said, which is the newest if the year is not said either."""
     spare: float = 1.0
     """Estimated memory that a plan may need, relative to what there is."""
     open_axes: bool = False
@@ -57,6 +59,7 @@ def completed(run: RunFacts, stack: Stack) -> tuple[Plan, list[str]]:
         given |= _axes(run, _recipe(run, stack, given), said)
     recipe = _recipe(run, stack, given)
     least, chunks = int(given.pop(CHUNKS, 1)), str(recipe.pop(CHUNKS, "1"))
+    pairs = bool(recipe.pop(PAIRED, False)) | bool(given.pop(PAIRED, False))
     words = {word: str(recipe.pop(word)) for word in WORDS if word in recipe}
     kinds = tuple(recipe.pop(LEAST, KINDS))
     if given.get("recompute") in words:
@@ -72,6 +75,9 @@ def completed(run: RunFacts, stack: Stack) -> tuple[Plan, list[str]]:
         plan["micro_batch"] = _micro_batch(run, plan, said)
     if "schedule" not in plan and plan.get("pp", 1) > 1:
         plan |= _schedule(run.model, plan, chunks, least, said)
+    if pairs and str(plan.get("schedule", "")).startswith("interleaved:"):
+        plan["schedule"] = plan["schedule"].replace("interleaved", "paired")
+        said.append("exchanges of experts overlap another micro-batch")
     if "recompute" not in plan:
         plan["recompute"] = _recompute(run, plan, [words.get(kind, kind) for kind in kinds], said)
     return Plan.from_dict(plan), said
@@ -111,12 +117,16 @@ def _condition(key: str, wanted: str, run: RunFacts, given: Mapping[str, Any]) -
     if key == "year":
         first, _, last = wanted.partition("..")
         return bool(run.year) and int(first or 0) <= run.year <= int(last or 9999)
+    if key == "release":
+        first, _, last = wanted.partition("..")
+        said = run.release or ("" if run.year else "99")
+        return bool(said) and first <= said[:5] and (not last or said[:5] <= last)
     if key in AXES or key in ("zero", "dp"):
         value = _dp(given) if key == "dp" else int(given.get(key, 0 if key == "zero" else 1))
         return value >= int(wanted[:-1]) if wanted.endswith("+") else value == int(wanted)
     raise UsageError(
         f"recipe: unknown condition `{key}`",
-        hint="known: gpu, model, experts, precision, year, zero, dp, tp, pp, cp, ep",
+        hint="known: gpu, model, experts, precision, year, release, zero, dp, tp, pp, cp, ep",
     )
 
 

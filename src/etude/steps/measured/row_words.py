@@ -8,6 +8,9 @@ from typing import Any, Final
 
 NEAR: Final = "near"
 """Of `ep_node` in a recipe, or of a dispatcher in notes: a token goes once to each innermost level of the network."""
+PAIRED: Final = "paired"
+"""Of a recipe, or in notes: a forward runs together with a backward of another micro-batch, so that the exchanges of
+experts of one overlap the products of the other."""
 DOMAIN: Final = {"deepep": NEAR, "hybridep": NEAR, "a2a": 0, "alltoall": 0, "all-to-all": 0}
 """Dispatchers of tokens, and to what a token is sent once; 0: every copy is sent."""
 UNSAID: Final = re.compile(r"(none|not) (stated|said|given|known)|unknown|n/?a|\?|-|/", re.IGNORECASE)
@@ -15,6 +18,7 @@ _ABSENT: Final = r"(?:no|not|non|without|w/o|instead of)[ -]"
 _SHARDED: Final = re.compile(rf"({_ABSENT})?\b(FSDP\d?|FULL_SHARD)\b(\s*[:=]?\s*(?:off|no|none|false|/|0|-)(?!\w))?")
 _ZERO: Final = re.compile(rf"({_ABSENT})?\bZeRO[ -]?([0-3])", re.IGNORECASE)
 _ASYNC: Final = re.compile(rf"({_ABSENT})?\basync[ -]?TP\b", re.IGNORECASE)
+_PAIRED: Final = re.compile(r"\b(?:1f1b|a2a|all-?to-?all|ep(?: comm\w*)?) overlap", re.IGNORECASE)
 _EAGER: Final = re.compile(r"\beager\b", re.IGNORECASE)
 _DISPATCHER: Final = re.compile(rf"\b({'|'.join(DOMAIN)})\b", re.IGNORECASE)
 _PARTS: Final = (
@@ -40,6 +44,8 @@ def noted_fields(notes: str, *, tp: int, gated: bool) -> dict[str, Any]:
         found["tp_chunks"] = tp
     if _EAGER.search(notes) and gated:
         found["unfused"] = "activation,norm"
+    if _PAIRED.search(notes):
+        found[PAIRED] = True
     if way := _DISPATCHER.search(notes):
         found["ep_node"] = DOMAIN[way[1].lower()]
     return found

@@ -50,6 +50,8 @@ PRECISIONS: Final = (("fp4", "fp4"), ("float4", "fp4"), ("fp8", "fp8"), ("float8
 """Words of a precision -> that of a plan; the first word that the text has decides: `nvfp4`, `mxfp8`, `fp8-cs`."""
 RELEASE: Final = re.compile(r"\b(2\d)\.(0[1-9]|1[0-2])\b")
 """Releases that are called by their year and month: 25.04."""
+CONTAINER: Final = re.compile(r"\b(?:container|release) (2\d\.(?:0[1-9]|1[0-2]))\b", re.IGNORECASE)
+"""How notes name the release of a stack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -117,7 +119,9 @@ def case_of(row: Row, number: int, stack: Stack | None = None, system: System | 
     said: list[str] = []
     system = system or gpu_system(row.get("gpu_type", ""))
     model = row_model(row, said)
-    year = int(float(row.get("year") or 0)) or _released(row) or YEARS.get(generation_of(row["gpu_type"]), 2025)
+    release = _release(row)
+    released = 2000 + int(release[:2]) if release else 0
+    year = int(float(row.get("year") or 0)) or released or YEARS.get(generation_of(row["gpu_type"]), 2025)
     stack = stack or row_stack(row, year, said)
     given = _given(row, model, stack.policies, said) | trained_fields(row, stack.family, said)
     system = _whole_domains(system, int(given["gpus"]), said)
@@ -128,6 +132,7 @@ def case_of(row: Row, number: int, stack: Stack | None = None, system: System | 
         system=system,
         gpu=row["gpu_type"],
         year=year,
+        release=release,
         spare=SPARE,
         open_axes=not {"tp", "pp"} & set(given),
     )
@@ -144,10 +149,11 @@ def case_of(row: Row, number: int, stack: Stack | None = None, system: System | 
     )
 
 
-def _released(row: Row) -> int:
-    """The year of the release that a stack is named by; 0: none."""
+def _release(row: Row) -> str:
+    """The release of a row's stack, by year and month; empty: none is said."""
     found = RELEASE.search(row.get("stack", ""))
-    return 2000 + int(found[1]) if found else 0
+    noted = CONTAINER.search(row.get("notes", ""))
+    return found[0] if found else noted[1] if noted else ""
 
 
 def _whole_domains(system: System, gpus: int, said: list[str]) -> System:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow.compute as pc
 
+from etude.analyse.late_hosts import stages
 from etude.tell.report import collectives, gains, idle, words
 from etude.tell.report.subject import Subject
 from etude.tell.view.charts import Bar, BarPiece, Heading, bars, legend, table
@@ -121,15 +123,31 @@ def _part(hidden: float, well: bool = False) -> str:
 def _uneven(subject: Subject) -> list[Told]:
     rank = subject.breakdown["rank"].to_numpy()
     busy = np.array([v or 0 for v in subject.breakdown["compute_ns"].to_pylist()], float)
-    if len(busy) < 3 or not np.median(busy):  # two ranks have no middle
+    stage = stages(subject.run)
+    over = np.full(len(busy), -np.inf)
+    for one in np.unique(stage).tolist():  # what stages hold differs by design
+        mine = stage == one
+        if mine.sum() > 2 and np.median(busy[mine]):  # two ranks have no middle
+            over[mine] = busy[mine] / np.median(busy[mine]) - 1
+    most = int(over.argmax()) if len(over) else 0
+    if not len(over) or over[most] < UNEVEN or int(rank[most]) in subject.suspects:  # stragglers are reported apart
         return []
-    most, middle = int(busy.argmax()), float(np.median(busy))
-    if busy[most] < (1 + UNEVEN) * middle or int(rank[most]) in subject.suspects:  # stragglers are reported separately
-        return []
-    more = words.percent(busy[most] / middle - 1)
-    return [Told("warn", f"Rank {rank[most]} computes {more} longer than the median rank.",
-                 f"It computes for {words.time(busy[most])}, the median rank for {words.time(middle)}; "
-                 "the others wait for it in every collective.", SECTION, round(busy[most] - middle))]  # fmt: skip
+    middle = float(busy[most] / (1 + over[most]))
+    peers = "rank" if not stage.any() else "rank of its stage"
+    last, cost = _comes_last(subject, int(rank[most])), round(busy[most] - middle)
+    why = f"It computes for {words.time(busy[most])}, the median {peers} for {words.time(middle)}{last}."
+    what = f"Rank {rank[most]} computes {words.percent(over[most])} longer than the median {peers}."
+    return [Told("warn", what, why, SECTION, cost)]
+
+
+def _comes_last(subject: Subject, rank: int) -> str:
+    """How often others wait for a rank, as recorded."""
+    calls = subject.collectives.filter(pc.greater(subject.collectives["ranks_seen"], 1))
+    if not len(calls):
+        return ""
+    times = int((calls["last_rank"].to_numpy(zero_copy_only=False) == rank).sum())
+    whole = f"the {words.plural(len(calls), 'collective')} of the run"
+    return f"; it arrives last at {times:,} of {whole}" if times else f"; it arrives last at none of {whole}"
 
 
 def section(subject: Subject) -> PageSection:

@@ -69,9 +69,12 @@ def told(subject: Subject) -> list[Told]:
         return []
     gain = gains.of_links(subject)
     said = f" {gain[0]}" if gain else ""
-    return [
-        Told("warn", f"{found.what}.", f"{found.why[:1].upper()}{found.why[1:]}{said}", SECTION, subject.waiting[1])
-    ]
+    return [Told("warn", f"{found.what}.", f"{found.why[:1].upper()}{found.why[1:]}{said}", SECTION, _seen_ns(subject))]
+
+
+def _seen_ns(subject: Subject) -> int:
+    """What waiting costs at most: what work hides of it costs nothing."""
+    return min(subject.waiting[1], subject.device_time(subject.exposed_share))
 
 
 def section(subject: Subject) -> PageSection:

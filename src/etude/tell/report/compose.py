@@ -263,7 +263,8 @@ def timelines(subjects: list[Subject]) -> PageSection:
     ranks, kept = sum(len(s.drawn()) for s in subjects), sum(len(s.kept()) for s in subjects)
     total = sum(len(s.run.job) for s in subjects)
     if ranks < total:
-        lead += f" {ranks} of {total:,} ranks are drawn" + (f"; select from {kept:,}." if kept > ranks else ".")
+        lead += f" {ranks} of {total:,} ranks are drawn" + (f"; select from {kept:,}" if kept > ranks else "")
+        lead += f"; {total - kept:,} are not on this page, `etude timeline` writes all." if kept < total else "."
     body = timeline(packed, f"Timeline of {ranks} ranks. Arrow keys move from slice to slice.")
     return PageSection("timeline", "Timeline", lead + _merged(packed), body, empty="No node has a time.")
 

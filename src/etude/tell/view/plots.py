@@ -39,7 +39,9 @@ class Axis:
             return [t for t in found if t <= self.high * (1 + 1e-9)]
         width = nice((self.high - self.low) / 5)
         first, last = math.ceil(self.low / width - 1e-9), math.floor(self.high / width + 1e-9)
-        return [k * width for k in range(first, last + 1)]
+        found = [k * width for k in range(first, last + 1)]
+        shown = [self.show(tick) for tick in found]  # whole numbers round: two ticks may not have one label
+        return [tick for number, tick in enumerate(found) if shown[number] not in shown[:number]]
 
 
 def nice(step: float) -> float:

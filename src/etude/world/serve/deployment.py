@@ -102,7 +102,8 @@ def deployed(
     Of `pp` stages it is one of the `pp` groups of requests that follow one another through them: each has the ranks to
     itself for a part of the time, so that its passes take as long as those of all layers on one stage's ranks, and what
     it sends between stages; it has its part of the memory that the stages' weights leave."""
-    software, graphs = serving_stack(stack, device_name(system)), graphs_of(model.name, engine.max_num_seqs)
+    software = serving_stack(stack, device_name(system))
+    graphs = graphs_of(model.name, engine.max_num_seqs) if software.graphs else ()
     record: dict[str, Any] = {}
     if experts is not None:
         if ops is not None or plan.ep > 1 or pp > 1:

@@ -45,8 +45,10 @@ class ServingStack:
     layer_floor_ns: float = figure("number", "host's time for a layer of a pass without a graph, ns", 0.0, zero=True)
     mixed_floor_ns: float = figure("number", "... where prompts and tokens out share the pass, ns", 0.0, zero=True)
     chain_ns: float = figure("number", "attention of the longest sequence, for a key in a layer, ns", 0.0, zero=True)
+    exchange_ns: float = figure("number", "host's time to send or receive between steps of a video, ns", 0.0, zero=True)
     pixel_ns: float = figure("number", "decoding a pixel of a frame of a video, ns", 0.0, zero=True)
     power: float = figure("number", "power above idle, relative to the device's constants", 1.0)
+    graphs: bool = figure("flag", "passes are replayed from graphs of sizes that the engine has captured", True)
     source: str = figure("text", "source of the values", "")
 
 

@@ -124,6 +124,6 @@ def _job(one: DenoisingRun, shape: Any, on: tuple[str, str, ServingStack]) -> tu
         trace = found.generated.job.traces[0]
         duration = np.rint(time_ns * asked.samples).astype(np.int64)
         jobs.append(found.generated.job.replace(traces=(trace.replace(duration_ns=duration),)))
-        host.append(stack.kernel_ns * whole.operations)
+        host.append(whole.host_ns(stack))
     order = [k % len(passes) for k in range(count * each)]
     return in_sequence(f"{model}-window", jobs, order, host), count

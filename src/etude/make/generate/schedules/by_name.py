@@ -75,20 +75,48 @@ def interleaved(ranks: int, micro_batches: int, chunks: int = 2) -> PipelineSche
             where=f"schedule `interleaved:{chunks}`",
             hint="micro-batches pass through the chunks in groups of the number of ranks",
         )
-    total, orders = micro_batches * chunks, []
+    orders = []
     for rank in range(ranks):
-        steps = []
-        for action in (F, B):
-            order: list[Step] = []
-            for k in range(total):
-                group, place = divmod(k, ranks * chunks)
-                chunk, member = divmod(place, ranks)
-                chunk = chunk if action == F else chunks - 1 - chunk
-                order.append((action, chunk * ranks + rank, group * ranks + member, False))
-            steps.append(order)
-        ahead = min(total, 2 * (ranks - rank - 1) + (chunks - 1) * ranks)
-        orders.append(_in_turn(steps[0], steps[1], ahead))
+        forwards, backwards = _chunks_in_turn(rank, ranks, micro_batches, chunks)
+        orders.append(_in_turn(forwards, backwards, _ahead(rank, ranks, chunks)))
     return build(f"interleaved:{chunks}", ranks * chunks, micro_batches, orders, looped(ranks, chunks))
+
+
+def _ahead(rank: int, ranks: int, chunks: int) -> int:
+    """Forwards of a rank before its first backward, interleaved."""
+    return 2 * (ranks - rank - 1) + (chunks - 1) * ranks
+
+
+def _chunks_in_turn(rank: int, ranks: int, micro_batches: int, chunks: int) -> tuple[list[Step], list[Step]]:
+    """Forwards and backwards of a rank: groups of `ranks` micro-batches go through chunk after chunk."""
+    steps: list[list[Step]] = []
+    for action in (F, B):
+        order: list[Step] = []
+        for k in range(micro_batches * chunks):
+            group, place = divmod(k, ranks * chunks)
+            chunk, member = divmod(place, ranks)
+            chunk = chunk if action == F else chunks - 1 - chunk
+            order.append((action, chunk * ranks + rank, group * ranks + member, False))
+        steps.append(order)
+    return steps[0], steps[1]
+
+
+def pairs(ranks: int, micro_batches: int, chunks: int = 2) -> PipelineSchedule:
+    """Interleaved 1F1B in which each forward runs together with a backward of another micro-batch, so that one computes
+    while the other exchanges: one more forward comes before the first backward."""
+    if micro_batches % ranks:
+        raise UsageError(
+            f"{micro_batches} micro-batches on {ranks} ranks: not a multiple",
+            where=f"schedule `paired:{chunks}`",
+            hint="micro-batches pass through the chunks in groups of the number of ranks",
+        )
+    orders = []
+    for rank in range(ranks):
+        forwards, backwards = _chunks_in_turn(rank, ranks, micro_batches, chunks)
+        ahead = _ahead(rank, ranks, chunks) + 1
+        together = [(*step[:3], True) for step in forwards[ahead:]]
+        orders.append(_in_turn(forwards[:ahead] + together, backwards, ahead))
+    return build(f"paired:{chunks}", ranks * chunks, micro_batches, orders, looped(ranks, chunks))
 
 
 def looped(ranks: int, chunks: int) -> list[tuple[int, ...]]:
@@ -123,6 +151,7 @@ KNOWN: dict[str, Known] = {
     "gpipe": Known(gpipe, 1, "all forwards, then all backwards"),
     "1f1b": Known(one_f_one_b, 1, "one forward, one backward"),
     "interleaved": Known(interleaved, 0, "1F1B with several stages per rank"),
+    "paired": Known(pairs, 0, "interleaved, each forward together with a backward", 2),
     "looped_bfs": Known(looped_bfs, 0, "breadth first over several stages per rank"),
     "zb1p": Known(zb1p, 1, "a third of the bubble of 1F1B, the same memory"),
     "zb2p": Known(zb2p, 1, "no bubble, twice the memory"),

@@ -33,6 +33,8 @@ class StepProgram:
         self.units: list[tuple[int, ...]] = []
         """Rows of `Units`, recorded where directives rewrite the program."""
         self.ends: list[End] = []
+        self._pairs: list[tuple[int, int, int]] = []
+        """Rows at which two actions that run together begin, meet and end."""
 
     def begin(self, step: int) -> None:
         """All rows added from now on belong to this step."""
@@ -48,6 +50,11 @@ class StepProgram:
         self._data += [(base + row, w) for row in fragment.on_value for w in values if w != BEFORE]
         self._ctrl += [(base + row, w) for row in fragment.on_tip for w in tips if w != BEFORE]
         return base
+
+    def together(self, first: int, second: int, end: int) -> None:
+        """The rows of two actions, `first` to `second` and on to `end`, take turns: collectives of a group meet in the
+        order of rows, so that those of one action come between those of the other."""
+        self._pairs.append((first, second, end))
 
     def add(
         self,
@@ -96,6 +103,13 @@ class StepProgram:
     def nodes(self) -> StepNodes:
         """All nodes of the program, with fragments expanded."""
         op, module, micro, tag = self._rows()
+        data, ctrl = self._edges("data", self._data), self._edges("ctrl", self._ctrl)
+        if self._pairs:
+            order = turns(self._pairs, self.rows, np.concatenate([data, ctrl], axis=1))
+            place = np.empty_like(order)
+            place[order] = np.arange(self.rows, dtype=np.int32)
+            op, module, micro, tag = op[order], module[order], micro[order], tag[order]
+            data, ctrl = place[data], place[ctrl]
         since, step = np.array(self._steps, np.int64).T
         units = np.array(self.units, np.int64).reshape(-1, len(Units._fields)).T
         return StepNodes(
@@ -105,8 +119,29 @@ class StepProgram:
             micro=micro,
             tag=tag,
             step=np.repeat(step, np.diff(since, append=self.rows)),
-            data=self._edges("data", self._data),
-            ctrl=self._edges("ctrl", self._ctrl),
+            data=data,
+            ctrl=ctrl,
             units=Units(*units),
             ends=tuple(self.ends),
         )
+
+
+def turns(pairs: Sequence[tuple[int, int, int]], rows: int, edges: I32) -> I32:
+    """The order of rows in which those of each pair (where it begins, where its second part does, where it ends) take
+    turns, evenly over both parts. `edges` (row, row that it waits for) never point forward: a pair whose second part
+    waits for the first keeps its order."""
+    begin, middle, end = (np.array(column, np.int64) for column in zip(*pairs, strict=True))
+    waits, on = edges
+    at = np.maximum(np.searchsorted(begin, waits, side="right") - 1, 0)
+    inside = (waits >= middle[at]) & (waits < end[at]) & (on >= begin[at]) & (on < middle[at])
+    whole = np.zeros(len(pairs), bool)
+    whole[at[inside]] = True
+    order = np.arange(rows, dtype=np.int32)
+    known: dict[tuple[int, int], I32] = {}
+    for one, two, last in (pairs[i] for i in np.flatnonzero(~whole).tolist()):
+        sizes = two - one, last - two
+        if sizes not in known:
+            when = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes])
+            known[sizes] = np.argsort(when, kind="stable").astype(np.int32)
+        order[one:last] = one + known[sizes]
+    return order

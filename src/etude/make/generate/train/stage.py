@@ -128,18 +128,21 @@ class StageWalk:
         self._renew()
         paired: list[int] = []
         together = False
+        first = second = 0
         for i, (action, stage, micro, pair) in enumerate(actions):
             if action in (Action.REDUCE, Action.UPDATE):
                 self._window(action, stage, micro)
                 continue
             if schedule.window:
                 self.program.begin(micro // self.plan.micro_batches)
-            tips = self.tips
+            tips, first, second = self.tips, second, self.program.rows
             tip = self._action(action, stage, micro, final=i in last)
             if pair:
                 paired, together = [tip], True
                 self.tips = tips  # the paired action begins where this one did
             else:
+                if together and not self.plan.directives:  # directives rewrite units, row by row
+                    self.program.together(first, second, self.program.rows)
                 self.tips = [*paired, tip] if together else [tip]
                 paired, together = [], False
 

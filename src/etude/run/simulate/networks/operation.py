@@ -12,7 +12,7 @@ from etude.base.errors import ClusterError, UsageError
 from etude.cost.schedule import Schedule, message
 from etude.kernels.arrays import I64
 
-Model = Literal["flow", "links"]
+Model = Literal["flow", "links", "packets"]
 Routing = Literal["static", "adaptive", "spray"]
 _MESSAGE = message()
 
@@ -61,8 +61,10 @@ class NetworkOptions:
     """Factor on the time of a transfer's bytes, if its sender or receiver computes when it starts; in thousandths."""
 
     def __post_init__(self) -> None:
-        if self.model not in ("flow", "links"):
-            raise UsageError(f"unknown network model `{self.model}`", hint="known: flow, links")
+        if self.model not in ("flow", "links", "packets"):
+            raise UsageError(f"unknown network model `{self.model}`", hint="known: flow, links, packets")
+        if self.model == "packets" and self.routing == "adaptive":
+            raise UsageError("routing `adaptive` is not there for packets", hint="`static` or `spray`")
         if self.routing not in ("static", "adaptive", "spray"):
             raise UsageError(f"unknown routing `{self.routing}`", hint="known: static, adaptive, spray")
         if self.endpoint_ns < 0 or self.reduce_bytes_per_s < 0:

@@ -21,6 +21,7 @@ from etude.machine.topology import Topology
 from etude.run.simulate.networks import flow
 from etude.run.simulate.networks.messages import Messages, distinct, equal_ways, messages_of
 from etude.run.simulate.networks.operation import NetworkOptions, Operation
+from etude.run.simulate.networks.queues import ports_of_links
 from etude.run.simulate.networks.state import (
     CARRIED,
     LINK,
@@ -45,6 +46,7 @@ from etude.run.simulate.networks.state import (
     Schedules,
     Table,
 )
+from etude.run.simulate.packets.state import PacketState, with_more_flows, with_more_packets
 
 FIRST_SLOTS: Final = 1 << 12
 _CHOICES: Final = 16
@@ -415,10 +417,15 @@ class Registry:
             links=self._links(),
             rates=Rates(np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(0)),
             visits=np.zeros(0, VISIT),
+            packets=self._packets(slots, column["path_link"]) if o.model == "packets" else None,
         )
         state.clock["next_ns"] = NEVER
         flows = flow.make_flows(links, slots, self.most_hops, o.tolerance) if o.model == "flow" else None
         return state, flows
+
+    def _packets(self, slots: int, link: I64) -> PacketState:
+        topology = self.topology
+        return ports_of_links(topology.bytes_per_s, topology.latency_ns, link, slots)
 
     def _places(self) -> tuple[Table, Table]:
         """The carried operations, and a place for each of their members."""
@@ -472,7 +479,11 @@ def _table(kind: np.dtype[np.void], rows: Sequence[tuple[int, ...]]) -> Table:
 
 
 def grown(state: LinkState, flows: FlowState | None) -> tuple[LinkState, FlowState | None]:
-    """A copy with twice the slots."""
+    """A copy with twice the slots; or with twice the packets, if these are too few."""
+    packets = state.packets
+    if packets is not None and packets.clock[0]["crowded"]:
+        state.clock["crowded"] = 0
+        return state._replace(packets=with_more_packets(packets)), flows
     events = state.events
     item, key, turn = (flow.twice(array) for array in (events.item, events.key, events.turn))
     place = np.concatenate((events.place, np.full(len(events.place), -1)))
@@ -482,5 +493,6 @@ def grown(state: LinkState, flows: FlowState | None) -> tuple[LinkState, FlowSta
         events=Queue(item, place, key, turn, events.size),
         ready=flow.twice(state.ready),
         order=flow.twice(state.order),
+        packets=None if packets is None else with_more_flows(packets),
     )
     return larger, None if flows is None else flow.grown(flows)

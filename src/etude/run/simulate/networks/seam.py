@@ -14,9 +14,13 @@ from typing import Final
 
 from etude.kernels.compile import kernel
 from etude.run.simulate.networks import analytic, transfers
+from etude.run.simulate.networks.queues import is_crowded
 from etude.run.simulate.networks.sharing import Sharing, attend, leave
 from etude.run.simulate.networks.state import NEVER, FlowState, LinkState, NetworkState, OperationState, Table
+from etude.run.simulate.packets.state import PacketState
 
+SLICE_NS: Final = 100_000
+"""How far packets move at once."""
 NO_ROOM: Final = -1
 """Instead of a time: the state of the network has to grow first."""
 
@@ -78,7 +82,19 @@ def _next_time(links: LinkState | None, flows: FlowState | None, now_ns: int, so
         return NO_ROOM
     clock = links.clock[0]
     clock.next_ns = transfers.next_time(links, flows) if clock.done == 0 else NEVER
+    _run_ahead(links, flows, links.packets, soon_ns)
+    if is_crowded(links.packets):
+        return NO_ROOM
     return min(soon_ns, clock.now_ns if clock.done > 0 else clock.next_ns)
+
+
+@kernel(allocates=False)
+def _run_ahead(links: LinkState, flows: FlowState | None, packets: PacketState | None, soon_ns: int) -> None:
+    """Packets have many instants at which no node is done: a slice of them at once."""
+    if packets is not None:
+        clock = links.clock[0]
+        if clock.done == 0 and clock.next_ns < soon_ns:
+            transfers.advance(links, flows, min(soon_ns - 1, clock.next_ns + SLICE_NS))
 
 
 @kernel(allocates=False)

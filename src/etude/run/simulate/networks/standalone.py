@@ -24,6 +24,7 @@ from etude.run.simulate.networks.operation import NetworkOptions, Operation
 from etude.run.simulate.networks.registry import Registry, grown
 from etude.run.simulate.networks.state import NEVER, FlowState, LinkState
 from etude.run.simulate.networks.transfers import run_alone
+from etude.run.simulate.packets.deadlock import deadlock_of
 
 _SLICE: Final = 1 << 16
 """Instants between two checks for interrupts: compiled code cannot be interrupted."""
@@ -61,6 +62,8 @@ def run_operations(
     finish_ns = np.ascontiguousarray(state.places["done_ns"])
     stuck = np.flatnonzero(finish_ns < 0)
     if len(stuck):
+        if state.packets is not None and (problem := deadlock_of(state.packets, topology.link_name)) is not None:
+            raise problem
         op = int(state.places["operation"][stuck[0]])
         raise DeadlockError(
             f"operation {op} ({operations[op].schedule.algorithm}) never completes: its transfers wait in a cycle"

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from etude.kernels.arrays import I32, I64
 from etude.kernels.heap import Heap, Queue
+from etude.run.simulate.packets.state import PacketState
 
 Table = NDArray[np.void]
 """An array of records: `slots[slot].phase`."""
@@ -279,6 +280,7 @@ class LinkState(NamedTuple):
     links: Table
     rates: Rates
     visits: Table  # empty unless requested
+    packets: PacketState | None  # of the model `packets`
 
 
 class OperationState(NamedTuple):

@@ -21,6 +21,7 @@ from etude.kernels.compile import kernel
 from etude.kernels.heap import take
 from etude.run.simulate.networks.flow import begin_flow, end_flow, leave_line, share_out, take_line
 from etude.run.simulate.networks.links import hop
+from etude.run.simulate.networks.queues import move_packets, next_packet, send
 from etude.run.simulate.networks.resources import FULL
 from etude.run.simulate.networks.slots import allocate, finish, member_done, put_event, ready_in_order, waits_less
 from etude.run.simulate.networks.state import END, LAND, MOVE, NEVER, START, UNBORN, WHOLE, FlowState, LinkState
@@ -112,7 +113,8 @@ def _move_on(state: LinkState, flows: FlowState | None, slot: int) -> None:
         here.wire_bytes = _wire_bytes(state, here.operation, row, size_bytes)
     lag_ns = amounts.lag_ns[it.lag0 + transfer] if it.lag0 >= 0 else 0
     if flows is None:
-        hop(state, slot, size_bytes, lag_ns)
+        if not send(state, state.packets, slot, size_bytes, lag_ns):
+            hop(state, slot, size_bytes, lag_ns)
     else:
         begin_flow(state, flows, slot, size_bytes, lag_ns)
 
@@ -163,7 +165,8 @@ def next_time(state: LinkState, flows: FlowState | None) -> int:
     if state.clock[0].ready > 0:
         _start_ready(state, flows)
     _share(state, flows)
-    return state.events.key[state.events.item[0]] if state.events.size[0] > 0 else NEVER
+    soon_ns = state.events.key[state.events.item[0]] if state.events.size[0] > 0 else NEVER
+    return min(soon_ns, next_packet(state.packets))
 
 
 @kernel(allocates=False)
@@ -219,7 +222,10 @@ def happen_all(state: LinkState, flows: FlowState | None, now_ns: int) -> None:
     clock, events = state.clock[0], state.events
     clock.now_ns = now_ns
     while True:
-        if events.size[0] > 0 and events.key[events.item[0]] <= now_ns:
+        if next_packet(state.packets) <= now_ns:
+            if not move_packets(state, state.packets, now_ns):
+                return
+        elif events.size[0] > 0 and events.key[events.item[0]] <= now_ns:
             _happen(state, flows, take(events))
         elif clock.ready > 0:
             _start_ready(state, flows)
@@ -232,7 +238,7 @@ def advance(state: LinkState, flows: FlowState | None, until_ns: int) -> None:
     """Afterwards done[:clock.done] are the places that the network is done with; `clock.next_ns` is when something
     happens next, NEVER if only `next_time` can find out."""
     clock = state.clock[0]
-    while clock.done == 0 and clock.next_ns <= until_ns:
+    while clock.done == 0 and clock.next_ns <= until_ns and clock.crowded == 0:
         happen_all(state, flows, clock.next_ns)
         clock.next_ns = next_time(state, flows) if clock.done == 0 else NEVER
 

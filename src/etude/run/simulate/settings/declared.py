@@ -12,8 +12,8 @@ class SimulationSettings:
 
     network: Network | None = figure(
         "choice",
-        "`analytic`: closed forms; `links`: one message at a time on a link; `flow`: links are shared fairly. Graphs "
-        "need `flow`",
+        "`analytic`: closed forms; `links`: one message at a time on a link; `flow`: links are shared fairly; "
+        "`packets`: queues. Graphs need `flow`",
         None,
         of=Network,
     )

@@ -1,15 +1,16 @@
 """Rows of measured images and videos (the columns of ML.ENERGY's leaderboard), predicted: passes of the network, times
 the steps of the sampler, plus the pixel decoder.
 
-How an image is spread over several GPUs is not stated. xDiT splits its tokens by heads (Ulysses) or around a ring: the
-mean of the layouts that the model allows is used. Text encoders are left out.
+How an image is spread over several GPUs is not stated. xDiT splits its tokens by heads (Ulysses), around a ring, or by
+heads inside of a ring: the mean of the layouts that the model's heads allow is used, and of models with convolutions an
+even part of one GPU's work. Text encoders are left out.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -53,6 +54,10 @@ ROTARY: Final = 2 * 48
 fp32 (2 + 4), pairs swapped (4 + 4), times cosines (4 + 4), times sines (4 + 4), their sum (8 + 4), and back (4 + 2)."""
 LIKE: Final = {"image": ("flux.1-dev", 11.9), "video": ("wan2.1-14b", 14.3)}
 """Model, and its billions of parameters, whose shape represents an unknown model, with a scaled number of layers."""
+JOINED: Final = "tokens"
+"""The part of a model that gives a stream another number of tokens."""
+CROSS: Final = "cross.core"
+"""End of the module of attention to the text, of which every GPU has all: nothing is sent for it, and it is one."""
 FLAT: Final = 1 / 3
 """Work per pixel of an image decoder over that of one whose kernels cover three frames."""
 
@@ -68,14 +73,21 @@ class DenoisingTimes:
     network: float
     """In parallel with attention if `hidden`, else after what it carries."""
     operations: int
+    """Those that compute."""
+    exchanges: int
+    """Those that send or receive."""
     hidden: bool
+
+    def host_ns(self, stack: ServingStack) -> float:
+        """Time of the host to issue its operations."""
+        return stack.kernel_ns * self.operations + stack.exchange_ns * self.exchanges
 
     def time_ns(self, stack: ServingStack, samples: float) -> float:
         """Time for this multiple of the samples it was generated for."""
         attention, network = stack.attention * self.attention, stack.network * self.network
         together = max(attention, network) if self.hidden else attention + network
         device = stack.products * self.products + stack.rest * self.rest + together
-        return max(device * samples, stack.kernel_ns * self.operations)
+        return max(device * samples, self.host_ns(stack))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,22 +131,23 @@ def images(row: dict[str, str]) -> Images:
     frames = int(number(row, "num_frames")) if sort == "video" else 1
     return asked_images(
         row["model"], SYSTEMS[row["gpu"]], gpus, batch, (frames, height, width), sort=sort,
-        steps=number(row, "inference_steps"), billions=number(row, "total_params_b", 0),
+        steps=number(row, "inference_steps"), billions=number(row, "total_params_b", 0), inside=True,
     )  # fmt: skip
 
 
 def asked_images(
     model: str, system: str, gpus: int, batch: int, shape: tuple[int, int, int], *, sort: str = "", steps: float = 1.0,
-    billions: float = 0.0,
+    billions: float = 0.0, inside: bool = False,
 ) -> Images:  # fmt: skip
-    """A batch of `shape` (frames, height, width) on this many GPUs of a system."""
+    """A batch of `shape` (frames, height, width) on this many GPUs of a system; `inside`: tokens may also be split by
+    heads inside of a ring."""
     frames, height, width = shape
     name = model.rpartition("/")[2].lower()
     passes, each = next((found for family, found in GUIDANCE.items() if name.startswith(family)), APART)
     own = min(batch * each, MOST)
     network, scale = _network(model, sort or ("video" if frames > 1 else "image"), billions)
     return Images(
-        layouts=_layouts(network, _tokens(name, frames, height, width), system, gpus, own),
+        layouts=_layouts(network, _tokens(name, frames, height, width), system, gpus, own, inside),
         asked=(network, _tokens(name, frames, height, width), system, gpus, own),
         samples=batch * each / own * scale,
         passes=passes * steps,
@@ -155,7 +168,10 @@ def assumed_of(row: dict[str, str]) -> list[str]:
         f"a token is {_side(name)} x {_side(name)} pixels" + (f" of {FRAMES} frames" if sort == "video" else ""),
         "text encoders are left out",
     ]
-    said += ["the mean of the layouts over GPUs that the model allows (Ulysses, ring)"] if gpus > 1 else []
+    convolved = any(stream.side for stream in open_model(like[0]).streams)
+    layouts = "the mean of the layouts over GPUs that the model allows (Ulysses, ring, Ulysses inside of a ring)"
+    part = "an even part of one GPU's work on each: the model has convolutions"
+    said += [part if convolved else layouts] if gpus > 1 else []
     said += [f"shape of {like[0]} with {like[1]:.2f} times its layers"] if like[1] != 1.0 else []
     return said
 
@@ -188,9 +204,46 @@ def _side(name: str) -> int:
 
 
 @cache
-def _layouts(model: str, tokens: int, on: str, gpus: int, batch: int) -> tuple[DenoisingTimes, ...]:
+def _layouts(model: str, tokens: int, on: str, gpus: int, batch: int, inside: bool) -> tuple[DenoisingTimes, ...]:
     """One for each possible split of tokens."""
-    return tuple(denoising_work(one, on)[0] for one in denoising_passes(model, tokens, on, gpus, batch))
+    alone = denoising_work(denoising_passes(model, tokens, on, 1, batch)[0], on)[0]
+    if gpus == 1:
+        return (alone,)
+    if any(stream.side for stream in open_model(model).streams):
+        return (_shared(alone, gpus),)
+    whole = [denoising_work(one, on)[0] for one in denoising_passes(model, tokens, on, gpus, batch)]
+    inner = [by_heads for by_heads in range(2, gpus) if inside and gpus % by_heads == 0]
+    mixed = [_mixed(model, tokens, on, (by_heads, gpus // by_heads), batch, alone) for by_heads in inner]
+    return (*whole, *(one for one in mixed if one is not None))
+
+
+def _shared(alone: DenoisingTimes, gpus: int) -> DenoisingTimes:
+    """An even part of the work of one GPU: of a picture that is convolved each has some rows, with all keys. What they
+    send is left out."""
+    return replace(
+        alone, products=alone.products / gpus, attention=alone.attention / gpus, rest=alone.rest / gpus, network=0.0
+    )
+
+
+def _mixed(
+    model: str, tokens: int, on: str, split: tuple[int, int], batch: int, alone: DenoisingTimes
+) -> DenoisingTimes | None:
+    """Tokens are split by heads inside of each part of a ring; None where heads do not divide. A GPU has the tokens,
+    and sends what they send, of a Ulysses group with one part of all; it attends to as many keys as there are parts.
+    What goes around the ring meanwhile is hidden by attention, and its operations are those of such a ring."""
+    by_heads, around = split
+    part = -(-tokens // around)
+    inside = [one for one in denoising_passes(model, part, on, by_heads, batch) if one.generated.plan.cp_kind != RING]
+    rings = [one for one in denoising_passes(model, tokens, on, around, batch) if one.generated.plan.cp_kind == RING]
+    if not inside or not rings:
+        return None
+    group, ring = (denoising_work(one, on)[0] for one in (inside[0], rings[0]))
+    return replace(
+        group,
+        attention=alone.attention / (by_heads * around),
+        operations=group.operations + ring.operations - alone.operations,
+        exchanges=group.exchanges + ring.exchanges,
+    )
 
 
 def denoising_passes(model: str, tokens: int, on: str, gpus: int, batch: int) -> tuple[Prediction, ...]:
@@ -200,7 +253,7 @@ def denoising_passes(model: str, tokens: int, on: str, gpus: int, batch: int) ->
         alone = Plan(gpus=1, seq=tokens, micro_batch=batch, train="forward")
         return (predict(network, alone, system, check=False),)
     streams = [replace(s, tokens=_even(s.tokens, gpus)) if s.tokens > 1 else s for s in network.streams]
-    network = replace(network, streams=tuple(streams))
+    network = replace(network, streams=tuple(streams), blocks=tuple(_padded(one, gpus) for one in network.blocks))
     found, problem = [], None
     asked = {"gpus": gpus, "cp": gpus, "seq": _even(tokens, gpus), "micro_batch": batch, "train": "forward"}
     for kind in ("ulysses", RING):
@@ -211,6 +264,15 @@ def denoising_passes(model: str, tokens: int, on: str, gpus: int, batch: int) ->
     if not found and problem is not None:
         raise problem
     return tuple(found)
+
+
+def _padded(piece: Any, gpus: int) -> Any:
+    """Texts that are put together inside of the network take as many tokens as all GPUs can share."""
+    parts = [
+        replace(one, count=_even(one.count, gpus)) if str(one.part) == JOINED and one.count > 1 else one
+        for one in piece.parts
+    ]
+    return replace(piece, parts=tuple(parts))
 
 
 def _even(tokens: int, gpus: int) -> int:
@@ -240,21 +302,26 @@ def denoising_work(found: Prediction, on: str) -> tuple[DenoisingTimes, NodeWork
         turned = attention & (ops.m == ops.n)  # not cross-attention to the text
         moved[turned] = ROTARY * (ops.m * ops.k * ops.batch)[turned]
     parts = plan.cp if ring else 1
+    codes, words = part.trace.coded("module")
+    cross = np.array([word.endswith(CROSS) for word in words] + [False])[codes]
+    again = (cross & attention).sum() * (plan.cp - 1) // plan.cp if ring else 0
+    sent = ~computes & ~cross
     others, peak = computes & ~product & ~attention, system.device.peak_flop_per_s["bf16"]
     turning_ns = 1e9 / system.device.memory_bandwidth_bytes_per_s
     nodes = NodeWork(
         products=np.where(product, time_ns, 0.0),
         attention=np.where(attention, ops.flops, 0) / peak * 1e9,
         rest=np.where(others, time_ns, 0.0) + moved / parts * turning_ns,
-        network=np.where(computes, 0.0, time_ns),
+        network=np.where(sent, time_ns, 0.0),
     )
     whole = DenoisingTimes(
         products=float(time_ns[product].sum()),
         attention=float(ops.flops[attention].sum()) / peak * 1e9,
         rest=float(time_ns[others].sum())
         + float(moved.sum()) / parts / system.device.memory_bandwidth_bytes_per_s * 1e9,
-        network=float(time_ns[~computes].sum()),
-        operations=len(part.trace),
+        network=float(time_ns[sent].sum()),
+        operations=int(computes.sum() - again),
+        exchanges=int(sent.sum()),
         hidden=ring,
     )
     return whole, nodes

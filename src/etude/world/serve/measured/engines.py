@@ -29,7 +29,8 @@ class EngineRules:
 
 
 def engine_of(name: str, version: str, device: Device) -> EngineRules:
-    """The rules of an engine of this name and version: vLLM's for names that are not known.
+    """The rules of an engine of this name and version: vLLM's for names that are not known, and the eager software of
+    2023 where that is all that is known.
 
     vLLM (`EngineArgs.get_batch_defaults` of 0.9 and later): 8,192 tokens of a server on devices of 70 GiB and more
     other than the A100, else 2,048; before 0.8 prompts have passes of their own. SGLang (`ServerArgs`): prompts in
@@ -57,7 +58,13 @@ def engine_of(name: str, version: str, device: Device) -> EngineRules:
     first = re.match(r"0\.([0-7])(\D|$)", version) is not None or "2023" in version or "2024" in version
     return EngineRules(
         name="vLLM",
-        stack="vllm",
+        stack=_stack_of("vllm" in said, version, first),
         max_num_batched_tokens=8192 if large and not first else 2048,
         mixed=not first,
     )
+
+
+def _stack_of(named: bool, version: str, first: bool) -> str:
+    if named:
+        return "vllm-2024" if first else "vllm-0.12"
+    return "eager-2023" if "2023" in version else "vllm"

@@ -1,0 +1,118 @@
+"""Operations and jobs on a network of packets: limits that are exact, and those of the other networks."""
+
+import numpy as np
+import pytest
+
+from etude.base.errors import DeadlockError, UsageError
+from etude.cost.collectives import schedule
+from etude.extend import topology as fabrics
+from etude.machine import open_system
+from etude.machine.topology import Wire, switch
+from etude.make.generate import MicroOptions, micro
+from etude.model.schema import Collective
+from etude.run.simulate import simulate
+from etude.run.simulate.networks import Operation, run_operations
+from etude.run.simulate.networks.queues import PACKET_BYTES
+
+WIRE = Wire(bytes_per_s=1e9, latency_ns=500)
+
+
+def end_ns(many: int, size_bytes: int, model: str) -> int:
+    """`many` messages into one device of a switch."""
+    ops = [Operation.message(i, many, size_bytes, i) for i in range(many)]
+    return run_operations(switch(many + 1, WIRE), ops, model=model).end_ns
+
+
+def test_a_message_on_an_idle_path_takes_its_bytes_a_packet_and_the_latencies():
+    """10 packets of 4,096 ns; the last one once more on the second link; two latencies."""
+    assert end_ns(1, 10 * PACKET_BYTES, "packets") == 10 * 4096 + 4096 + 2 * 500
+    assert end_ns(1, 100, "packets") == 100 + 100 + 2 * 500
+
+
+@pytest.mark.parametrize("many", [2, 3, 8])
+def test_senders_share_one_bottleneck_as_flows_do(many: int):
+    """Behind one full link the order of packets does not matter: its bytes, one packet before them."""
+    found = end_ns(many, 1_000 * PACKET_BYTES, "packets")
+    assert found == many * 1_000 * 4096 + 4096 + 2 * 500
+    assert found == pytest.approx(end_ns(many, 1_000 * PACKET_BYTES, "flow"), rel=0.01)
+
+
+def test_a_ring_on_a_switch_takes_what_flow_says():
+    ring = schedule(Collective.ALL_REDUCE, "ring", 8)
+    found = [
+        run_operations(switch(8, WIRE), [Operation(ring, range(8), 1 << 26)], model=model).end_ns
+        for model in ("flow", "packets")
+    ]
+    assert found[1] == pytest.approx(found[0], rel=0.01)
+
+
+def test_a_victim_behind_a_paused_link_is_slower_than_flow_says():
+    """Eight hosts send to one, over links that a ninth flow shares: a pause stops both. Only packets show it."""
+    fabric = fabrics.fat_tree(8, WIRE, levels=2)
+    ops = [Operation.message(src, 0, 400 * PACKET_BYTES, src) for src in range(8, 16)]
+    victim = Operation.message(8, 1, 100 * PACKET_BYTES, 8)
+    alone = run_operations(fabric, [victim], model="packets").end_ns
+    took = {
+        model: int(run_operations(fabric, [*ops, victim], model=model).finish_ns[-1].max())
+        for model in ("flow", "packets")
+    }
+    assert took["packets"] > alone
+    assert took["packets"] != took["flow"]
+
+
+def ring_of_switches() -> fabrics.Topology:
+    """Three devices, each on its own switch; switches forward one way round."""
+    kind = [fabrics.VertexKind.DEVICE] * 3 + [fabrics.VertexKind.SWITCH] * 3
+    ends = (
+        [(i, 3 + i) for i in range(3)] + [(3 + i, i) for i in range(3)] + [(3 + i, 3 + (i + 1) % 3) for i in range(3)]
+    )
+    src, dst = np.array(ends, np.int32).T
+    return fabrics.Topology(
+        name="ring of switches",
+        kind=np.array(kind, np.uint8),
+        forwards=np.arange(6) >= 3,
+        src=src,
+        dst=dst,
+        bytes_per_s=np.full(9, 1e9),
+        latency_ns=np.full(9, 500),
+        link_type=np.zeros(9, np.int32),
+        link_names=("",),
+        device=np.arange(3, dtype=np.int32),
+        out_start=np.searchsorted(np.sort(src), np.arange(7)),
+        out_link=np.argsort(src, kind="stable").astype(np.int32),
+        vertex_name=lambda vertex: f"d{vertex}" if vertex < 3 else f"s{vertex - 3}",
+    )
+
+
+def test_switches_that_wait_in_a_cycle_are_named():
+    """Each device sends to the one before it, over all but one switch: every buffer waits for the next one."""
+    ops = [Operation.message(i, (i + 2) % 3, 2_000 * PACKET_BYTES) for i in range(3)]
+    with pytest.raises(DeadlockError, match="cycle of 3 full buffers: s. -> s."):
+        run_operations(ring_of_switches(), ops, model="packets")
+    assert run_operations(ring_of_switches(), ops, model="flow").end_ns > 0
+
+
+def test_bytes_over_links_are_those_of_flow():
+    rng = np.random.default_rng(2)
+    fabric = fabrics.fat_tree(4, WIRE, levels=3)
+    for _ in range(20):
+        ends = [rng.choice(16, 2, replace=False).tolist() for _ in range(12)]
+        ops = [Operation.message(a, b, int(rng.integers(1, 100_000)), i) for i, (a, b) in enumerate(ends)]
+        joins = rng.integers(0, 100_000, len(ops)).tolist()
+        packets = run_operations(fabric, ops, joins, model="packets")
+        flow = run_operations(fabric, ops, joins, model="flow")
+        assert packets.link_bytes.tolist() == flow.link_bytes.tolist()
+        assert packets.end_ns > packets.link_bytes.max()  # 1 byte a ns
+
+
+def test_jobs_run_on_packets_and_what_they_do_not_read_is_refused():
+    job = micro("all_reduce", MicroOptions(ranks=16, sizes=(1 << 22,)))
+    system = open_system("dgx-h100").resized(16)
+    found = simulate(job, system, network="packets")
+    assert found.makespan_ns == pytest.approx(simulate(job, system, network="flow").makespan_ns, rel=0.25)
+    assert any(note.startswith("packets of 4 KiB") for note in found.notes)
+    assert any(" packets; the longest queue: " in note for note in found.notes)
+    assert found.links and all(link.busy_ns > 0 for link in found.links)
+    for more in ({"link_stats": True}, {"routing": "adaptive"}):
+        with pytest.raises(UsageError, match="not there for packets"):
+            simulate(job, system, network="packets", **more)
