@@ -47,6 +47,8 @@ FLOOR = 0.005
 """Added to errors before their logarithm is taken: one row that is right by chance says little of the others."""
 RIDGE = 4.0
 """Rows' worth of evidence that a distance changes nothing."""
+FIRM = 20.0
+"""... that a device's errors are as large as those of others."""
 ABOUT = {
     "step": "published training steps and steps of one H200",
     "memory": "peaks of steps of one H200",
@@ -178,8 +180,8 @@ def served(shared: Path, kept: Path) -> list[HeldOutRow]:
 # -- the fit -----------------------------------------------------------------------------------------------------------
 
 
-def distances(rows: Sequence[HeldOutRow], fitted: set[str], seen: set[str]) -> np.ndarray:
-    found = [row.case.distances(fitted, seen) for row in rows]
+def distances(rows: Sequence[HeldOutRow], fitted: set[str]) -> np.ndarray:
+    found = [row.case.distances(fitted) for row in rows]
     return np.array([[one.get(name, 0.0) for name in DISTANCES] for one in found])
 
 
@@ -188,24 +190,32 @@ def weights(rows: Sequence[HeldOutRow]) -> np.ndarray:
     return np.array([count[row.source] ** -0.5 for row in rows])
 
 
-def widths(rows: Sequence[HeldOutRow], fitted: set[str]) -> dict[str, float]:
-    """Growth of the logarithm of the errors with each distance, none below 0, held near 0; kinds differ by more."""
-    far = distances(rows, fitted, {row.case.device for row in rows})
+def widths(rows: Sequence[HeldOutRow], fitted: set[str]) -> tuple[dict[str, float], dict[str, float]]:
+    """Growth of the logarithm of the errors with each distance, none below 0, held near 0; kinds differ by more. And
+    factors of devices, held near 1."""
+    far = distances(rows, fitted)
     kinds = sorted({row.case.kind for row in rows})
     own = np.array([[float(row.case.kind == kind) for kind in kinds] for row in rows])
+    devices = sorted({row.case.device for row in rows})
+    on = np.array([[float(row.case.device == device) for device in devices] for row in rows])
     goal, weight = np.log(np.abs([row.error for row in rows]) + FLOOR), weights(rows)
     weight = weight / weight.mean()
     active = [i for i in range(len(DISTANCES)) if far[:, i].any()]
     while True:
-        matrix = np.hstack([own, far[:, active]])
-        hold = np.diag([0.01] * len(kinds) + [RIDGE] * len(active))
+        matrix = np.hstack([own, on, far[:, active]])
+        hold = np.diag([0.01] * len(kinds) + [FIRM] * len(devices) + [RIDGE] * len(active))
         slope = np.linalg.solve(matrix.T @ (weight[:, None] * matrix) + hold, matrix.T @ (weight * goal))
-        below = [i for i, value in zip(active, slope[len(kinds) :], strict=True) if value < 0]
+        distant = slope[len(kinds) + len(devices) :]
+        below = [i for i, value in zip(active, distant, strict=True) if value < 0]
         if not below:
             break
         active = [i for i in active if i not in below]
-    growth = dict(zip((DISTANCES[i] for i in active), slope[len(kinds) :], strict=True))
-    return {name: round(float(value), 3) for name, value in growth.items() if value > 0.0005}
+    growth = dict(zip((DISTANCES[i] for i in active), distant, strict=True))
+    factors = dict(zip(devices, np.exp(slope[len(kinds) : len(kinds) + len(devices)]), strict=True))
+    return (
+        {name: round(float(value), 3) for name, value in growth.items() if value > 0.0005},
+        {name: round(float(value), 3) for name, value in factors.items()},
+    )
 
 
 def quantile(values: np.ndarray, weight: np.ndarray, level: float) -> float:
@@ -219,11 +229,12 @@ def fit_evidence(figure: str, rows: Sequence[HeldOutRow]) -> Evidence:
     """What held-out rows say of a figure."""
     fitted = {row.case.device for row in rows if row.fitted}
     seen = {row.case.device for row in rows}
-    growth = widths(rows, fitted)
+    growth, factors = widths(rows, fitted)
     scaled = np.zeros(len(rows))
     for source in {row.source for row in rows}:
         others = [row for row in rows if row.source != source] or list(rows)
-        blank = Evidence(about="", kinds={}, widths=widths(others, fitted), fitted=tuple(fitted), seen=tuple(seen))
+        grown, of = widths(others, fitted)
+        blank = Evidence(about="", kinds={}, widths=grown, devices=of, fitted=tuple(fitted), seen=tuple(seen))
         for i, row in enumerate(rows):
             if row.source == source:
                 scaled[i] = abs(row.error) / blank.width(row.case)
@@ -243,8 +254,14 @@ def fit_evidence(figure: str, rows: Sequence[HeldOutRow]) -> Evidence:
             half=round(quantile(scaled[here], weight[here], 0.5), 4),
             most=round(quantile(scaled[here], weight[here], 0.9), 4),
         )  # fmt: skip
-    return Evidence(about=ABOUT.get(figure, SERVED), kinds=found, widths=growth, fitted=tuple(sorted(fitted)),
-                    seen=tuple(sorted(seen)))  # fmt: skip
+    return Evidence(
+        about=ABOUT.get(figure, SERVED),
+        kinds=found,
+        widths=growth,
+        devices=factors,
+        fitted=tuple(sorted(fitted)),
+        seen=tuple(sorted(seen)),
+    )
 
 
 def kinds_of(row: HeldOutRow) -> tuple[str, ...]:

@@ -35,3 +35,22 @@ def test_rows_of_a_leaderboard_have_cases(tmp_path):
     case = row["basis"]["itl_s"]["case"]
     assert case["figure"] == "time between tokens" and case["kind"].endswith(", steady state")
     assert case["device"].startswith("NVIDIA H100")
+
+
+def test_a_stream_has_ranges_of_its_means(capsys):
+    import json
+
+    from etude.surface.cli import main
+
+    assert main(["serve", "gpt2", "--system", "dgx-h100", "--rate", "4", "--count", "20", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found["basis"]) == {"ttft_s", "tpot_s", "latency_s", "output_tokens_per_s"}
+    assert found["low"]["tpot_s"] < found["tpot_s"]["mean"] < found["high"]["tpot_s"]
+    assert "too few rows of dense models, at a rate" in found["basis"]["tpot_s"]["text"]
+    assert (
+        main(["serve", "gpt2", "--system", "dgx-h100", "--rate", "4", "--count", "20", "--stack", "none", "--json"])
+        == 0
+    )
+    found = json.loads(capsys.readouterr().out)
+    assert found["high"]["tpot_s"] is None
+    assert found["basis"]["tpot_s"]["text"] == "no evidence for the time of a further token without a software stack"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from etude.base.units import format_bytes
+from etude.cost.estimates import Estimate, EstimateCase, columns, estimate_of
 from etude.cost.ops import MATRIX
 from etude.cost.stacks import Stack, generation_of
 from etude.cost.stacks.stack import tuned
@@ -27,6 +28,8 @@ STEPS: Final = 3
 """That a dry run should have where the host takes time: it runs ahead of the device, so that one step says too
 little."""
 KIND_OF_PEAK: Final = "bf16"
+PROGRAMS: Final = "programs that never ran"
+"""Kind of their cases."""
 NO_HOST: Final = (
     "the host takes no time; of eager programs that a host bounds it took 14 to 33 us an operator on the machines that "
     "were measured (`--host 18us`)"
@@ -51,6 +54,20 @@ class ProgramStep:
     def mfu(self) -> float:
         return self.flops / (self.step_ns / 1e9) / self.system.peak(KIND_OF_PEAK, 1)
 
+    def estimates(self) -> dict[str, Estimate]:
+        """Its step and its memory. Programs were not measured often enough for ranges: none of their rows is in the
+        table."""
+        memory, device = self.program.fullest, self.system.device.name
+        figures = {
+            "step_ns": (self.step_ns, "step"),
+            "peak_allocated_bytes": (memory.peak_allocated_bytes, "memory"),
+            "peak_reserved_bytes": (memory.peak_reserved_bytes, "memory"),
+        }
+        return {
+            name: estimate_of(float(value), EstimateCase(figure=figure, kind=PROGRAMS, device=device))
+            for name, (value, figure) in figures.items()
+        }
+
     def record(self) -> dict[str, Any]:
         memory = self.program.fullest
         figures = {
@@ -58,10 +75,8 @@ class ProgramStep:
             "peak_allocated_bytes": memory.peak_allocated_bytes,
             "peak_reserved_bytes": memory.peak_reserved_bytes,
         }
-        nothing = dict.fromkeys(figures)
         return figures | {
-            "low": nothing,
-            "high": dict(nothing),
+            **columns(self.estimates()),
             "mfu": self.mfu,
             "ranks": len(self.program.job),
             "ranks_run": sorted(self.program.memory),

@@ -31,6 +31,7 @@ SAID: Final = {
     "fp4": "4-bit products",
     "scale": "more devices than most rows",
     "unstated": "settings assumed",
+    "batch": "a large batch",
 }
 
 
@@ -52,6 +53,7 @@ class Evidence:
     about: str = figure("text", "which rows")
     kinds: Mapping[str, ErrorQuantiles] = figure("map of one", "by kind of case", of=ErrorQuantiles)
     widths: Mapping[str, float] = figure("map of number", "growth of ln(width) with each distance", {}, zero=True)
+    devices: Mapping[str, float] = figure("map of number", "factor on the width of rows of a device, held near 1", {})
     fitted: tuple[str, ...] = figure("list", "devices that the predictor was fitted to", (), of=str)
     seen: tuple[str, ...] = figure("list", "devices of the rows", (), of=str)
 
@@ -67,8 +69,9 @@ class Evidence:
 
     def width(self, case: EstimateCase) -> float:
         """Of the errors of a case, relative to one at no distance."""
-        known = case.distances(self.fitted, self.seen)
-        return math.exp(sum(self.widths.get(name, 0.0) * value for name, value in known.items()))
+        known = case.distances(self.fitted)
+        grown = math.exp(sum(self.widths.get(name, 0.0) * value for name, value in known.items()))
+        return self.devices.get(case.device, 1.0) * grown
 
 
 @cache
@@ -108,7 +111,7 @@ def _words(kind: str) -> str:
 
 def _basis(found: Evidence, kind: str, case: EstimateCase) -> dict[str, Any]:
     quantiles = found.kinds[kind]
-    distances = case.distances(found.fitted, found.seen)
+    distances = case.distances(found.fitted)
     far = [SAID[name] for name in distances if name in SAID]
     if kind != case.kind:
         far.append(f"too few rows of {_words(case.kind)}")

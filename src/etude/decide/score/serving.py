@@ -27,6 +27,8 @@ from etude.world.serve.measured.rows import STACK, assumed_of, predicted_row, re
 from etude.world.serve.measured.systems import SYSTEMS
 from etude.world.serve.stacks import serving_stack
 
+AT_ONCE: Final = ("avg_batch_size", "max_batch", "concurrency")
+"""Columns that have the requests at once."""
 FIGURES: Final = {
     "median_itl_ms": ("itl_s", 1e-3),
     "output_throughput_tokens_per_sec": ("tokens_per_s", 1.0),
@@ -63,7 +65,9 @@ def _estimates(
     row: CsvRow, predicted: Figures, system: System, *, load: str, gpus: str, experts: bool | None = None
 ) -> dict[str, Estimate]:
     """`gpus`: the column with their number; `experts`: None where the column of architectures says it."""
+    at_once = next((row[name] for name in AT_ONCE if row.get(name)), "") or 0
     about: dict[str, Any] = {
+        "batch": float(at_once),
         "device": system.device.name,
         "experts": row.get("architecture") == "MoE" if experts is None else experts,
         "load": load,

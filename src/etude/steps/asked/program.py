@@ -164,7 +164,7 @@ def program_figures(found: "ProgramStep") -> dict[str, Any]:
 
     memory = found.program.fullest
     return {
-        "step": format_time(found.step_ns),
+        "step": found.estimates()["step_ns"].text(lambda ns: format_time(round(ns))),
         "model FLOP/s utilisation": f"{found.mfu:.1%}",
         "peak memory": format_bytes(memory.peak_allocated_bytes),
         "in segments of the allocator": format_bytes(memory.peak_reserved_bytes),

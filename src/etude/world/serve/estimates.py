@@ -23,9 +23,17 @@ STEADY, STATIC, CLOSED, AT_ONCE, RATE = "steady state", "static batch", "closed 
 
 
 def serving_case(
-    figure: str, device: str, *, experts: bool, load: str, precision: str = "bf16", gpus: int = 1, named: bool = True
+    figure: str,
+    device: str,
+    *,
+    experts: bool,
+    load: str,
+    precision: str = "bf16",
+    gpus: int = 1,
+    named: bool = True,
+    batch: float = 0.0,
 ) -> EstimateCase:
-    """`named`: the engine is one whose stack is known."""
+    """`named`: the engine is one whose stack is known; `batch`: requests at once, on all GPUs."""
     return EstimateCase(
         figure=FIGURES[figure],
         kind=f"{'experts' if experts else 'dense'}, {load}",
@@ -33,6 +41,7 @@ def serving_case(
         precision=next((one for one in ("fp4", "fp8") if one in precision.lower()), "bf16"),
         named=named,
         gpus=gpus,
+        batch=batch / gpus,
     )
 
 

@@ -132,7 +132,7 @@ class Replicas:
             options["draft"] = deployed_pools(models[-1], pools[:1], rules, **how)[0][0].cost
         return ModelService(
             model=network, system=self.system, pools=pools, rules=rules, between=given, groups=groups, placed=placed,
-            control=control, options=options, limits=limits,
+            control=control, options=options, limits=limits, costs=self.costs,
             notes=(*(f"assumed {one.assumed}" for one in models if one.assumed),
                    *(f"assumed: {note}" for note in placed.notes)),
         )  # fmt: skip
@@ -284,6 +284,8 @@ class ModelService:
     limits: dict[str, dict[str, float]]
     notes: tuple[str, ...] = ()
     """What had to be assumed of the models."""
+    costs: Mapping[str, Any] = field(default_factory=dict)
+    """Of `deployed`: precision, stack, ops."""
 
     @property
     def network(self) -> Model:
