@@ -5,7 +5,8 @@ only of plain tensors: under a mode every sum is a new tensor. So PyTorch's rule
 pass asks for itself is in place if its first tensor is dense, and only the backward pass holds it or its storage.
 How many holders that is, as they are counted from here, is found out with a sum that is known to be in place.
 
-Formulas that fill a tensor of zeros, and the mask of attention, are in place too unless a tensor is of another class.
+Formulas that fill a tensor of zeros, the mask of attention and biases of `nn.MultiheadAttention` are in place too
+unless a tensor is of another class.
 """
 
 import sys
@@ -34,6 +35,7 @@ class InPlace:
         aten = torch.ops.aten
         self._sum, self._in_place_sum = aten.add.Tensor, aten.add_.Tensor
         self._attention = torch._C._nn.scaled_dot_product_attention
+        self._heads = torch.nn.functional.multi_head_attention_forward
         self._filled = {
             aten.scatter.src: aten.scatter_.src,
             aten.scatter_add.default: aten.scatter_add_.default,
@@ -62,8 +64,11 @@ class InPlace:
         of them wrote last to a tensor's storage."""
         autograd = self._torch._C
         if autograd._current_graph_task_id() < 0:
-            is_mask = function is self._sum and self._called and self._called[-1] is self._attention
-            return (self._in_place_sum, args, kwargs) if is_mask else (function, args, kwargs)
+            inside = self._called[-1] if function is self._sum and self._called else None
+            is_bias = inside is self._heads and isinstance(args[1], self._torch.Tensor) and args[1].dim() == 1
+            return (
+                (self._in_place_sum, args, kwargs) if is_bias or inside is self._attention else (function, args, kwargs)
+            )
         node = autograd._current_autograd_node()
         if node is not self._node:
             self._node, self._first_row = node, rows
