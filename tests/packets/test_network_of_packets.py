@@ -12,10 +12,9 @@ from etude.make.generate import MicroOptions, micro
 from etude.model.schema import Collective
 from etude.run.simulate import simulate
 from etude.run.simulate.choices import Network
-from etude.run.simulate.events import SlowRank
 from etude.run.simulate.networks import Operation, run_operations
 from etude.run.simulate.networks.queues import PACKET_BYTES
-from etude.run.simulate.options import Options
+from etude.run.simulate.options import LinkChange, Options
 from etude.run.simulate.run import start_engine
 
 WIRE = Wire(bytes_per_s=1e9, latency_ns=500)
@@ -122,5 +121,5 @@ def test_jobs_run_on_packets_and_what_they_do_not_read_is_refused():
             simulate(job, system, network="packets", **more)
     engine, _ = start_engine(job, system, Options(network=Network.PACKETS))
     engine.advance(1_000)
-    with pytest.raises(UsageError, match="events during a run"):
-        engine.apply(SlowRank(0, 0.5), 1_000)
+    with pytest.raises(UsageError, match="links that change"):
+        engine.apply(LinkChange(1_000, (0, "switch0.0"), 2.0), 1_000)

@@ -127,7 +127,7 @@ def _run(state: EngineState, network: NetworkState, until_ns: int, max_nodes: in
             break
         if clock.wake_ns > clock.now_ns:  # else it is the very first round
             ahead_ns = min(_next_end(state.ends), clock.wake_ns)
-            at_ns = next_time(network, clock.now_ns, ahead_ns)
+            at_ns = next_time(network, clock.now_ns, ahead_ns, until_ns)
             if at_ns == NEVER:
                 return OVER
             if at_ns > until_ns:

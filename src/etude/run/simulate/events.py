@@ -51,9 +51,9 @@ Event = StopRanks | SlowRank | LinkChange
 
 def apply(state: EngineState, network: RunningNetwork, lowered: Lowered, event: Event, at_ns: int) -> EngineState:
     """The state after the event; tables are changed in place."""
-    if network.state.links is not None and network.state.links.packets is not None:
-        raise UsageError("events during a run are not there for packets", hint='network="flow"')
     if isinstance(event, LinkChange):
+        if network.state.links is not None and network.state.links.packets is not None:
+            raise UsageError("links that change during the run are not there for packets", hint='network="flow"')
         network.change(event._replace(time_ns=at_ns))
         return state
     if state.sharing is not None:

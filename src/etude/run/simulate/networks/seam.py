@@ -66,14 +66,15 @@ def _come(links: LinkState, operations: Table, op: int, node: int, now_ns: int) 
 
 
 @kernel(allocates=False)
-def next_time(network: NetworkState, now_ns: int, ahead_ns: int) -> int:
-    """When something happens next, on the network or, at `ahead_ns`, on the ranks. NO_ROOM: not known yet."""
+def next_time(network: NetworkState, now_ns: int, ahead_ns: int, until_ns: int) -> int:
+    """When something happens next, on the network or, at `ahead_ns`, on the ranks. NO_ROOM: not known yet. The network
+    may be ahead of the ranks, but not of `until_ns`."""
     soon_ns = min(ahead_ns, analytic.next_time(network.operations.ends))
-    return _next_time(network.links, network.flows, now_ns, soon_ns)
+    return _next_time(network.links, network.flows, now_ns, soon_ns, until_ns)
 
 
 @kernel(allocates=False)
-def _next_time(links: LinkState | None, flows: FlowState | None, now_ns: int, soon_ns: int) -> int:
+def _next_time(links: LinkState | None, flows: FlowState | None, now_ns: int, soon_ns: int, until_ns: int) -> int:
     if links is None:
         return soon_ns
     if soon_ns == now_ns:  # links take what was posted at the end of the instant
@@ -82,19 +83,19 @@ def _next_time(links: LinkState | None, flows: FlowState | None, now_ns: int, so
         return NO_ROOM
     clock = links.clock[0]
     clock.next_ns = transfers.next_time(links, flows) if clock.done == 0 else NEVER
-    _run_ahead(links, flows, links.packets, soon_ns)
+    _run_ahead(links, flows, links.packets, min(soon_ns - 1, until_ns))
     if is_crowded(links.packets):
         return NO_ROOM
     return min(soon_ns, clock.now_ns if clock.done > 0 else clock.next_ns)
 
 
 @kernel(allocates=False)
-def _run_ahead(links: LinkState, flows: FlowState | None, packets: PacketState | None, soon_ns: int) -> None:
+def _run_ahead(links: LinkState, flows: FlowState | None, packets: PacketState | None, last_ns: int) -> None:
     """Packets have many instants at which no node is done: a slice of them at once."""
     if packets is not None:
         clock = links.clock[0]
-        if clock.done == 0 and clock.next_ns < soon_ns:
-            transfers.advance(links, flows, min(soon_ns - 1, clock.next_ns + SLICE_NS))
+        if clock.done == 0 and clock.next_ns <= last_ns:
+            transfers.advance(links, flows, min(last_ns, clock.next_ns + SLICE_NS))
 
 
 @kernel(allocates=False)
