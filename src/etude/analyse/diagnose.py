@@ -68,6 +68,8 @@ MOST_OF_NODE: Final = 0.6
 """Part of a node's ranks that must be slow for the node to be."""
 LITTLE: Final = 0.005
 """Share of a run that a fault must cost where few steps cannot exclude chance."""
+CLEAR: Final = 10.0
+"""Standard errors from which it need not, and from twice as many of which a late host need not come late, too."""
 RARE: Final = 1e-7
 """Probability by chance below which a rank has too many times that are far off."""
 OFTEN: Final = 2.5
@@ -243,7 +245,8 @@ class _Diagnosis:
     def _matters(self, one: Verdict) -> bool:
         """Of few steps, or of hosts that compute: what costs nothing may be chance."""
         few = len(self.times.steps) < FEWEST_STEPS or not self.times.has_device
-        return not few or one.share >= LITTLE
+        clear = self.times.has_device and one.score >= CLEAR
+        return not few or clear or one.share >= LITTLE
 
     def _holding_up(self, found: list[Episode], shows: Shows) -> list[Episode]:
         """Of hosts that compute, or issue work in few steps: those that come late to what they have in common."""
@@ -255,6 +258,9 @@ class _Diagnosis:
         accused[[row for one in found for row in one.rows]] = True
         kept = []
         for one in found:
+            if times.has_device and one.score >= 2 * CLEAR:
+                kept.append(one)
+                continue
             rows = tuple(row for row in one.rows if self.lateness.holds_up(_as_slow(one, row), accused, how))
             if rows:
                 kept.append(replace(one, rows=rows))

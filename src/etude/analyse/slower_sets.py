@@ -351,7 +351,7 @@ def _periodic(y: F64, levels: CleanLevels, least: float, among: int, most_lag: i
             wide = max(sigma, 1.4826 * float(np.median(np.abs(y[rest] - np.median(y[rest])))))
             score = height / (wide * np.sqrt(1.57 / len(mine) + 1.57 / len(rest)))
             above = y > np.median(y[rest]) + height / 2
-            if score < limit or above[mine].mean() < 0.85 or above[rest].mean() > 0.25 / lag:
+            if score < limit or above[mine].mean() < 0.8 or above[rest].mean() > 0.25 / lag:
                 continue
             if best is None or score > best.score * 1.05:
                 best = Episode((), "periodic", phase, int(mine[-1]), height, float(score), lag, tuple(mine.tolist()))
@@ -460,7 +460,8 @@ def common_episodes(y: F64, error: float, least: float) -> list[Episode]:
     if len(y) < SERIES - 1 or not np.isfinite(y).all():
         return []
     levels = clean_levels(y[None, :], np.full((1, len(y)), error), np.zeros(1, np.int64))
-    one = _periodic(y - np.median(y), levels, least, 1)
+    # its own spread is that of the steps between: every second step may be longer
+    one = _periodic(y - np.median(y), replace(levels, sigma=max(error, 1e-6)), least, 1)
     if one is not None:
         return [one]
     found = _best_model(y, error, least)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from etude.analyse.findings import Verdict
 
+SHOWN = 3
 NOTHING = "no fault was found, and nothing that is worth doing"
 
 
@@ -26,7 +27,7 @@ class Diagnose(Analysis):
 
     least: float = figure("number", "smallest slowdown, or smallest share of a step, that is looked for", 0.03)
     ranks_per_node: int = figure("count", "ranks per node", 8)
-    top: int = figure("count", "number of findings to show; 0: all", 3, zero=True)
+    top: int | None = figure("count", "number of findings; 0: all. By default 3, all with --json", None, zero=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class DiagnoseInputs:
     source: RunSource
     least: float
     ranks_per_node: int
-    top: int
+    top: int | None
 
     def run(self) -> "Diagnosed":
         from etude.analyse.diagnose import diagnose
@@ -52,16 +53,16 @@ class DiagnoseInputs:
             run = Run(job, no_times([len(job.traces[t]) for t in job.trace_of.tolist()]))
         found = diagnose(run, least=self.least, ranks_per_node=self.ranks_per_node)
         shown = found[: self.top] if self.top else found
-        if len(found) > len(shown):
-            say(f"{len(found) - len(shown)} more findings; --top 0 shows all")
         if not found:
             say(NOTHING)
-        return Diagnosed(tuple(shown))
+        return Diagnosed(tuple(shown), SHOWN if self.top is None else len(shown))
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosed:
     findings: tuple["Verdict", ...]
+    shown: int
+    """Findings that a reader is shown."""
 
 
 def diagnose_inputs(asked: Diagnose) -> DiagnoseInputs:

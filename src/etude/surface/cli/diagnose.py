@@ -8,8 +8,11 @@ def reads(found: Any) -> str | None:
     """The findings as sentences, numbered."""
     lines = [
         f"{number}. {one.words} (confidence {one.confidence:.0%})\n   {one.command}"
-        for number, one in enumerate(found.findings, 1)
+        for number, one in enumerate(found.findings[: found.shown], 1)
     ]
+    left = len(found.findings) - found.shown
+    if left > 0:
+        lines.append(f"{left} more; --top 0 shows all")
     return "\n".join(lines) or None
 
 
