@@ -119,9 +119,9 @@ def test_a_step_of_measured_ops_takes_the_sum_of_their_times():
     rows = compute_rows(job.traces[0])
     assert (shapes_of(job.traces[0], rows).op != "").all()
     assert found.makespan_ns == int((use.count * time_us).sum()) * 1000
-    found = predict(SMALL, plan, H200, stack=open_stack("default"), ops=database).summary()
-    assert found["low"]["step_time_ns"] is None
-    assert found["basis"]["step_time_ns"]["text"] == "no evidence for a step by a database of operators"
+    record = predict(SMALL, plan, H200, stack=open_stack("default"), ops=database).summary()
+    assert record["low"]["step_time_ns"] is None
+    assert record["basis"]["step_time_ns"]["text"] == "no evidence for a step by a database of operators"
     assert any(f"of {len(rows):,} compute nodes {len(rows):,} measured" in note for note in found.notes)
     # of a stack with other kernels: what is measured is as it is
     stack = open_stack("megatron-lm")

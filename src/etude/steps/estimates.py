@@ -61,7 +61,6 @@ def _by_own(value: float, case: EstimateCase, own: Band) -> Estimate:
     """A range is symmetric in the logarithm, and no narrower than the errors of the rows."""
     from math import log1p
 
-    basis = {
-        "evidence": True, "rows": own.rows, "sources": 1, "text": f"{own.rows} {own.source}", "case": case.record(),
-    }  # fmt: skip
+    basis = {"evidence": True, "rows": own.rows, "sources": 1, "text": f"{own.rows} {own.source}"}
+    basis["case"] = case.record()
     return Estimate(value=value, half=log1p(own.p50), most=log1p(own.p90), basis=basis)
