@@ -136,8 +136,8 @@ class DeviceCapture:
 
     def _read(self, at: int, used: int) -> None:
         record, names = ctypes.c_void_p(0), dict[int, str]()
-        while not (code := self._cupti.cuptiActivityGetNextRecord(
-                ctypes.c_void_p(at), ctypes.c_size_t(used), ctypes.byref(record))):  # fmt: skip
+        buffer = ctypes.c_void_p(at), ctypes.c_size_t(used), ctypes.byref(record)
+        while not (code := self._cupti.cuptiActivityGetNextRecord(*buffer)):
             place = record.value or 0
             kind = ctypes.c_uint32.from_address(place).value
             if kind in KERNELS:

@@ -122,8 +122,9 @@ def _paired(light: LightWindow, used: list[int], device: DeviceAlone, step: I64,
             def alike(other: I64, here: I64 = here, names: I64 = names) -> float:
                 return float((device.name[other] == names).mean()) if len(other) == len(here) else 0.0
 
-            best = stream if alike(left.get(stream, place[:0])) >= SAME else max(
-                left, key=lambda s: alike(left[s]), default=None)  # fmt: skip
+            best = stream
+            if alike(left.get(stream, place[:0])) < SAME:
+                best = max(left, key=lambda s: alike(left[s]), default=None)
             if best is None or alike(left[best]) < SAME:
                 return None
             mine.append(here)

@@ -119,7 +119,7 @@ def _rows(path: Path, asked: ScoreRequest) -> list[Item]:
 
 KIND: Final = ScoreKind(
     name="packets",
-    doc="CSV of runs of htsim: run_id, simulator, protocol, ..., with flows/RUN.csv.gz beside it",
+    doc="CSV of runs of htsim: run_id, simulator, protocol, ..., and a folder flows with RUN.csv.gz",
     holds=lambda source: source.has(*COLUMNS),
     rows=_rows,
     predict=predict,

@@ -17,7 +17,7 @@ from etude.kernels.heap import Queue, empty_queue
 
 Table = NDArray[Any]
 DATA, ACK, NOTICE, PAUSE, RESUME = range(5)
-"""Kinds of packets; a notice tells a sender of congestion."""
+"""Kinds of packets; a notice goes to the sender when queues are long."""
 OF_PORT: Final = 4
 """Events of a port: it has sent a packet, a packet arrives, a switch has forwarded one, a pause or resume arrives."""
 SENT, ARRIVED, FORWARDED, TOLD = range(OF_PORT)
@@ -123,7 +123,7 @@ class PacketState(NamedTuple):
 def make_packets(
     rules: PacketRules, bytes_per_s: F64, wire_ps: I64, switch_ps: I64, to_switch: I64, link: I64, back: I64, flows: int
 ) -> PacketState:
-    """Empty ports, one for each link, and room for so many flows."""
+    """Empty ports, one for each link, and room for this many flows."""
     ports = np.zeros(len(bytes_per_s), PORT)
     ports["ps_per_byte"], ports["wire_ps"], ports["switch_ps"] = 1e12 / bytes_per_s, wire_ps, switch_ps
     ports["to_switch"] = to_switch
