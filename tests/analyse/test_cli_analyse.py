@@ -132,3 +132,17 @@ def test_metrics_simulates_on_a_system_as_other_analyses_do(capsys: pytest.Captu
     assert "note: recorded times are replaced by a simulation on dgx-h100" in told
     assert main(["metrics", str(path), "--system", "dgx-h100", "--timing", "t.parquet"]) == 2
     assert "--ran-on" in capsys.readouterr().err
+
+
+def test_diagnose_says_what_it_cannot_see_and_names_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", str(TRACE)]) == 0
+    told = capsys.readouterr()
+    assert "one rank: it has no peers" in told.err and "looked for in 12 or more" in told.err
+    assert all(str(TRACE) in line for line in told.out.splitlines() if line.startswith("   etude"))
+
+
+def test_diagnose_without_times_does_not_call_a_run_healthy(capsys: pytest.CaptureFixture[str]) -> None:
+    host = TRACE.with_name("gpt.rank0.et.json.gz")
+    assert main(["diagnose", str(host)]) == 0
+    told = capsys.readouterr().err
+    assert "nothing else was looked for" in told and "worth doing" not in told

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from etude.base.figures import figure
 from etude.base.talk import say
 from etude.steps.asked.runs import Analysis, RunSource
@@ -11,9 +13,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from etude.analyse.findings import Verdict
+    from etude.model.job import Job
 
 SHOWN = 3
 NOTHING = "no fault was found, and nothing that is worth doing"
+NOT_SEEN = "no call was found that these ranks disagree in, or never complete; nothing else was looked for"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +55,34 @@ class DiagnoseInputs:
         if run is None:
             say("note: without times only ranks that are missing or disagree can be found; --system dgx-h100 simulates")
             run = Run(job, no_times([len(job.traces[t]) for t in job.trace_of.tolist()]))
+            return self._shown(diagnose(run, least=self.least, ranks_per_node=self.ranks_per_node), NOT_SEEN)
         found = diagnose(run, least=self.least, ranks_per_node=self.ranks_per_node)
+        for limit in _limits(job):
+            say(f"note: {limit}")
+        return self._shown(found, NOTHING)
+
+    def _shown(self, found: "list[Verdict]", nothing: str) -> "Diagnosed":
         shown = found[: self.top] if self.top else found
         if not found:
-            say(NOTHING)
-        return Diagnosed(tuple(shown), SHOWN if self.top is None else len(shown))
+            say(nothing)
+        return Diagnosed(tuple(shown), SHOWN if self.top is None else len(shown), str(self.source.path))
+
+
+def _limits(job: "Job") -> list[str]:
+    """What is not looked for in this run."""
+    from etude.analyse.drifting import FEWEST_STEPS
+
+    found = []
+    if len(job) == 1:
+        found.append("one rank: it has no peers to be compared with")
+    steps = min(len(np.unique(trace.step[trace.step >= 0])) for trace in job.traces)
+    if steps < FEWEST_STEPS:
+        counted = f"{steps} step{'' if steps == 1 else 's'}" if steps else "no steps"
+        found.append(
+            f"{counted}: drifts, periods, leaks, and kernels that are slow now and then, are looked for in "
+            f"{FEWEST_STEPS} or more"
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +90,7 @@ class Diagnosed:
     findings: tuple["Verdict", ...]
     shown: int
     """Findings that a reader is shown."""
+    path: str
 
 
 def diagnose_inputs(asked: Diagnose) -> DiagnoseInputs:

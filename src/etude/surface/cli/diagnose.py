@@ -1,3 +1,4 @@
+import shlex
 from typing import Any
 
 from etude.steps.asked.diagnose import Diagnose, diagnose_inputs, diagnose_record, diagnose_table
@@ -6,8 +7,9 @@ from etude.surface.verb import Verb
 
 def reads(found: Any) -> str | None:
     """The findings as sentences, numbered."""
+    run = shlex.quote(found.path)
     lines = [
-        f"{number}. {one.words} (confidence {one.confidence:.0%})\n   {one.command}"
+        f"{number}. {one.words} (confidence {one.confidence:.0%})\n   {one.command.replace('RUN', run)}"
         for number, one in enumerate(found.findings[: found.shown], 1)
     ]
     left = len(found.findings) - found.shown
