@@ -131,7 +131,8 @@ def _when(one: Verdict) -> str:
 def _buys(one: Verdict) -> str:
     if one.cost_ns <= 0:
         return ""
-    return f"; without it the run is {format_time(one.cost_ns)} ({100 * one.share:.1f}%) shorter"
+    how = "with a host twice as fast" if one.kind == "host_bound" else "without it"
+    return f"; {how} the run is {format_time(one.cost_ns)} ({100 * one.share:.1f}%) shorter"
 
 
 def _slow(one: Verdict) -> str:
@@ -222,7 +223,7 @@ def _hang(one: Verdict) -> str:
 
 
 def _host_bound(one: Verdict) -> str:
-    return f"devices have nothing to do for {100 * one.height:.0f}% of the time; it is what a host twice as fast buys"
+    return f"devices have nothing to do for {100 * one.height:.0f}% of the time"
 
 
 def _exposed(one: Verdict) -> str:
