@@ -137,6 +137,19 @@ def stragglers() -> str:
     return bars("Compute time by rank: rank 3 does the same work in 1.2 times the time", drawn)
 
 
+def diagnose() -> str:
+    """What removing each cause buys, of a job in which one rank is slow."""
+    found = ask(f"diagnose {need('llama')} --timing {need('slow.parquet')}")["findings"]
+    drawn = [Bar(f"{one['kind']}, {_ranks(one['ranks'])}", [("bad" if one["kind"] == "slow_rank" else "communication",
+                 one["cost_ns"], "")], f"{ms(one['cost_ns'])}, {one['share']:.1%} of the run, "
+                 f"confidence {one['confidence']:.0%}") for one in found]  # fmt: skip
+    return bars("Findings by what removing the cause buys: Llama 3 8B on 16 GPUs, rank 3 slow", drawn, left=230)
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
+
+
 def trend() -> str:
     with contextlib.chdir(ROOT):
         found = ask("trend examples/step_times.csv")
@@ -197,7 +210,7 @@ def metrics() -> str:
 
 PICTURES: dict[str, Callable[[], str]] = {
     "breakdown": breakdown, "idle": idle, "kernels": kernels, "collectives": collectives, "critical-path": critical_path,
-    "stragglers": stragglers, "trend": trend, "memory": memory, "roofline": roofline, "compare": compare,
+    "diagnose": diagnose, "stragglers": stragglers, "trend": trend, "memory": memory, "roofline": roofline, "compare": compare,
     "metrics": metrics,
 }  # fmt: skip
 

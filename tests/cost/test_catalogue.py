@@ -14,7 +14,7 @@ from etude.machine.system import Device, Level, System
 WANTED = {"v100", "a40", "a100", "h100", "h200", "b200", "gb200", "gb300", "mi300x", "tpu-v5p", "tpu-v6e"}
 WANTED |= {"rtx3090", "rtx4090", "rtx5090", "rtxpro6000", "l40s", "a10", "t4", "mi250x", "mi355x", "gaudi3", "max1550"}
 WANTED |= {"tpu-v4", "tpu-v5e", "tpu-v7", "grace", "xeon-8480", "arm-node", "desktop", "raspberry-pi5", "jetson-orin"}
-WANTED |= {"h800", "h20", "rubin", "trainium2", "b300", "mi250", "gaudi2"}
+WANTED |= {"h800", "h20", "rubin", "trainium1", "trainium2", "b300", "mi250", "gaudi2"}
 WANTED |= {"xdna2", "versal-aie16", "mcu", "phone-sme", "bluefield3"}
 SMALL = """
 name: mine

@@ -308,9 +308,8 @@ def test_rows_as_a_script_reads_them(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["predict", "--rows", str(path), "--json"]) == 0
     out = capsys.readouterr()
     rows = json.loads(out.out)["rows"]
-    assert [sorted(r) for r in rows] == [["assumed", "measured", "predicted", "row", "stack"]] * 2 + [
-        ["refused", "row"]
-    ]
+    told = ["assumed", "basis", "high", "high_50", "low", "low_50", "measured", "predicted", "row", "stack"]
+    assert [sorted(r) for r in rows] == [told, told, ["refused", "row"]]
     assert [r["row"] for r in rows] == [1, 2, 3]
     assert "2 rows predicted, 1 rejected" in out.err
 
