@@ -100,7 +100,7 @@ def test_times_of_a_recording_give_its_step_again(tmp_path: Path) -> None:
     [
         (["--program", "", "--system", "dgx-h100"], "is empty"),
         (["--program", "train.py 'x", "--system", "dgx-h100"], "is no command"),
-        (["--program", "absent.py", "--system", "dgx-h100"], "absent.py"),
+        (["--program", "absent.py", "--system", "dgx-h100"], "absent.py: there is no such script"),
         (["--program", "ls", "--system", "dgx-h100"], "does not start a Python program"),
         (["--program", "a.py", "--system", "dgx-h100", "--times-of", "r", "--host", "5us"], "has all times"),
         (["--program", "a.py", "--system", "dgx-h100", "--times-of", "no-such-run"], "no-such-run"),

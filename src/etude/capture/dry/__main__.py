@@ -31,6 +31,10 @@ def main() -> int:
     except NotPythonError as problem:
         (folder / "refused.json").write_text(json.dumps({"kind": "command", "what": str(problem)}))
         return 2
+    script = program.words[0]
+    if script != "-m" and not Path(script).exists():
+        (folder / "refused.json").write_text(json.dumps({"kind": "absent", "what": script}))
+        return 2
     world = settings["world"] or max(1, program.ranks_of_node) * max(1, program.nodes)
     settings |= {"world": world, "local_world": min(world, program.ranks_of_node or settings["local_world"])}
     (folder / "world").write_text(str(world))

@@ -90,7 +90,11 @@ class DryRanks:
             time.sleep(_LOOK_S)
         refused = self._folder / "refused.json"
         if refused.exists():
-            what = json.loads(refused.read_text())["what"]
+            told = json.loads(refused.read_text())
+            what = told["what"]
+            if told["kind"] == "absent":
+                hint = f"paths begin in the folder of the command, {Path.cwd()}"
+                raise UsageError("there is no such script", where=what, hint=hint)
             hint = "a dry run takes `python train.py`, `python -m package`, or `torchrun ... train.py`"
             raise UsageError(f"`{what}` does not start a Python program", hint=hint)
         if not done.exists():
@@ -135,7 +139,7 @@ def refuse_problem(rank: int, problem: dict[str, Any], *, world: int, on_device:
     text = " ".join(problem.get("text", "").split()) or f"`{problem['line']}`"
     raise UsageError(
         f"rank {rank}: {problem['what']}: {text[:600]}",
-        where=problem["where"],
+        where="" if problem["where"].startswith("<frozen") else problem["where"],
         hint=_hint(problem["what"], text.lower(), world=world, on_device=on_device),
     )
 
