@@ -200,6 +200,29 @@ def test_sigterm_kills_as_ever_and_keeps_what_there_is(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
+NOT_WOKEN = """
+import signal, sys, threading, time, torch
+from etude.capture.collect import torch as collect
+
+def other():
+    time.sleep(0.3)
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)  # the main thread goes on with its sleep
+
+with collect.trace(sys.argv[1], steps=3):
+    torch.ones(1) + 1
+    threading.Thread(target=other, daemon=True).start()
+    time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
+def test_a_signal_that_does_not_wake_the_main_thread_keeps_what_there_is(tmp_path: Path):
+    process = start("-c", NOT_WOKEN, tmp_path)
+    finished(process)
+    assert process.returncode == -signal.SIGTERM
+    assert Files(tmp_path).manifest["reason"] == "SIGTERM"
+
+
 KILLED = """
 import os, signal, sys, torch
 from etude.capture.collect import layout, layout, torch as collect

@@ -31,11 +31,12 @@ from etude.analyse.unequal_calls import unequal_calls
 from etude.analyse.what_if import Retimed
 from etude.base.errors import UsageError
 from etude.kernels.arrays import F64, I64
+from etude.model.job import Job
 from etude.model.match import match
 from etude.model.run import Run
 from etude.model.use import Use, uses
 
-__all__ = ["LEAST", "diagnose", "faults"]
+__all__ = ["LEAST", "diagnose", "faults", "not_looked_for"]
 
 LEAST: Final = 0.03
 """Smallest slow-down, or smallest share of a step, that is looked for."""
@@ -94,6 +95,21 @@ def _urgent(one: Verdict) -> int:
 def faults(run: Run, *, least: float = LEAST, ranks_per_node: int = NODE) -> list[Verdict]:
     """Findings of a fault kind."""
     return _model(run, least, ranks_per_node).faults()
+
+
+def not_looked_for(job: Job) -> list[str]:
+    """What is not looked for in this run."""
+    found = []
+    if len(job) == 1:
+        found.append("one rank: it has no peers to be compared with")
+    steps = min(len(np.unique(trace.step[trace.step >= 0])) for trace in job.traces)
+    if steps < SERIES:
+        counted = f"{steps} step{'' if steps == 1 else 's'}" if steps else "no steps"
+        found.append(
+            f"{counted}: drifts, periods, leaks, and kernels that are slow now and then, are looked for in "
+            f"{SERIES} or more"
+        )
+    return found
 
 
 def _model(run: Run, least: float, ranks_per_node: int) -> _Diagnosis:

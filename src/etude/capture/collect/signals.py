@@ -9,6 +9,8 @@ from typing import Any
 
 _NAMES = ("SIGTERM", "SIGHUP")
 _PATIENCE_S = 10.0
+_AGAIN_S = (0.2, 1.0, 3.0)
+"""After these times the main thread is woken once more."""
 
 
 class Signals:
@@ -24,6 +26,7 @@ class Signals:
         self._write = write
         self._ours: list[int] = []
         self._handling = threading.Event()
+        self._began = False
         self._wake = -1
         self._came: list[int] = []
         self._before: dict[int, Any] = {}
@@ -64,6 +67,9 @@ class Signals:
             signal.raise_signal(number)
 
     def _handle(self, number: int, _: object) -> None:
+        if self._began:  # it came once more, to wake this thread
+            return
+        self._began = True
         self._handling.set()
         self._write(signal.Signals(number).name)
         signal.signal(number, signal.SIG_DFL)
@@ -93,7 +99,18 @@ class Signals:
     def _listen(self, hear: int) -> None:
         ours = set(self._ours)
         while came := os.read(hear, 1):
-            if came[0] in ours and not self._handling.wait(_PATIENCE_S):
+            if came[0] in ours and not self._handled(came[0]):
                 ctypes.CDLL(None).signal(came[0], None)  # SIG_DFL; Python itself allows that in the main thread only
                 os.kill(os.getpid(), came[0])
         os.close(hear)
+
+    def _handled(self, number: int) -> bool:
+        """Whether the main thread has come to its handler. If it just began to wait when the signal came, or another
+        thread got that, it was not woken: it gets the signal itself."""
+        main = threading.main_thread().ident
+        for wait_s in _AGAIN_S:
+            if self._handling.wait(wait_s):
+                return True
+            if main is not None:
+                signal.pthread_kill(main, number)
+        return self._handling.wait(_PATIENCE_S - sum(_AGAIN_S))

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from etude.base.figures import figure
 from etude.base.talk import say
 from etude.steps.asked.runs import Analysis, RunSource
@@ -13,7 +11,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from etude.analyse.findings import Verdict
-    from etude.model.job import Job
 
 SHOWN = 3
 NOTHING = "no fault was found, and nothing that is worth doing"
@@ -42,7 +39,7 @@ class DiagnoseInputs:
     top: int | None
 
     def run(self) -> "Diagnosed":
-        from etude.analyse.diagnose import diagnose
+        from etude.analyse.diagnose import diagnose, not_looked_for
         from etude.base.errors import DeadlockError
         from etude.model.run import Run
         from etude.model.timing import no_times
@@ -57,7 +54,7 @@ class DiagnoseInputs:
             run = Run(job, no_times([len(job.traces[t]) for t in job.trace_of.tolist()]))
             return self._shown(diagnose(run, least=self.least, ranks_per_node=self.ranks_per_node), NOT_SEEN)
         found = diagnose(run, least=self.least, ranks_per_node=self.ranks_per_node)
-        for limit in _limits(job):
+        for limit in not_looked_for(job):
             say(f"note: {limit}")
         return self._shown(found, NOTHING)
 
@@ -66,23 +63,6 @@ class DiagnoseInputs:
         if not found:
             say(nothing)
         return Diagnosed(tuple(shown), SHOWN if self.top is None else len(shown), str(self.source.path))
-
-
-def _limits(job: "Job") -> list[str]:
-    """What is not looked for in this run."""
-    from etude.analyse.drifting import FEWEST_STEPS
-
-    found = []
-    if len(job) == 1:
-        found.append("one rank: it has no peers to be compared with")
-    steps = min(len(np.unique(trace.step[trace.step >= 0])) for trace in job.traces)
-    if steps < FEWEST_STEPS:
-        counted = f"{steps} step{'' if steps == 1 else 's'}" if steps else "no steps"
-        found.append(
-            f"{counted}: drifts, periods, leaks, and kernels that are slow now and then, are looked for in "
-            f"{FEWEST_STEPS} or more"
-        )
-    return found
 
 
 @dataclass(frozen=True, slots=True)
