@@ -32,7 +32,7 @@ USED: Final = ("free", "down", "machine", "power", "time", "energy", "cost", "em
 """Names that are used in accounts and pages."""
 LENDERS: Final = ("train", "rl")
 """Kinds of workloads that may give nodes up."""
-ALIKE: Final = {"federate": ("train",)}
+ALIKE: Final = {"federate": ("train",), "devices": ("workflow",)}
 """Parameters of a kind that are called like another kind."""
 PATHS: Final = ("requests", "plan", "ops", "sweep", "clients")
 """Keys of a workload that name files, next to the scenario."""

@@ -23,6 +23,7 @@ from typing import Any, Final
 from etude.base.errors import UsageError
 from etude.base.grammar import LinePiece, line, nearest
 from etude.machine import System
+from etude.machine.tier import NODE, RANK
 from etude.world.serve.rings import BELADY, EXPECTED, LRU, PINNED, TTL
 
 MODES: Final = ("none", "prefix", "blocks", "content")
@@ -43,6 +44,8 @@ class Room:
     """0: nothing is waited for."""
     latency_ns: float = 0.0
     """Per load of one request."""
+    away: bool = False
+    """Whether it is on no node, as the system says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +145,8 @@ def on_system(rules: CacheRules, system: System, piece_bytes: float) -> CacheRul
     known = {tier.name: tier for tier in system.tiers}
     tiers = []
     for room in rules.tiers:
+        if room.name in known and known[room.name].per not in (RANK, NODE, system.levels[0].name):
+            room = replace(room, away=True)
         if room.bytes_per_s >= 0:
             tiers.append(room)
             continue
