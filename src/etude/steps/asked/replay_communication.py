@@ -108,7 +108,7 @@ def communication_played(given: CommunicationInputs) -> PlayedCommunication:
 
     job = open_job(given.path)
     chosen = ranks_of(given.ranks, job) or job.ranks.tolist()
-    check_processes(len(chosen), job.world_size, given.processes)
+    check_processes(len(chosen), given.processes)
     planned = plan_communication(job, chosen)
     programs = [shrink(program, chosen, given.sizes) for program in planned]
     rehearse(programs)
@@ -124,7 +124,7 @@ def communication_played(given: CommunicationInputs) -> PlayedCommunication:
     return PlayedCommunication(figures, len(results), job.world_size)
 
 
-def check_processes(ranks: int, world: int, processes: int) -> None:
+def check_processes(ranks: int, processes: int) -> None:
     """More ranks than processes, or fewer, before any work."""
     if processes and processes != ranks:
         hint = f"--ranks 0-{processes - 1} replays {processes} of them, in groups without the others"
