@@ -121,14 +121,14 @@ def section(subject: Subject) -> PageSection:
     colours = legend([("compute", "limited by compute"), ("memory", "limited by memory")]) if device else ""
     body = colours + plot("Rate of operators against their intensity", x, y, marks, lines, size=(1080, 380))
     body += table("t-roofline", found[:ROWS], columns)
-    return PageSection(SECTION, "Roofline", _lead(subject, known), body)
+    return PageSection(SECTION, "Roofline", _lead(subject), body)
 
 
 def _intensity(flops_a_byte: float) -> str:
     return f"{flops_a_byte:,.0f}" if flops_a_byte >= 100 else f"{flops_a_byte:.3g}"
 
 
-def _lead(subject: Subject, known: list[dict[str, Any]]) -> str:
+def _lead(subject: Subject) -> str:
     lead = "Each point is an operator with one shape; its size is its time. "
     if subject.device:
         lead += f"The roof is what the peak rates of {subject.device.name} allow at that many FLOPs per byte."

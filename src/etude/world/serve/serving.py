@@ -248,7 +248,7 @@ def run(
     keep = options.keep_passes
     log = np.zeros(max(LOG_ROWS, 2 * len(state.replica)) if keep else 0, of.PASS)
     kept: list[pa.Table] = []
-    advance, control = loop_with(options.hooks, asked), options.control
+    advance, control = loop_with(options.hooks), options.control
     if control is not None:
         control.start(state, rules)
     while (why := advance(state, rules, machines, log)) != of.DONE:

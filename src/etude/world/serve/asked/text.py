@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure
+from etude.base.figures import figure, text
 from etude.base.parameters import parameters_of, request_of
 from etude.cost.estimates import Estimate, columns, estimate_of, no_evidence
 from etude.machine import open_system
@@ -39,14 +39,16 @@ ASKED: Final = (
 class TextInput(RulesInput, StreamInput, ProgramInput, ReplicasInput):
     """Parameters of a stream of requests on replicas of a model."""
 
-    slo: str = figure(
-        "text", "limits of goodput: `ttft=1s,tpot=50ms`; `chat:ttft=1s;batch:latency=60s`", "", like="ttft=1s",
-        panel=PANEL,
-    )  # fmt: skip
+    slo: str = text(
+        "limits of goodput: `ttft=1s,tpot=50ms`; `chat:ttft=1s;batch:latency=60s`", like="ttft=1s", panel=PANEL
+    )
     max_model_len: int = figure(
-        "count", "longest prompt and answer together, in tokens: longer prompts are refused and answers end there; 0: "
-        "no limit, and a note where requests are longer than the model takes", 0, zero=True, panel="The engine",
-    )  # fmt: skip
+        "count",
+        "longest prompt and answer together, in tokens: longer prompts are refused and answers end there; 0: "
+        "no limit, and a note where requests are longer than the model takes",
+        0,
+        panel="The engine",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure, read, read_mapping, usage_errors
+from etude.base.figures import figure, read, read_mapping, text, usage_errors
 from etude.base.grammar import line, pairs
 from etude.base.trust import check_code
 from etude.machine import open_system
@@ -46,7 +46,7 @@ class Pool:
 
     role: ReplicaRole = figure("choice", "role of the replicas", ReplicaRole.BOTH, of=ReplicaRole)
     count: int = figure("count", "replicas", 1)
-    system: str = figure("text", "name in the catalogue, or a file", "")
+    system: str = text("name in the catalogue, or a file")
     tp: int = figure("count", "tensor-parallel ranks of each", 1)
     ep: int = figure("count", "ranks over which experts are spread: those of a replica, or tp times count for all", 1)
 
@@ -55,13 +55,11 @@ class Pool:
 class Between:
     """The network between replicas, and the routing."""
 
-    disaggregate: str = figure("text", "prefill and decode replicas: `2:6`", "", like="1:2")
+    disaggregate: str = text("prefill and decode replicas: `2:6`", like="1:2")
     link_bytes_per_s: int = figure(
         "bandwidth", "bandwidth of a replica in each direction, for keys and values", 50_000_000_000
     )
-    kv_codec: str = figure(
-        "text", "codec of transferred keys and values: none, fp8, int4, several, or FILE.csv", "", like="int4"
-    )
+    kv_codec: str = text("codec of transferred keys and values: none, fp8, int4, several, or FILE.csv", like="int4")
     kv_choose: str = figure(
         "text",
         "choice of codec: best, learn (the link from transfers so far), or fixed:NAME",
@@ -70,27 +68,18 @@ class Between:
         like="learn",
         rare=True,
     )
-    kv_quality: float = figure(
-        "number", "codecs of lower quality are left out", 0.0, zero=True, needs="kv_codec", rare=True
-    )
+    kv_quality: float = figure("number", "codecs of lower quality are left out", 0.0, needs="kv_codec", rare=True)
     link_latency_ns: int = figure("time", "latency of a transfer of keys and values", 5_000, zero=True, rare=True)
-    link_later: str = figure(
-        "text", "changes of this bandwidth over time: `30s:10Gb/s;60s:100Gb/s`", "", like="30s:10Gb/s", rare=True
+    link_later: str = text(
+        "changes of this bandwidth over time: `30s:10Gb/s;60s:100Gb/s`", like="30s:10Gb/s", rare=True
     )
-    reconfigure: str = figure(
-        "text",
+    reconfigure: str = text(
         "changes of the plan: `at=60s,tp=4,how=live`; `goodput` or FILE.py:name,every=10s with --plans",
-        "",
         like=["goodput,every=10s,how=live", "at=60s,tp=1"],
     )
-    plans: str = figure(
-        "text", "plans to choose from: `tp=1;tp=4,split=1:3`", "", needs="reconfigure", like="tp=1;tp=2", rare=True
-    )
-    scale: str = figure(
-        "text",
-        "scaling of the number of replicas: `queue:2..16,most=8`, or FILE.py:name,most=8",
-        "",
-        like="queue:2..16,most=8",
+    plans: str = text("plans to choose from: `tp=1;tp=4,split=1:3`", needs="reconfigure", like="tp=1;tp=2", rare=True)
+    scale: str = text(
+        "scaling of the number of replicas: `queue:2..16,most=8`, or FILE.py:name,most=8", like="queue:2..16,most=8"
     )
     set_up_ns: int = figure(
         "time",
@@ -103,17 +92,13 @@ class Between:
     load_bytes_per_s: int = figure(
         "bandwidth", "loading rate of weights into a rank", 50_000_000_000, needs="reconfigure|scale", rare=True
     )
-    draft_model: str = figure(
-        "text",
+    draft_model: str = text(
         "draft model that proposes --num-speculative-tokens, on the devices of a replica",
-        "",
         needs="num_speculative_tokens",
         like="gpt2",
     )
-    tenant_weights: str = figure(
-        "text",
+    tenant_weights: str = text(
         "shares of tenants with --scheduling-policy fair: `chat=3,batch=1`",
-        "",
         needs="scheduling_policy=fair",
         like="chat=3,batch=1",
         rare=True,
@@ -121,13 +106,9 @@ class Between:
     admit: str = figure(
         "text", "parallel branches of a response: off, eager, cap:4, slack, slack:0.5", "off", like="eager", rare=True
     )
-    decide_ns: int = figure("time", "time of the router per request", 0, zero=True, rare=True)
-    hook: str = figure(
-        "text",
-        "your own functions: `evict=mine.py:longest,batch=mine.py:order`",
-        "",
-        like="batch=mine.py:order",
-        rare=True,
+    decide_ns: int = figure("time", "time of the router per request", 0, rare=True)
+    hook: str = text(
+        "your own functions: `evict=mine.py:longest,batch=mine.py:order`", like="batch=mine.py:order", rare=True
     )
 
     def __post_init__(self) -> None:
