@@ -259,7 +259,7 @@ def _served(load: Load, engine: Engine, placed: Deployment, split: RankSplit) ->
     group = Group(placed.cost, split.copies * split.pp, blocks=placed.blocks, energy=placed.energy,
                   token_bytes=placed.token_bytes, error=placed.error)  # fmt: skip
     return serve(load.requests, engine, [group], router="least", caching=placed.caching,
-                 token_bytes=float(placed.token_bytes * split.tp))  # fmt: skip
+                 token_bytes=float(placed.token_bytes * split.tp), stages=placed.stages)  # fmt: skip
 
 
 def _figures(served: Served, *, static: bool) -> dict[str, float]:
