@@ -19,7 +19,6 @@ from etude.world.serve.asked.text import HOLDS, TextInput, TextServed, TextServi
 from etude.world.serve.asked.window import write_window
 from etude.world.serve.elastic.scale import EXAMPLE, scale_rule
 
-
 TIMES: Final = {
     "ttft_s": "first token",
     "tpot_s": "each further token",
