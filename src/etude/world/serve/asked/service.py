@@ -213,7 +213,7 @@ def replicas_of(asked: Any, slo: str = "") -> Replicas:
     if engine.reserve:
         replaces(asked, "reserve", "whole_prompt")
     between = _between(asked, pools, engine, file=pooled is not None)
-    _check_stages(pools, engine, between, offload=bool(experts))
+    check_stages(pools, engine, between, offload=bool(experts))
     return Replicas(
         model=pooled[0] if pooled else model,
         system=system,
@@ -235,7 +235,7 @@ def _pools(asked: Any) -> tuple[Pool, ...]:
     return tuple(pools_of(Between(disaggregate=split), replicas=count, tp=asked.tp, ep=asked.ep, pp=asked.pp))
 
 
-def _check_stages(pools: tuple[Pool, ...], engine: Engine, between: Between, *, offload: bool) -> None:
+def check_stages(pools: tuple[Pool, ...], engine: Engine, between: Between, *, offload: bool) -> None:
     """Refuses what replicas of several stages do not have."""
     most = max(pool.pp for pool in pools)
     if most == 1:
