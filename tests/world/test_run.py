@@ -148,6 +148,26 @@ def test_the_account_of_a_mixed_machine_adds_up(tmp_path, capsys):
         (MACHINE + f"workloads:\n{CHAT}events: {{faults: llama3}}\n", "faults without a horizon"),
         (MACHINE + f"workloads:\n{CHAT}policies: {{power: cap-training-first}}\n", "no cap of the power"),
         (MACHINE + f"workloads:\n{CHAT}policies: {{share: lend}}\n", "no workload gives nodes up"),
+        (
+            f"machine: {{system: dgx-h100, nodes: 2, power: 9kW}}\nhorizon: 1h\nworkloads:\n{CHAT}"
+            "policies: {power: cap-training-first}\n",
+            "no training that it could slow",
+        ),
+        (
+            MACHINE + "horizon: 1h\nworkloads:\n  a: {train: gpt2, gpus: 16}\npolicies: {place: spread}\n",
+            "no workload has a part of a node",
+        ),
+        (MACHINE + f"horizon: 1h\nworkloads:\n{CHAT}events: {{carbon: atlantis}}\n", "unknown region `atlantis`"),
+        (MACHINE + f"horizon: 1h\nworkloads:\n{CHAT}events: {{prices: nowhere.csv}}\n", "nowhere.csv"),
+        (
+            MACHINE + "horizon: 1h\nworkloads:\n  a: {serve: gpt2, rate: 4, replicas: 4..2, scale: queue}\n",
+            "`replicas: 4..2` is not a range",
+        ),
+        (
+            MACHINE + "horizon: 1h\nworkloads:\n  a: {serve: gpt2, rate: 4, replicas: 2..4, "
+            "scale: 'queue:1..2,every=1ns'}\n",
+            "the rule looks 3,600,000,000,000 times",
+        ),
         (f"machine: {{system: dgx-h100, nodes: 2, regions: [sweden, france]}}\nworkloads:\n{CHAT}", "in one region"),
         (f"machine: {{system: dgx-h100, nodes: 100000000}}\nworkloads:\n{CHAT}", "nodes"),
         (
@@ -370,3 +390,11 @@ def test_a_group_of_experts_is_as_its_command(tmp_path, capsys):
     )
     assert main(["world", "run", str(tmp_path / "one.yaml")]) == 0
     assert "tokens/s; 0.0 s without tokens" in capsys.readouterr().out
+
+
+def test_what_is_assumed_of_a_rule_is_said(tmp_path, capsys):
+    for scale, said in (("queue", True), ("'queue:2..16'", False)):
+        text = f"{MACHINE}workloads:\n  a: {{serve: gpt2, rate: 4, count: 9, replicas: 2..4, scale: {scale}}}\n"
+        (tmp_path / "one.yaml").write_text(text)
+        assert main(["world", "run", str(tmp_path / "one.yaml")]) == 0
+        assert ("assumed: a rule of queue:2..16" in capsys.readouterr().err) == said

@@ -7,6 +7,7 @@ from typing import Final
 
 from etude.base.errors import UsageError
 from etude.machine import System, open_system
+from etude.machine.regions import open_region
 from etude.world.clock import NEVER, Clock
 from etude.world.devices import DevicePool
 from etude.world.entities.machine import SharedMachine
@@ -16,7 +17,8 @@ from etude.world.fleet.events import EFFECTS, FleetEvents, draw, is_events, read
 from etude.world.fleet.faults import Effect, Faults, open_faults
 from etude.world.makers import Made, maker
 from etude.world.policies import policy
-from etude.world.scenario import Scenario, WorkloadSpec
+from etude.world.prices import read_prices
+from etude.world.scenario import Scenario, WorkloadSpec, region_of
 
 ENDLESS: Final = {"train": "training", "experts": "a group of experts"}
 """Kinds of workloads that need a horizon."""
@@ -50,9 +52,13 @@ def world_of(scenario: Scenario) -> RunningWorld:
     """The world before its first event."""
     _check_end(scenario)
     _check_links(scenario)
+    if scenario.events.prices:
+        read_prices(scenario.events.prices)
+    if region := region_of(scenario):
+        open_region(region)
     system = open_system(scenario.machine.system)
     per_node = system.levels[0].size
-    place = policy("place", scenario.policies.place)
+    place = policy("place", scenario.policies.place or "pack")
     devices = DevicePool(scenario.machine.nodes, per_node, place)
     events = _faults(scenario, per_node)
     machine = SharedMachine(devices, events, policy("share", scenario.policies.share or "lend"), scenario.seed)

@@ -23,6 +23,8 @@ from etude.world.serve.serving import ServingOptions, ready_for
 
 RANGE: Final = "queue:2..16"
 """Requests per replica of the rule `queue` where a scenario says no more."""
+MOST_LOOKS: Final = 1_000_000
+"""Largest number of decisions of a rule."""
 
 
 def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: FleetEvents) -> Made:
@@ -54,6 +56,10 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: Fl
     if len(events):
         refuse_with_faults(service.rules, spec.name)
     rule = scale_rule(line(text, "scale", EXAMPLE), count, function_of) if text else ScaleRule(most=count, least=count)
+    looks = int(max(scenario.horizon_ns, int(requests.arrival_ns.max()))) // rule.every_ns if text else 0
+    if looks > MOST_LOOKS:
+        problem = f"`scale`: the rule looks {looks:,} times, and {MOST_LOOKS:,} are too many"
+        raise refused(problem, spec, scenario, "scale: 'queue:2..16,every=10s'")
     if text and rule.most * tp > devices.nodes * devices.per_node:
         there = f"the machine has {devices.nodes * devices.per_node:,}"
         raise refused(f"{rule.most:,} replicas of {tp} devices: {there}", spec, scenario, "machine: nodes: more")
@@ -78,7 +84,9 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: Fl
         stays=not scenario.horizon_ns,
         made_of=(service, serving.replicas.costs),
     )
-    return made, (*service.notes, *serving.lengths(stream))
+    usual = text and spec.given.get("scale", "") in ("", "queue")
+    assumed = (f"assumed: a rule of {RANGE}, requests per replica",) if usual else ()
+    return made, (*service.notes, *serving.lengths(stream), *assumed)
 
 
 def _cold_ns(service: Any) -> int:
@@ -96,6 +104,8 @@ def _scaled(spec: WorkloadSpec, scenario: Scenario) -> dict[str, Any]:
     text, scale = str(given.get("replicas", "")), str(given.get("scale", ""))
     if ".." in text:
         low, high = (end.count() for end in line(text, "replicas", "4..32").split(".."))
+        if high < low:
+            raise refused(f"`replicas: {text}` is not a range", spec, scenario, f"replicas: {high}..{low}")
         rule = RANGE if scale in ("queue", "") else scale
         given |= {"replicas": low, "scale": f"{rule},least={low},most={high}"}
     elif scale == "queue":
