@@ -63,7 +63,7 @@ def window(world: RunningWorld, spec: WorkloadSpec, wanted: WindowRequest, where
 
 def linked_at(workload: Any, wanted: WindowRequest, where: str) -> LinkedReplicas | None:
     """What links leave its replicas in the stretch; None: they never changed. Raises UsageError if they change."""
-    if workload.linked_ns > wanted.at_ns - LEAD_NS:
+    if workload.linked_ns > max(wanted.at_ns - LEAD_NS, 0):
         raise UsageError("links change in the stretch, or just before it", where=where, hint="another --at")
     found: LinkedReplicas | None = workload.linked
     return found
