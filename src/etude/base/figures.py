@@ -44,6 +44,8 @@ _WRITE: Final[dict[str, Callable[..., str]]] = {
     "bandwidth": format_bandwidth,
     "rate": format_count,
 }
+_SCALARS: Final[dict[Any, str]] = {int: "count", float: "number", str: "text"}
+"""What a list may have besides dataclasses."""
 EXAMPLE: Final = {
     "time": "500ns",
     "bytes": "80GB",
@@ -67,10 +69,10 @@ EXAMPLE: Final = {
 
 
 def figure(
-    kind: str, doc: str, default: Any = MISSING, *, zero: bool = False, of: type[Any] | None = None, **more: Any
+    kind: str, doc: str, default: Any = MISSING, *, zero: bool | None = None, of: type[Any] | None = None, **more: Any
 ) -> Any:
-    """A field of a dataclass that `read` fills. `zero`: 0 is allowed; `of`: the dataclass or enum inside;
-    str for a noun that is given by its name alone.
+    """A field of a dataclass that `read` fills. `zero`: 0 is allowed, as it is by itself where it is the default;
+    `of`: the dataclass or enum inside; str for a noun that is given by its name alone.
 
     `more` is what a surface shows or checks besides:
       least, most   bounds of a number
@@ -85,6 +87,8 @@ def figure(
     """
     if unknown := more.keys() - MORE:
         raise TypeError(f"figure: unknown {', '.join(sorted(unknown))}")
+    if zero is None:
+        zero = default == 0 and type(default) in (int, float)
     about = {"kind": kind, "doc": doc, "zero": zero, "of": of, **more}
     if default is MISSING:
         return field(metadata=about)
@@ -96,6 +100,16 @@ def figure(
 MORE: Final = frozenset(
     {"least", "most", "needs", "like", "names", "panel", "rare", "metavar", "place", "key", "plain", "local"}
 )
+
+
+def text(doc: str, **more: Any) -> Any:
+    """A figure that is a text, empty if it is not given."""
+    return figure("text", doc, "", **more)
+
+
+def switch(doc: str, **more: Any) -> Any:
+    """A figure that is on or off, and off if it is not given."""
+    return figure("switch", doc, False, **more)
 
 
 def argument(kind: str, doc: str, default: Any = MISSING, **more: Any) -> Any:
@@ -182,7 +196,7 @@ def _written(f: Field[Any], value: Any) -> Any:
     if kind == "one":
         return plain(value)
     if kind == "list":
-        return [v if of in (int, str) else plain(v) for v in value]
+        return [v if of in _SCALARS else plain(v) for v in value]
     if kind == "choice":
         return value.value
     if kind == "texts":
@@ -221,7 +235,7 @@ def _value(f: Field[Any], given: Any, where: str) -> Any:
     if kind in ("several", "paths", "command"):
         return _several(given, where)
     if kind == "list":
-        if isinstance(given, str) and of in (int, str):
+        if isinstance(given, str) and of in _SCALARS:
             given = given.split(",")
         if not isinstance(given, (list, tuple)):
             raise ClusterError(f"expected a list, not {_shown(given)}", where=where)
@@ -267,8 +281,8 @@ def _check_bounds(f: Field[Any], given: Any, value: Any, where: str) -> None:
 
 
 def _item(of: type[Any] | None, given: Any, where: str) -> Any:
-    if of in (int, str):
-        return scalar("count" if of is int else "text", given, where, zero=True)
+    if of in _SCALARS:
+        return scalar(_SCALARS[of], given, where, zero=True)
     return read(of or dict, given, where)
 
 

@@ -120,16 +120,16 @@ def _list_field(one: ValueKind, payload: bytes, p: int, tag: int, out: list[Any]
         if tag >> 3 == 1 and one in _PACK and struct.calcsize(_PACK[one]) == size:
             out.append(struct.unpack_from(_PACK[one], payload, p)[0])
         return p + size
-    return _skip_group(payload, p, tag >> 3)
+    return _skip_group(payload, p)
 
 
-def _skip_group(payload: bytes, p: int, number: int) -> int:
+def _skip_group(payload: bytes, p: int) -> int:
     while True:
         tag, p = decode_varint(payload, p)
         if tag & 7 == 4:
             return p
         if tag & 7 == 3:
-            p = _skip_group(payload, p, tag >> 3)
+            p = _skip_group(payload, p)
         else:
             p = _list_field(V.NONE, payload, p, tag | 1 << 60, [])
 

@@ -51,7 +51,6 @@ _BATCH_BYTES = 128 << 20
 _SMALL_BATCH_BYTES = 16 << 20
 """The same if ranks are released as soon as they were processed."""
 
-Groups = Sequence[tuple[str, Sequence[int] | None]]
 RecordedGroups = tuple[dict[str, list[int]], int]
 """Groups recorded in a trace (name -> members), and the world's size."""
 

@@ -34,10 +34,6 @@ LINK_STATISTICS: Final = {
 """Tables of `etude simulate --link-stats`."""
 
 
-def is_link_statistics(folder: Path) -> bool:
-    return (folder / "visits.parquet").exists()
-
-
 def read_link_statistics(folder: Path) -> dict[str, pa.Table]:
     """The tables that `etude simulate --link-stats` wrote."""
     hint = "`etude simulate JOB --system NAME --network flow --link-stats FOLDER` writes them"

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure, read, read_mapping, usage_errors
+from etude.base.figures import figure, read, read_mapping, text, usage_errors
 from etude.base.parameters import is_given, request_of, spelled
 
 LONGEST_NS: Final = 36_500 * 86_400 * 10**9
@@ -51,25 +51,23 @@ class WorkloadKinds(NamedTuple):
 class MachineSpec:
     system: str = figure("text", "a name of `etude systems`, or a file")
     nodes: int = figure("count", "nodes of the machine", most=MOST_NODES)
-    power_w: float = figure("power", "cap of the power of all devices; 0: none", 0.0, zero=True)
+    power_w: float = figure("power", "cap of the power of all devices; 0: none", 0.0)
     regions: tuple[str, ...] = figure("several", "where it is, for prices and emissions of electricity", ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventsSpec:
-    faults: str = figure("text", "a mix, kinds in one line, a YAML of kinds, or a CSV of events", "")
-    links: str = figure(
-        "text", "CSV with time_s and levels of the network: the part of their bandwidth that is left", ""
-    )
-    prices: str = figure("text", "CSV with time_s and price: dollars for an hour of a device", "")
-    carbon: str = figure("text", "region whose emissions count; default: that of the machine", "")
+    faults: str = text("a mix, kinds in one line, a YAML of kinds, or a CSV of events")
+    links: str = text("CSV with time_s and levels of the network: the part of their bandwidth that is left")
+    prices: str = text("CSV with time_s and price: dollars for an hour of a device")
+    carbon: str = text("region whose emissions count; default: that of the machine")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoliciesSpec:
-    place: str = figure("text", "pack, spread, or FILE.py:name; default: pack", "")
-    share: str = figure("text", "never, lend, or FILE.py:name; default: lend", "")
-    power: str = figure("text", "cap-training-first, or FILE.py:name; default: cap-training-first", "")
+    place: str = text("pack, spread, or FILE.py:name; default: pack")
+    share: str = text("never, lend, or FILE.py:name; default: lend")
+    power: str = text("cap-training-first, or FILE.py:name; default: cap-training-first")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +98,11 @@ class Scenario:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Whole:
     machine: MachineSpec = figure("one", "the machine", of=MachineSpec)
-    horizon_ns: float = figure("time", "how long; 0: until all workloads are done", 0.0, zero=True)
+    horizon_ns: float = figure("time", "how long; 0: until all workloads are done", 0.0)
     workloads: Any = figure("one", "what runs there, by name")
     events: EventsSpec = figure("one", "what happens to it", EventsSpec(), of=EventsSpec)
     policies: PoliciesSpec = figure("one", "who decides", PoliciesSpec(), of=PoliciesSpec)
-    seed: int = figure("count", "random seed of faults and requests", 0, zero=True)
+    seed: int = figure("count", "random seed of faults and requests", 0)
 
 
 def read_scenario(path: str | PathLike[str], kinds: WorkloadKinds) -> Scenario:

@@ -152,15 +152,6 @@ class AllocatorTimeline:
     def peak_reserved_bytes(self) -> int:
         return int(self.reserved_bytes.max(initial=0))
 
-    @property
-    def peak_requested_bytes(self) -> int:
-        return int(self.requested_bytes.max(initial=0))
-
-    @property
-    def peak_event(self) -> int:
-        """The event after which most is allocated; the first of several."""
-        return int(self.allocated_bytes.argmax()) if len(self.allocated_bytes) else 0
-
 
 def simulate_allocator(
     events: AllocatorEvents,

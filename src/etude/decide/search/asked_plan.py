@@ -34,9 +34,12 @@ class PlanRequest(ModelOrConfig, PlanInput, OnSystem):
     Without `--global-batch` a step has a sample for each GPU, 16 Mi tokens at most."""
 
     stack: str = figure(
-        "text", "software stack whose efficiency is used; `etude stacks` lists them", "default", like="nemo",
+        "text",
+        "software stack whose efficiency is used; `etude stacks` lists them",
+        "default",
+        like="nemo",
         panel="Machine",
-    )  # fmt: skip
+    )
     tries: int = figure("count", "number of plans to simulate, the most promising first", 24, panel="Search")
     output: Printed = part(Printed)
 

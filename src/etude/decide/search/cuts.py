@@ -22,7 +22,6 @@ from etude.kernels.arrays import F64, I64
 from etude.machine import Device
 
 Cut = tuple[int, ...]
-SCORES = ("latency", "energy", "bottleneck")
 
 
 @dataclass(frozen=True, slots=True)

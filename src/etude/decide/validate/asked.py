@@ -47,9 +47,12 @@ class Validate(Written):
     )
     modules: int = figure("count", "number of modules that are chosen", 3, panel=PLACES)
     delay: tuple[str, ...] = figure(
-        "several", "length of a delay: a time, or a share of a step, by default 50%; several are tried in turn", (),
-        like="5ms", panel=MEASURED,
-    )  # fmt: skip
+        "several",
+        "length of a delay: a time, or a share of a step, by default 50%; several are tried in turn",
+        (),
+        like="5ms",
+        panel=MEASURED,
+    )
     repeats: int = figure("count", "blocks of steps with each delay", 8, panel=MEASURED)
     steps: int = figure("count", "steps of the recording, and of a block", 3, panel=MEASURED)
     warmup: int = figure("count", "steps before the first that is recorded or measured", 8, panel=MEASURED)

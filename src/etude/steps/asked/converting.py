@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure
+from etude.base.figures import figure, text
 from etude.base.files import writing
 from etude.base.parameters import PYTHON, ask, refuse_unread
 from etude.base.talk import Progress, quiet
@@ -86,23 +86,33 @@ class ConvertOptions:
         TargetFormat.ET,
         of=TargetFormat,
     )
-    system: str = figure(
-        "text", "the system that the written files simulate (`astra`, `flows`), or whose compute times they have "
-        "(`simai`)", "", needs="to=astra|to=flows|to=simai", names=("-s",), like="dgx-h100",
-    )  # fmt: skip
+    system: str = text(
+        "the system that the written files simulate (`astra`, `flows`), or whose compute times they have (`simai`)",
+        needs="to=astra|to=flows|to=simai",
+        names=("-s",),
+        like="dgx-h100",
+    )
     dialect: Dialect = figure("choice", DIALECT_HELP, Dialect.PLAIN, of=Dialect, needs="to=et|to=json")
-    name: str = figure(
-        "text", "name of the job: `NAME.{rank}.et`; by default the name of the input", "",
-        needs="to=et|to=json|to=parquet|to=astra", like="step",
-    )  # fmt: skip
+    name: str = text(
+        "name of the job: `NAME.{rank}.et`; by default the name of the input",
+        needs="to=et|to=json|to=parquet|to=astra",
+        like="step",
+    )
     compress: Compression = figure(
-        "choice", "compress `.et` and JSON files", Compression.NONE, of=Compression, needs="to=et|to=json",
+        "choice",
+        "compress `.et` and JSON files",
+        Compression.NONE,
+        of=Compression,
+        needs="to=et|to=json",
         panel="What is written",
-    )  # fmt: skip
+    )
     fold: bool = figure(
-        "flag", "let ranks share traces in Parquet; no information is lost", True, needs="to=parquet",
+        "flag",
+        "let ranks share traces in Parquet; no information is lost",
+        True,
+        needs="to=parquet",
         panel="What is written",
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure, key_of, read_mapping
+from etude.base.figures import figure, key_of, read_mapping, switch
 from etude.base.parameters import given_in, is_given, naming, spelled
 from etude.base.trust import check_code
 from etude.base.units import counted, format_bytes, format_count
@@ -65,10 +65,8 @@ class DrivenInput:
         needs="program|hf|model",
         plain=True,
     )
-    dry: bool = figure(
-        "switch",
+    dry: bool = switch(
         "run the model of a config in PyTorch, even if its family is a known one; needs transformers",
-        False,
         panel=ANY,
         needs="hf|model",
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure
+from etude.base.figures import switch
 from etude.base.parameters import only_one
 from etude.steps.asked.runs import Analysed, Analysis, RunSource, counted_as
 
@@ -26,8 +26,8 @@ class MemoryOf(Analysis):
     etude memory trace.json.gz --copies
     """
 
-    copies: bool = figure("switch", "show the bandwidth of copies, by direction", False)
-    each: bool = figure("switch", "list the memory in use over time, event by event", False)
+    copies: bool = switch("show the bandwidth of copies, by direction")
+    each: bool = switch("list the memory in use over time, event by event")
     counted: str = counted_as(needs="copies")
 
 

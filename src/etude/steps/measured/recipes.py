@@ -158,7 +158,7 @@ def _axes(run: RunFacts, recipe: Mapping[str, Any], said: list[str]) -> dict[str
     for again in (base["recompute"], "full"):
         fitting = feasible(run.model, int(run.given["gpus"]), run.system, {**base, "recompute": again})
         if fitting:
-            best = min((plan for _, plan in fitting), key=lambda p: promise(run.model, p))
+            best = min((plan for _, plan in fitting), key=lambda p: promise(p))
             said.append(f"tensor parallel {best.tp}, pipeline parallel {best.pp}, expert parallel {best.ep}")
             found = {"tp": best.tp, "pp": best.pp, "ep": best.ep}
             return found if {"schedule", CHUNKS} & run.given.keys() else found | {"schedule": best.schedule}

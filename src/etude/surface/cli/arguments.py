@@ -32,7 +32,7 @@ def rewritten(name: str, command: Any, args: list[str]) -> list[str]:
         said, equals, value = args[at].partition("=") if option and args[at].startswith("-") else ("", "", args[at])
         if "://" in value:
             found[at] = said + equals + _here(value, written=kind == "out")
-    return _one_job(name, command.params, found, places)
+    return _one_job(command.params, found, places)
 
 
 def _kind(command: Any, option: str, place: int) -> str:
@@ -96,7 +96,7 @@ def _has_unknown_option(params: Sequence[Any], args: Sequence[str]) -> bool:
     )
 
 
-def _one_job(command: str, params: Sequence[Any], args: list[str], places: list[int]) -> list[str]:
+def _one_job(params: Sequence[Any], args: list[str], places: list[int]) -> list[str]:
     """Joins several files into one argument, as the files of one job, if the command takes one job. Raises UsageError
     if only some of them exist."""
     wanted = [p for p in params if p.param_type_name == "argument"]

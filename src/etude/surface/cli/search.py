@@ -24,6 +24,10 @@ VERBS = (
         reads=asked.reads, tool=True, answer=asked.answer,
     ),
     Verb(
+        name="search deployment", asks=asked.SearchDeployment, inputs=asked.deployment_inputs, run=run,
+        record=asked.record, reads=asked.reads,
+    ),
+    Verb(
         name="search space", asks=asked.SearchSpace, inputs=asked.space_inputs, run=run, record=asked.record,
         reads=asked.reads,
     ),

@@ -57,7 +57,7 @@ class ServingWorkload(PlainWorkload):
     """Models and pools of its replicas, and what their costs were worked out from; None if costs were given."""
 
     def __post_init__(self) -> None:
-        self.loop = loop_with(self.options.hooks, self.ready.asked)
+        self.loop = loop_with(self.options.hooks)
         self.scale.start(self.ready.state, self.ready.rules)
 
     # -- on the clock --------------------------------------------------------------------------------------------------

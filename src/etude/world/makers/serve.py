@@ -40,6 +40,8 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: Fl
         serving = replace(
             serving, stream=replace(serving.stream, seed=seed), replicas=replace(serving.replicas, seed=seed)
         )
+    if serving.replicas.pools[0].pp > 1:
+        raise refused("`pp`: replicas of a scenario have one stage", spec, scenario, "pp: 1")
     if len(serving.stream.rates) > 1:
         raise refused("`rate`: one rate is served in a scenario", spec, scenario, "rate: 4")
     if serving.replicas.between.reconfigure:

@@ -163,7 +163,7 @@ MODULES: Final = (queues, adapters, routing, pass_content, branches, batching, t
 """Those whose kernels run as plain Python."""
 
 
-def loop_with(hooks: Hooks, asked: HookAnswers | None, around: dict[Any, Around] | None = None) -> Callable[..., int]:
+def loop_with(hooks: Hooks, around: dict[Any, Around] | None = None) -> Callable[..., int]:
     """`loop.advance`, compiled; or its plain form if a hook is inside it. `around` wraps its kernels, for
     observation."""
     inside = {

@@ -78,6 +78,8 @@ class ServingOptions:
     """Costs of the adapters of requests."""
     image_ns: int = 0
     """Time of the tower per image."""
+    stages: tuple[float, ...] = (1.0,)
+    """Part of the layers of each stage; as many replicas in a row share the stages."""
     hooks: Hooks = NO_HOOKS
     control: Control | None = None
     """Changes plans or replicas while requests are served: `elastic`."""
@@ -199,6 +201,7 @@ def rules_of(engine: Engine, groups: Sequence[Group], options: ServingOptions) -
     more |= {
         "lora_load_ns": lora.load_ns, "lora_pass_ns": lora.pass_ns, "lora_adapter_ns": lora.adapter_ns,
         "lora_token_ns": lora.token_ns, "image_ns": options.image_ns,
+        "stages": len(options.stages),
     }  # fmt: skip
     wire = options.wire if hooks.choose is None else options.wire._replace(choice=of.ASK_CODEC)
     return engine.rules(
@@ -236,6 +239,7 @@ def start_of(
         reuse,
         seed=options.seed,
         decide_ns=options.decide_ns,
+        stages=options.stages,
     )
     first = 0
     for kind, group in enumerate(groups):
@@ -253,7 +257,7 @@ def run(
     keep = options.keep_passes
     log = np.zeros(max(LOG_ROWS, 2 * len(state.replica)) if keep else 0, of.PASS)
     kept: list[pa.Table] = []
-    advance, control = loop_with(options.hooks, asked), options.control
+    advance, control = loop_with(options.hooks), options.control
     if control is not None:
         control.start(state, rules)
     while (why := advance(state, rules, machines, log)) != of.DONE:

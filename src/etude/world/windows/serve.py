@@ -38,7 +38,7 @@ def window(world: RunningWorld, spec: WorkloadSpec, wanted: WindowRequest, where
     service, costs = workload.made_of
     _check(workload, service, costs, where)
     observer = PassObserver(span_of(wanted), float(workload.ready.rules.swap_ns))
-    workload.loop = loop_with(workload.options.hooks, workload.ready.asked, observer.around())
+    workload.loop = loop_with(workload.options.hooks, observer.around())
     world.clock.run(observer.window.end_ns)
     moment = observer.moment()
     pools = [pool for pool in service.pools for _ in range(pool.count)]

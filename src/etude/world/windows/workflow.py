@@ -28,7 +28,7 @@ def window(world: RunningWorld, spec: WorkloadSpec, wanted: WindowRequest, where
     for name, pool in pools.items():
         if wanted.role in ("", name):
             seen[name] = PassObserver(serve.span_of(wanted), float(pool.rules.swap_ns))
-            pool.loop = loop_with(NO_HOOKS, None, seen[name].around())
+            pool.loop = loop_with(NO_HOOKS, seen[name].around())
     world.clock.run(wanted.at_ns + (wanted.for_ns or serve.SECOND))
     busy = [name for name, one in seen.items() if one.begun] or list(seen)[:1]
     if len(busy) > 1:

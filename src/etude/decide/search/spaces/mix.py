@@ -42,7 +42,7 @@ MOST_USES: Final = 200_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    hour: int = figure("count", "counted from 0", 0, zero=True)
+    hour: int = figure("count", "counted from 0", 0)
     model: str = figure("text", "a key of `models`")
     rate: float = figure("number", "requests per second", zero=True)
 
@@ -50,7 +50,7 @@ class Demand:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HourlySupply:
     kind: str = figure("text", "a kind")
-    hour: int = figure("count", "from this hour on", 0, zero=True)
+    hour: int = figure("count", "from this hour on", 0)
     count: float = figure("number", "available devices", zero=True)
 
 

@@ -70,11 +70,6 @@ class PipelineSchedule:
         return tuple(tuple(r for r, held in enumerate(self.held) if s in held) for s in range(self.stages))
 
     @property
-    def splits_backward(self) -> bool:
-        """Whether the backward is needed in two parts."""
-        return bool((self.action == Action.WEIGHT).any())
-
-    @property
     def goes_back(self) -> int:
         """The first stage with a backward pass; the number of stages if none has one."""
         return int(self.stage[self.works & (self.action != Action.FORWARD)].min(initial=self.stages))

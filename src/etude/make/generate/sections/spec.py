@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read, read_mapping, usage_errors
+from etude.base.figures import figure, read, read_mapping, text, usage_errors
 from etude.base.grammar import line
 from etude.make.generate.blocks import trained
 
@@ -45,14 +45,14 @@ class Section:
         "what is trained: train (all), forward, frozen, lora:16, layers:24..; rollout: it generates tokens",
         "train",
     )
-    gpus: int = figure("count", "number of its own ranks; 0: the remaining ranks", 0, zero=True)
-    shares: str = figure("text", "the section whose ranks it runs on; default: its own", "")
+    gpus: int = figure("count", "number of its own ranks; 0: the remaining ranks", 0)
+    shares: str = text("the section whose ranks it runs on; default: its own")
     plan: Any = figure("one", "as in a plan file, except gpus, global_batch and train", {})
     active: float = figure("fraction", "fraction of the samples that it processes", 1.0, zero=True)
     deal: Deal = figure("choice", "how these are distributed: even, own", Deal.EVEN, of=Deal)
     per_sample: int = figure("count", "inputs per sample that it processes, e.g. images", 1)
-    prompt: int = figure("count", "for a rollout: tokens per prompt", 0, zero=True)
-    output: str = figure("text", "for a rollout: tokens generated for each, `1024` or `256:0.8,4096:0.2`", "")
+    prompt: int = figure("count", "for a rollout: tokens per prompt", 0)
+    output: str = text("for a rollout: tokens generated for each, `1024` or `256:0.8,4096:0.2`")
     serving: Any = figure("one", "for a rollout: how passes are batched, e.g. max_batch, kv_memory, chunked", {})
 
     def __post_init__(self) -> None:
@@ -117,8 +117,8 @@ class _Border:
 
     to: str = figure("text", "the receiving section")
     carries: Carries = figure("choice", "hidden or logits", Carries.HIDDEN, of=Carries)
-    tokens: int = figure("count", "tokens per sample; 0: those of the sending section", 0, zero=True)
-    width: int = figure("count", "values per token; 0: hidden size or vocabulary", 0, zero=True)
+    tokens: int = figure("count", "tokens per sample; 0: those of the sending section", 0)
+    width: int = figure("count", "values per token; 0: hidden size or vocabulary", 0)
     joint: bool = figure("flag", "both form one pipeline: micro-batches pass through the stages of both in turn", False)
 
 

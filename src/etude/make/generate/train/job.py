@@ -312,7 +312,7 @@ def lay_out(model: Model, plan: Plan, *, head: bool = True) -> tuple[Plan, list[
     blocks = only(blocks, parse_trained(plan.train), tied=model.tied)
     routing = routing_of(plan, blocks, model.experts, local.rows * model.top_k)
     rounds = is_round_robin(plan)
-    layout = layout_of_rounds(rounds_of(plan, blocks), blocks) if rounds else layout_of(model, plan, blocks)
+    layout = layout_of_rounds(rounds_of(plan, blocks), blocks) if rounds else layout_of(plan, blocks)
     return plan, blocks, replace(layout, routing=routing)
 
 

@@ -13,7 +13,6 @@ from etude.make.generate.blocks.recompute import is_layer
 from etude.make.generate.blocks.shard import Block
 from etude.make.generate.directives.apply import placed
 from etude.make.generate.directives.read import read_directives
-from etude.make.generate.model.shape import Model
 from etude.make.generate.plan import Plan
 from etude.make.generate.schedules.by_name import schedule
 from etude.make.generate.schedules.pipeline import PipelineSchedule
@@ -31,7 +30,7 @@ def split(count: int, stages: int) -> list[int]:
     return sizes
 
 
-def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> StageLayout:
+def layout_of(plan: Plan, blocks: list[Block]) -> StageLayout:
     """Splits blocks into stages, and assigns stages to pipeline ranks. Raises UsageError if they do not fit the
     schedule."""
     made = schedule(plan.schedule, ranks=plan.pp, micro_batches=plan.micro_batches, steps=plan.steps)

@@ -215,13 +215,13 @@ class StageWalk:
         if action == Action.FORWARD:
             if stage == 0:
                 return [self._load(micro)] if self.plan.data_loading else []
-            return [self._from(Action.FORWARD, stage - 1, stage, micro, s[stage - 1][-1].out_bytes)]
+            return [self._from(Action.FORWARD, stage - 1, micro, s[stage - 1][-1].out_bytes)]
         mine = self.exits[Action.FORWARD, stage, micro]
         if stage == len(s) - 1:
             return [mine]
-        return [mine, self._from(action, stage + 1, stage, micro, s[stage][-1].out_bytes)]
+        return [mine, self._from(action, stage + 1, micro, s[stage][-1].out_bytes)]
 
-    def _from(self, action: Action, source: int, stage: int, micro: int, size: int) -> int:
+    def _from(self, action: Action, source: int, micro: int, size: int) -> int:
         home = self.other(source, micro)
         if home == self.rank:
             for made in (action, Action.BACKWARD, Action.INPUT):

@@ -18,7 +18,6 @@ from etude.run.simulate.packets import events
 from etude.run.simulate.packets.deadlock import deadlock_of
 from etude.run.simulate.packets.state import PacketRules, PacketState, Table, make_packets, with_more_packets
 
-FOREVER_PS: Final = 1 << 62
 PIECE_PS: Final = 10**9
 """Between two checks for interrupts: compiled code cannot be interrupted."""
 

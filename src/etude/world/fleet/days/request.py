@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import argument, figure, part, read_mapping
+from etude.base.figures import argument, figure, part, read_mapping, text
 from etude.base.grammar import line
 from etude.base.parameters import given_in, is_given, only_with, parameters_of, request_of, spelled, whole
 from etude.make.generate import Plan
@@ -61,22 +61,16 @@ class TrainRequest:
     memory_check: bool = figure("flag", "refuse plans that do not fit the memory of the device", True, panel="Machine")
     plan: Any = figure("noun", "YAML file with the plan; flags override it", None, like="days.yaml", panel="Input")
     days: float = figure("number", "how long the job runs", 30.0, zero=True, panel=JOB)
-    faults: str = figure(
-        "text",
+    faults: str = text(
         "`llama3`, `node:mtbf=2000h,repair=4h;slow:...`, a YAML of kinds, a CSV of events; default: none. A node that "
         "is down does not fail: `mtbf` counts while it is in the job",
-        "",
         like=["llama3", "slow:mtbf=30d,factor=1.5,duration=1h"],
         panel=JOB,
     )
-    seed: int = figure("count", "random seed of the faults", 0, zero=True, needs="faults", panel=JOB)
-    price: float = figure(
-        "number", "price of a device in dollars per hour; 0: as the system says", 0.0, zero=True, panel=JOB
-    )
-    checkpoint: str = figure(
-        "text",
+    seed: int = figure("count", "random seed of the faults", 0, needs="faults", panel=JOB)
+    price: float = figure("number", "price of a device in dollars per hour; 0: as the system says", 0.0, panel=JOB)
+    checkpoint: str = text(
         "`local:5min,remote:1h`; `remote:500:async:rate=2GB/s`; `remote:auto`; default: none",
-        "",
         like="remote:1h",
         panel=RECOVERY,
     )
@@ -88,18 +82,16 @@ class TrainRequest:
         needs="faults|recover=replan",
         panel=RECOVERY,
     )
-    retry: str = figure(
-        "text",
+    retry: str = text(
         "attempts until a restart succeeds, stage by stage: `auto:p=0.055,every=11min,tries=6;manual:p=0.125,every=1h`."
         " p: success probability of an attempt; tries=0: no limit; first=0s: the first attempt is immediate. "
         "Default: the first restart succeeds",
-        "",
         like="auto:p=0.5,every=10min",
         needs="faults",
         panel=RECOVERY,
     )
-    exclude: str = figure(
-        "text", "nodes that are not used: `3,17-20`; spares (`--spares`) replace them", "", like="1", panel=RECOVERY
+    exclude: str = text(
+        "nodes that are not used: `3,17-20`; spares (`--spares`) replace them", like="1", panel=RECOVERY
     )
     sweep: str | None = figure(
         "path",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import argument, figure
+from etude.base.figures import argument, figure, switch, text
 from etude.base.grammar import fill, line
 from etude.base.parameters import is_given, only_with, spelled
 from etude.make.generate import Plan
@@ -61,19 +61,13 @@ class AnyRounds:
 
     model: Any = argument("noun", MODEL_HELP, like="llama3.2-3b")
     clients: Any = figure("noun", "CSV file of clients, or their number", like=["groups.csv", "12"], panel=CLIENTS)
-    link: str = figure(
-        "text", "with a number: downlink and uplink of each: `7..10Gb/s`", "", like="1..2Gb/s", panel=CLIENTS
+    link: str = text("with a number: downlink and uplink of each: `7..10Gb/s`", like="1..2Gb/s", panel=CLIENTS)
+    up: str = text("with a number: uplink of each, if different from the downlink", like="1Gb/s", panel=CLIENTS)
+    step: str = text(
+        "with a number: time of a local step that trains the whole model: `1..4s`", like="2s", panel=CLIENTS
     )
-    up: str = figure(
-        "text", "with a number: uplink of each, if different from the downlink", "", like="1Gb/s", panel=CLIENTS
-    )
-    step: str = figure(
-        "text", "with a number: time of a local step that trains the whole model: `1..4s`", "", like="2s", panel=CLIENTS
-    )
-    available: str = figure(
-        "text",
+    available: str = text(
         "with a number: fraction of the rounds in which a client is available: `0.5..0.9`",
-        "",
         like="0.5..0.9",
         panel=CLIENTS,
     )
@@ -81,26 +75,21 @@ class AnyRounds:
         "number",
         "with a number: rounds that an absence lasts; 0: drawn anew each round",
         0.0,
-        zero=True,
         needs="available",
         panel=CLIENTS,
     )
-    correlated: str = figure(
-        "text",
+    correlated: str = text(
         "groups of clients that are absent together: `20x50:available=0.9,away=5`; `groups:available=0.9` uses the "
         "groups of a CSV file",
-        "",
         like="groups:available=0.9",
         panel=CLIENTS,
     )
     labels: int = figure(
-        "count", "number of labels, dealt to groups or clients; 0: as the CSV file says", 0, zero=True, panel=CLIENTS
+        "count", "number of labels, dealt to groups or clients; 0: as the CSV file says", 0, panel=CLIENTS
     )
-    leave: bool = figure(
-        "switch", "a client that is absent in the next round has not answered in this one", False, panel=CLIENTS
-    )
+    leave: bool = switch("a client that is absent in the next round has not answered in this one", panel=CLIENTS)
     rounds: int = figure("count", "rounds", 100, panel=ROUNDS_PANEL)
-    count: int = figure("count", "clients per round; 0: all", 0, zero=True, panel=ROUNDS_PANEL)
+    count: int = figure("count", "clients per round; 0: all", 0, panel=ROUNDS_PANEL)
     steps: int = figure("count", "local steps of a client per round", 1, panel=ROUNDS_PANEL)
     micro_batch: int = figure("count", "samples per local step, where its time is predicted", 1, panel=ROUNDS_PANEL)
     precision: Sent = figure("choice", "data type of the weights that are sent", Sent.BF16, of=Sent, panel=ROUNDS_PANEL)
@@ -115,22 +104,20 @@ class AnyRounds:
     deadline_ns: float | None = figure(
         "time", "answers after this time are discarded: `10min`", None, panel=ROUNDS_PANEL
     )
-    seed: int = figure("count", "random seed", 0, zero=True, panel=ROUNDS_PANEL)
+    seed: int = figure("count", "random seed", 0, panel=ROUNDS_PANEL)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundsRequest(AnyRounds):
     """Federated rounds with a server: clients of mixed devices and links, sampled."""
 
-    train: str = figure(
-        "text",
+    train: str = text(
         "full; share:0.3; share:auto, as much as can be done by the deadline",
-        "",
         like=["share:0.3", "full"],
         panel=ROUNDS_PANEL,
     )
     parts: int = figure("count", "number of equal parts that shares consist of", PARTS, most=10_000, panel=ROUNDS_PANEL)
-    quorum: int = figure("count", QUORUM_HELP, 0, zero=True, panel=ROUNDS_PANEL)
+    quorum: int = figure("count", QUORUM_HELP, 0, panel=ROUNDS_PANEL)
     server_bytes_per_s: float | None = figure("bandwidth", SERVER_HELP, None, zero=True, panel=ROUNDS_PANEL)
 
 
@@ -142,7 +129,7 @@ class SwarmRequest(AnyRounds):
         "choice", "how updates are distributed: swarm, or after a warm-up", Spreading.SWARM, of=Spreading, panel=SWARM
     )
     chunk_bytes: float = figure("bytes", "size of a chunk", 16e6, panel=SWARM)
-    peers: int = figure("count", "number of other clients that a client knows; 0: all", 0, zero=True, panel=SWARM)
+    peers: int = figure("count", "number of other clients that a client knows; 0: all", 0, panel=SWARM)
     warmup: float = figure(
         "number",
         "fraction of the chunks that every client holds after the warm-up",
@@ -153,9 +140,9 @@ class SwarmRequest(AnyRounds):
         panel=SWARM,
     )
     lag_ns: float = figure(
-        "time", "longest lag of a client in the warm-up", 0.0, zero=True, needs="share=swarm+warmup", panel=SWARM
+        "time", "longest lag of a client in the warm-up", 0.0, needs="share=swarm+warmup", panel=SWARM
     )
-    train: str = figure("text", "full: all weights, whatever the file says of shares", "", like="full", panel=SWARM)
+    train: str = text("full: all weights, whatever the file says of shares", like="full", panel=SWARM)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,24 +159,22 @@ class SplitRequest(AnyRounds):
     )
     lora: int = figure("count", "rank of the adapters that are trained", like="8", panel=SPLIT)
     lora_cut: int = figure(
-        "count", "rank of the adapter in the last layer of a client; 0: the same as --lora", 0, zero=True, panel=SPLIT
+        "count", "rank of the adapter in the last layer of a client; 0: the same as --lora", 0, panel=SPLIT
     )
     server_system: Any = figure(
         "noun", "system whose devices compute for the server", "dgx-h100", like="a10", panel=SPLIT
     )
     server_devices: int = figure("count", "devices of the server, each for one client at a time", 1, panel=SPLIT)
     seq: int = figure("count", "tokens of the longest sample", 1024, panel=SPLIT)
-    lengths: str = figure(
-        "text",
+    lengths: str = text(
         "`dirichlet:0.5`: samples of 1/8, 1/4, 1/2 and all of --seq, each client with its own mix; default: all are of "
         "length --seq",
-        "",
         like="dirichlet:0.5",
         panel=SPLIT,
     )
-    quorum: int = figure("count", QUORUM_HELP, 0, zero=True, panel=ROUNDS_PANEL)
+    quorum: int = figure("count", QUORUM_HELP, 0, panel=ROUNDS_PANEL)
     server_bytes_per_s: float | None = figure("bandwidth", SERVER_HELP, None, zero=True, panel=ROUNDS_PANEL)
-    train: str = figure("text", "full: all adapters, whatever the file says of shares", "", like="full", panel=SPLIT)
+    train: str = text("full: all adapters, whatever the file says of shares", like="full", panel=SPLIT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

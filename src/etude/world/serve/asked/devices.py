@@ -32,11 +32,14 @@ class DevicesInput:
     workflow: str = argument("path", "YAML files of tasks: names, files or patterns, with commas", like="flow.yaml")
     devices: str = figure("path", "YAML file of devices of several kinds", like="more-devices.yaml")
     place: Any = figure(
-        "noun", "placements to compare with round robin: heft, reuse, future:H, FILE.py:name, or several with commas; "
-        "default: heft, reuse, future:2", "", like="heft",
-    )  # fmt: skip
+        "noun",
+        "placements to compare with round robin: heft, reuse, future:H, FILE.py:name, or several with commas; "
+        "default: heft, reuse, future:2",
+        "",
+        like="heft",
+    )
     stack: str = figure("text", "software stack of the engine: vllm, torch-flash2, none", "vllm", like="none")
-    seed: int = figure("count", "random seed", 0, zero=True)
+    seed: int = figure("count", "random seed", 0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure, part
+from etude.base.figures import figure, part, text
 from etude.base.outputs import OutputPlace, Printed
 from etude.base.parameters import given_in, is_given, spelled
 from etude.base.talk import say
@@ -44,7 +44,7 @@ class ServingInput(ModelOrConfig):
     requests: str | None = figure(
         "path", "a file of requests, as for `etude serve`; on a system they queue", None, panel=PANEL
     )
-    draft: str = figure("text", "the model that proposes tokens", "", needs="speculate", like="gpt2", panel=PANEL)
+    draft: str = text("the model that proposes tokens", needs="speculate", like="gpt2", panel=PANEL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,10 +124,12 @@ class GenerateServe(MemoryOut, ServingInput, JobMade):
     Without a file of requests all are equal and there at the start. On a system, requests of a file wait until passes
     end, whose times are simulated, and the memory of its device is the limit."""
 
-    system: str = figure(
-        "text", "simulate passes there; with --requests, requests wait until passes end", "", names=("-s",),
-        like="dgx-a100", panel="Machine",
-    )  # fmt: skip
+    system: str = text(
+        "simulate passes there; with --requests, requests wait until passes end",
+        names=("-s",),
+        like="dgx-a100",
+        panel="Machine",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure, part
+from etude.base.figures import figure, part, switch, text
 from etude.base.grammar import line
 from etude.base.outputs import OutputPlace, Printed
 from etude.base.parameters import replaces, spelled
@@ -18,6 +18,13 @@ from etude.world.serve.asked.kept import OUTPUT, KeptStream, ServedPlace, told
 from etude.world.serve.asked.text import HOLDS, TextInput, TextServed, TextServing, holds_rps, said_of, text_serving
 from etude.world.serve.asked.window import write_window
 from etude.world.serve.elastic.scale import EXAMPLE, scale_rule
+
+TIMES: Final = {
+    "ttft_s": "first token",
+    "tpot_s": "each further token",
+    "itl_s": "between two tokens",
+    "latency_s": "whole response",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,13 +56,15 @@ class Serve(TextInput, KeptStream):
     """
 
     requests_out: str | None = figure("out", "Parquet file to write, with one row per request", None, panel=OUTPUT)
-    window: str = figure(
-        "text", "write the passes that start in this window node by node: `60s:62s`; `60s:62s@3` for one replica", "",
-        needs="job_out", like="10s:11s", panel=OUTPUT,
-    )  # fmt: skip
+    window: str = text(
+        "write the passes that start in this window node by node: `60s:62s`; `60s:62s@3` for one replica",
+        needs="job_out",
+        like="10s:11s",
+        panel=OUTPUT,
+    )
     job_out: str | None = figure("out", "folder for the job of the window", None, needs="window", panel=OUTPUT)
-    force: bool = figure("switch", "replace what is there", False, needs="out|requests_out|job_out", names=("-f",))
-    scenario: bool = figure("switch", "print this run as a file for `etude world run`, and stop", False, panel=OUTPUT)
+    force: bool = switch("replace what is there", needs="out|requests_out|job_out", names=("-f",))
+    scenario: bool = switch("print this run as a file for `etude world run`, and stop", panel=OUTPUT)
     output: Printed = part(Printed)
 
 
@@ -97,6 +106,8 @@ def _scenario(asked: Serve, serving: TextServing) -> ScenarioText:
     if replicas.file or replicas.between.reconfigure or len(serving.stream.rates) > 1:
         said = f"{spelled(asked, 'scenario')} needs replicas of one size, one rate, and a plan that does not change"
         raise UsageError(said, hint="a model with `replicas`, and one `rate`")
+    if replicas.pools[0].pp > 1:
+        raise UsageError("a scenario has no replicas of several stages", where="--pp", hint="leave out --pp")
     tp, rows = replicas.pools[0].tp, sum(pool.count for pool in replicas.pools)
     for rule in replicas.between.scale.split(";") if replicas.between.scale else ():
         rows = max(rows, scale_rule(line(rule, "--scale", EXAMPLE), replicas.pools[0].count, lambda _: str).most)
@@ -107,6 +118,8 @@ def _scenario(asked: Serve, serving: TextServing) -> ScenarioText:
 
 def _check_window(serving: TextServing, *, one: bool) -> None:
     between = serving.replicas.between
+    if serving.replicas.pools[0].pp > 1:
+        raise UsageError("--window cannot be combined with --pp", hint="leave one of them out")
     if not one:
         raise UsageError("--window needs a single stream", hint="one --rate")
     if between.reconfigure or between.scale:
@@ -183,7 +196,7 @@ def lines(found: TextServed | ScenarioText) -> list[str]:
 
 def stream_figures(one: dict[str, Any]) -> dict[str, Any]:
     shown = {"requests": f"{one['requests']:,} in {one['duration_s']:,.1f} s"}
-    for key, what in (("ttft_s", "first token"), ("tpot_s", "each further token"), ("latency_s", "whole response")):
+    for key, what in TIMES.items():
         if one[key]:
             shown[what] = ", ".join(f"{name} {value:.4g} s" for name, value in one[key].items())
     shown["within the limits"] = f"{one['within_limits']:.1%}, {one['goodput_rps']:.2f} requests/s"

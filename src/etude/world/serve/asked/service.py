@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import argument, figure, part
+from etude.base.figures import argument, figure, part, text
 from etude.base.parameters import only_with, replaces, whole
 from etude.machine import open_system
 from etude.make.generate.model import Model, open_model
@@ -37,14 +37,19 @@ class CostInput:
         "noun", "a model of the catalogue, a Hugging Face id, a YAML file, or a `config.json`", "", like="gpt2"
     )
     system: str = figure(
-        "noun", "simulate there: a name of `etude systems`, or a file", "", of=str, names=("-s",), like="dgx-h200",
+        "noun",
+        "simulate there: a name of `etude systems`, or a file",
+        "",
+        of=str,
+        names=("-s",),
+        like="dgx-h200",
         panel=PANEL,
-    )  # fmt: skip
+    )
     tp: int = figure("count", "tensor-parallel ranks of a replica", 1, panel=PANEL)
     ep: int = figure("count", "ranks of a replica over which experts are spread", 1, panel=PANEL)
     precision: str = figure("text", "data type of weights and products: bf16, fp8", "bf16", like="fp8", panel=PANEL)
-    kv_dtype: str = figure(
-        "text", "data type of keys and values: bf16, fp8; default: that of the computation", "", like="fp8", panel=PANEL
+    kv_dtype: str = text(
+        "data type of keys and values: bf16, fp8; default: that of the computation", like="fp8", panel=PANEL
     )
     stack: str = figure(
         "text", "software stack of the engine: vllm, torch-flash2, none", "vllm", like="none", panel=PANEL
@@ -57,28 +62,44 @@ class ReplicasInput(CostInput):
     """... and of the replicas."""
 
     replicas: int = figure("count", "copies of the model, each with its own engine", 1, panel=PANEL)
+    pp: int = figure("count", "stages of layers of a replica, each on --tp ranks", 1, panel=PANEL)
     router: Any = figure(
-        "noun", "turn, least, tokens, two, session, prefix, affinity, br0, br:STEPS, NAME+steal, FILE.py:name", "least",
-        like="two", panel=PANEL,
-    )  # fmt: skip
-    offload: str = figure(
-        "text", "experts in the memory of a host: `experts path=host|stream|auto host=xeon-8480`", "",
-        like="experts path=auto host=xeon-8480", panel=PANEL, rare=True,
-    )  # fmt: skip
+        "noun",
+        "turn, least, tokens, two, session, prefix, affinity, br0, br:STEPS, NAME+steal, FILE.py:name",
+        "least",
+        like="two",
+        panel=PANEL,
+    )
+    offload: str = text(
+        "experts in the memory of a host: `experts path=host|stream|auto host=xeon-8480`",
+        like="experts path=auto host=xeon-8480",
+        panel=PANEL,
+        rare=True,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramInput:
     """... or of a program in place of a model."""
 
-    program: str = figure(
-        "text", "a causal language model as a program, dry-run: a `config.json` of transformers, or FILE.py:NAME", "",
-        like="model.py:build", panel=PANEL, local=True,
-    )  # fmt: skip
+    program: str = text(
+        "a causal language model as a program, dry-run: a `config.json` of transformers, or FILE.py:NAME",
+        like="model.py:build",
+        panel=PANEL,
+        local=True,
+    )
     answer: tuple[str, ...] = figure(
-        "several", "value that the program decides by, by its name or the line that asks: moe.py:88=128", (),
-        needs="program", like=("moe.py:88=128",), metavar="NAME=VALUE", plain=True, panel=PANEL, rare=True, local=True,
-    )  # fmt: skip
+        "several",
+        "value that the program decides by, by its name or the line that asks: moe.py:88=128",
+        (),
+        needs="program",
+        like=("moe.py:88=128",),
+        metavar="NAME=VALUE",
+        plain=True,
+        panel=PANEL,
+        rare=True,
+        local=True,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,13 +139,14 @@ class Replicas:
         network = None if isinstance(served, ServedProgram) else served
         how = {"system": self.system, **self.costs}
         pools, rules, given = list(self.pools), self.engine, self.between
+        rules = replace(rules, max_num_seqs=-(-rules.max_num_seqs // pools[0].pp))
         if any(pool.ep > pool.tp for pool in pools):
             rules = replace(rules, barrier=True)
         groups, placed, control = elastic_pools(served, pools, rules, given, file=self.file, **how)
         limits, token_bytes = {k: dict(v) for k, v in self.limits.items()}, placed.token_bytes * pools[0].tp
         options = between_options(given, token_bytes) | {
             "tpot_ns": least(limits, "tpot_s") * 1e9, "router": _router(self.router), "caching": placed.caching,
-            "token_bytes": token_bytes, "seed": self.seed, "lora": placed.lora,
+            "token_bytes": token_bytes, "seed": self.seed, "lora": placed.lora, "stages": placed.stages,
         }  # fmt: skip
         models = [network] if network else []
         if given.draft_model:
@@ -185,7 +207,7 @@ def program_replicas(asked: Any, slo: str = "") -> Replicas:
     """Replicas of a program (`ProgramInput`): its weights, types and sharding are its own."""
     from etude.capture.dry import stated_answers
 
-    for other in ("model", "ep", "precision", "kv_dtype", "ops", "offload"):
+    for other in ("model", "ep", "pp", "precision", "kv_dtype", "ops", "offload"):
         replaces(asked, "program", other)
     engine, pools = whole(asked.engine), _pools(asked)
     between = _between(asked, pools, engine, file=False)
@@ -211,6 +233,7 @@ def replicas_of(asked: Any, slo: str = "") -> Replicas:
     if engine.reserve:
         replaces(asked, "reserve", "whole_prompt")
     between = _between(asked, pools, engine, file=pooled is not None)
+    check_stages(pools, engine, between, offload=bool(experts))
     return Replicas(
         model=pooled[0] if pooled else model,
         system=system,
@@ -229,7 +252,30 @@ def _pools(asked: Any) -> tuple[Pool, ...]:
     if split:
         replaces(asked, "disaggregate", "replicas")
     count = 1 if split else asked.replicas
-    return tuple(pools_of(Between(disaggregate=split), replicas=count, tp=asked.tp, ep=asked.ep))
+    return tuple(pools_of(Between(disaggregate=split), replicas=count, tp=asked.tp, ep=asked.ep, pp=asked.pp))
+
+
+def check_stages(pools: tuple[Pool, ...], engine: Engine, between: Between, *, offload: bool) -> None:
+    """Refuses what replicas of several stages do not have."""
+    most = max(pool.pp for pool in pools)
+    if most == 1:
+        return
+    without = {
+        "--cache": engine.caching.mode != "none",
+        "--max-loras": bool(engine.max_loras),
+        "--barrier": engine.barrier,
+        "--disaggregate": any(pool.role is not ReplicaRole.BOTH for pool in pools),
+        "--ep over several replicas": any(pool.ep > pool.tp for pool in pools),
+        "--reconfigure": bool(between.reconfigure),
+        "--scale": bool(between.scale),
+        "--draft-model": bool(between.draft_model),
+        "--offload": offload,
+        "--preemption-mode swap": engine.preemption_mode == "swap",
+        "pools of another number of stages": len({pool.pp for pool in pools}) > 1,
+    }
+    for name, given in without.items():
+        if given:
+            raise UsageError(f"--pp {most} cannot be combined with {name}", hint="leave one of them out")
 
 
 def _experts(asked: Any) -> dict[str, ExpertRules]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure
+from etude.base.figures import figure, text
 from etude.base.parameters import parameters_of, request_of
 from etude.cost.estimates import Estimate, columns, estimate_of, no_evidence
 from etude.machine import open_system
@@ -39,14 +39,16 @@ ASKED: Final = (
 class TextInput(RulesInput, StreamInput, ProgramInput, ReplicasInput):
     """Parameters of a stream of requests on replicas of a model."""
 
-    slo: str = figure(
-        "text", "limits of goodput: `ttft=1s,tpot=50ms`; `chat:ttft=1s;batch:latency=60s`", "", like="ttft=1s",
-        panel=PANEL,
-    )  # fmt: skip
+    slo: str = text(
+        "limits of goodput: `ttft=1s,tpot=50ms`; `chat:ttft=1s;batch:latency=60s`", like="ttft=1s", panel=PANEL
+    )
     max_model_len: int = figure(
-        "count", "longest prompt and answer together, in tokens: longer prompts are refused and answers end there; 0: "
-        "no limit, and a note where requests are longer than the model takes", 0, zero=True, panel="The engine",
-    )  # fmt: skip
+        "count",
+        "longest prompt and answer together, in tokens: longer prompts are refused and answers end there; 0: "
+        "no limit, and a note where requests are longer than the model takes",
+        0,
+        panel="The engine",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +113,7 @@ def said_of(asked: Any) -> dict[str, Any]:
     request = request_of(asked)
     known = {name: request.values[name] for name in ASKED}
     of_parts = {p.field.name: str(request.given[p.name]) for p in parts_given(request)}
-    program = {name: str(request.given[name]) for name in ("program", "answer") if name in request.given}
+    program = {name: str(request.given[name]) for name in ("program", "answer", "pp") if name in request.given}
     return {name: str(value) if name == "model" else value for name, value in known.items()} | program | of_parts
 
 
@@ -172,6 +174,7 @@ class TextServed:
 RANGES: Final = {
     "ttft_s": "ttft_s",
     "tpot_s": "tpot_s",
+    "itl_s": "itl_s",
     "latency_s": "latency_s",
     "output_tokens_per_s": "tokens_per_s",
 }
@@ -202,7 +205,7 @@ def _estimate(service: ModelService, one: dict[str, Any], figure: str, value: fl
         experts=bool(service.model.experts),
         load=RATE,
         precision=str(costs.get("precision", "bf16")),
-        gpus=sum(pool.count * pool.tp for pool in service.pools),
+        gpus=sum(pool.gpus for pool in service.pools),
         batch=waiting,
     )
     return estimate_of(value, case)

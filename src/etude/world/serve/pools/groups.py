@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure, read, read_mapping, usage_errors
+from etude.base.figures import figure, read, read_mapping, text, usage_errors
 from etude.base.grammar import line, pairs
 from etude.base.trust import check_code
 from etude.machine import System, open_system
@@ -46,22 +46,25 @@ class Pool:
 
     role: ReplicaRole = figure("choice", "role of the replicas", ReplicaRole.BOTH, of=ReplicaRole)
     count: int = figure("count", "replicas", 1)
-    system: str = figure("text", "name in the catalogue, or a file", "")
+    system: str = text("name in the catalogue, or a file")
     tp: int = figure("count", "tensor-parallel ranks of each", 1)
     ep: int = figure("count", "ranks over which experts are spread: those of a replica, or tp times count for all", 1)
+    pp: int = figure("count", "stages of layers of each, on tp ranks each", 1)
+
+    @property
+    def gpus(self) -> int:
+        return self.count * self.tp * self.pp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Between:
     """The network between replicas, and the routing."""
 
-    disaggregate: str = figure("text", "prefill and decode replicas: `2:6`", "", like="1:2")
+    disaggregate: str = text("prefill and decode replicas: `2:6`", like="1:2")
     link_bytes_per_s: int = figure(
         "bandwidth", "bandwidth of a replica in each direction, for keys and values", 50_000_000_000
     )
-    kv_codec: str = figure(
-        "text", "codec of transferred keys and values: none, fp8, int4, several, or FILE.csv", "", like="int4"
-    )
+    kv_codec: str = text("codec of transferred keys and values: none, fp8, int4, several, or FILE.csv", like="int4")
     kv_choose: str = figure(
         "text",
         "choice of codec: best, learn (the link from transfers so far), or fixed:NAME",
@@ -70,27 +73,18 @@ class Between:
         like="learn",
         rare=True,
     )
-    kv_quality: float = figure(
-        "number", "codecs of lower quality are left out", 0.0, zero=True, needs="kv_codec", rare=True
-    )
+    kv_quality: float = figure("number", "codecs of lower quality are left out", 0.0, needs="kv_codec", rare=True)
     link_latency_ns: int = figure("time", "latency of a transfer of keys and values", 5_000, zero=True, rare=True)
-    link_later: str = figure(
-        "text", "changes of this bandwidth over time: `30s:10Gb/s;60s:100Gb/s`", "", like="30s:10Gb/s", rare=True
+    link_later: str = text(
+        "changes of this bandwidth over time: `30s:10Gb/s;60s:100Gb/s`", like="30s:10Gb/s", rare=True
     )
-    reconfigure: str = figure(
-        "text",
+    reconfigure: str = text(
         "changes of the plan: `at=60s,tp=4,how=live`; `goodput` or FILE.py:name,every=10s with --plans",
-        "",
         like=["goodput,every=10s,how=live", "at=60s,tp=1"],
     )
-    plans: str = figure(
-        "text", "plans to choose from: `tp=1;tp=4,split=1:3`", "", needs="reconfigure", like="tp=1;tp=2", rare=True
-    )
-    scale: str = figure(
-        "text",
-        "scaling of the number of replicas: `queue:2..16,most=8`, or FILE.py:name,most=8",
-        "",
-        like="queue:2..16,most=8",
+    plans: str = text("plans to choose from: `tp=1;tp=4,split=1:3`", needs="reconfigure", like="tp=1;tp=2", rare=True)
+    scale: str = text(
+        "scaling of the number of replicas: `queue:2..16,most=8`, or FILE.py:name,most=8", like="queue:2..16,most=8"
     )
     set_up_ns: int = figure(
         "time",
@@ -103,17 +97,13 @@ class Between:
     load_bytes_per_s: int = figure(
         "bandwidth", "loading rate of weights into a rank", 50_000_000_000, needs="reconfigure|scale", rare=True
     )
-    draft_model: str = figure(
-        "text",
+    draft_model: str = text(
         "draft model that proposes --num-speculative-tokens, on the devices of a replica",
-        "",
         needs="num_speculative_tokens",
         like="gpt2",
     )
-    tenant_weights: str = figure(
-        "text",
+    tenant_weights: str = text(
         "shares of tenants with --scheduling-policy fair: `chat=3,batch=1`",
-        "",
         needs="scheduling_policy=fair",
         like="chat=3,batch=1",
         rare=True,
@@ -121,13 +111,9 @@ class Between:
     admit: str = figure(
         "text", "parallel branches of a response: off, eager, cap:4, slack, slack:0.5", "off", like="eager", rare=True
     )
-    decide_ns: int = figure("time", "time of the router per request", 0, zero=True, rare=True)
-    hook: str = figure(
-        "text",
-        "your own functions: `evict=mine.py:longest,batch=mine.py:order`",
-        "",
-        like="batch=mine.py:order",
-        rare=True,
+    decide_ns: int = figure("time", "time of the router per request", 0, rare=True)
+    hook: str = text(
+        "your own functions: `evict=mine.py:longest,batch=mine.py:order`", like="batch=mine.py:order", rare=True
     )
 
     def __post_init__(self) -> None:
@@ -191,10 +177,10 @@ def split_of(text: str) -> tuple[int, int]:
     return prefill.count(), decode.count()
 
 
-def pools_of(between: Between, *, replicas: int, tp: int, ep: int) -> list[Pool]:
+def pools_of(between: Between, *, replicas: int, tp: int, ep: int, pp: int = 1) -> list[Pool]:
     """Pools from flags: equal replicas, or separate ones for prefill and decode."""
     if not between.disaggregate:
-        return [Pool(count=replicas, tp=tp, ep=ep)]
+        return [Pool(count=replicas, tp=tp, ep=ep, pp=pp)]
     parts = split_of(between.disaggregate)
     if replicas not in (1, sum(parts)):
         raise UsageError(
@@ -202,7 +188,7 @@ def pools_of(between: Between, *, replicas: int, tp: int, ep: int) -> list[Pool]
             hint="leave one of them out",
         )
     roles = (ReplicaRole.PREFILL, ReplicaRole.DECODE)
-    return [Pool(role=role, count=count, tp=tp, ep=ep) for role, count in zip(roles, parts, strict=True)]
+    return [Pool(role=role, count=count, tp=tp, ep=ep, pp=pp) for role, count in zip(roles, parts, strict=True)]
 
 
 def deployed_pools(
@@ -217,7 +203,7 @@ def deployed_pools(
 ) -> tuple[list[Group], Deployment]:
     """Each pool as a group of the loop; and the deployment of the first. `network`: what the system is like while its
     links are others."""
-    made: dict[tuple[str, int, int, int, int], Deployment] = {}
+    made: dict[tuple[str, int, int, int, int, int], Deployment] = {}
     groups = []
     if options.get("experts") is not None and any(pool.count > 1 for pool in pools):
         raise UsageError(
@@ -228,7 +214,7 @@ def deployed_pools(
         if not named:
             raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
         if isinstance(model, ServedProgram):
-            key = (named, pool.tp, 1, 1, 0)
+            key = (named, pool.tp, 1, 1, 0, 1)
             if key not in made:
                 on = network or open_system(named)
                 tables = kept_tables(model, on, ranks=pool.tp)
@@ -239,17 +225,17 @@ def deployed_pools(
         streams = 0
         if options.get("experts") is not None and pool.role is ReplicaRole.DECODE:
             streams = sum(other.tp for other in pools if other.role is ReplicaRole.PREFILL)
-        key = (named, pool.tp, pool.ep, pool.count if shared else 1, streams)
+        key = (named, pool.tp, pool.ep, pool.count if shared else 1, streams, pool.pp)
         if key not in made:
             plan = replica_plan(model, pool.tp, ep=pool.tp if shared else pool.ep, precision=precision)
             on = network or open_system(named)
-            made[key] = deployed(model, plan, on, engine, groups=key[3], streams=streams, **options)
+            made[key] = deployed(model, plan, on, engine, groups=key[3], streams=streams, pp=pool.pp, **options)
         groups.append(_group(made[key], pool))
     return groups, next(iter(made.values()))
 
 
 def _group(one: Deployment, pool: Pool) -> Group:
-    return Group(one.cost, pool.count, ROLES[pool.role], one.blocks, one.energy, one.token_bytes, one.error)
+    return Group(one.cost, pool.count * pool.pp, ROLES[pool.role], one.blocks, one.energy, one.token_bytes, one.error)
 
 
 def between_options(between: Between, token_bytes: float) -> dict[str, Any]:
