@@ -129,9 +129,7 @@ def _rows(samples: Samples, table: pa.Table, where: str) -> tuple[I64, str]:
         known = sorted(set(places), key=lambda p: (_natural(str(p[0])), _natural(str(p[1]))))
         if len(known) != len(samples.ranks):
             raise UsageError(
-                f"{len(known)} devices and {len(samples.ranks)} ranks",
-                where=where,
-                hint="add a column `rank`",
+                f"{len(known)} devices and {len(samples.ranks)} ranks", where=where, hint="add a column `rank`"
             )
         note = "ranks are assigned to devices in the order of host and gpu"
         number = {place: i for i, place in enumerate(known)}

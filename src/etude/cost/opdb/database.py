@@ -100,9 +100,7 @@ class OpDatabase:
         known = rows.backends
         if not backend and len(known) > 1:
             raise UsageError(
-                f"it has the backends {', '.join(known)}, and none is named",
-                where=self.path,
-                hint="--ops-backend NAME",
+                f"it has the backends {', '.join(known)}, and none is named", where=self.path, hint="--ops-backend NAME"
             )
         if backend and backend not in known:
             raise UsageError(f"it has no backend `{backend}`", where=self.path, hint=f"known: {', '.join(known)}")

@@ -99,9 +99,13 @@ class GraphNetwork(OnServer):
     )
     nodes: int = figure("count", "number of nodes of a random graph", 0, zero=True, like=200_000, panel=GRAPH)
     edges: int = figure(
-        "count", "number of its edges, up to 2,000,000; describe a larger graph by its ratios", 0, zero=True,
-        like=500_000, panel=GRAPH,
-    )  # fmt: skip
+        "count",
+        "number of its edges, up to 2,000,000; describe a larger graph by its ratios",
+        0,
+        zero=True,
+        like=500_000,
+        panel=GRAPH,
+    )
     graph: str | None = figure("path", "CSV file of edges instead: source,target", None, panel=GRAPH)
     partitions: int = figure("count", "number of equal parts that are processed in turn", 1, panel=GRAPH)
     layers: int = figure("count", "number of layers of the network", 2, panel=GRAPH)
@@ -112,19 +116,29 @@ class GraphNetwork(OnServer):
         "count", "distance in partitions that other edges reach; 0: anywhere", 0, zero=True, panel=GRAPH
     )
     exponent: float = figure(
-        "number", "exponent of power-law degrees: `2.2`; 0: all nodes have the same degree", 0.0, zero=True, like=2.5,
+        "number",
+        "exponent of power-law degrees: `2.2`; 0: all nodes have the same degree",
+        0.0,
+        zero=True,
+        like=2.5,
         panel=GRAPH,
-    )  # fmt: skip
+    )
     shuffle: bool = figure("switch", "number the nodes at random, not partition by partition", False, panel=GRAPH)
     partitioner: Partitioner = figure(
-        "choice", "partition by `order` of the nodes, or `greedy` by neighbours", Partitioner.ORDER, of=Partitioner,
+        "choice",
+        "partition by `order` of the nodes, or `greedy` by neighbours",
+        Partitioner.ORDER,
+        of=Partitioner,
         panel=GRAPH,
-    )  # fmt: skip
+    )
     seed: int = figure("count", "random seed of the graph", 0, zero=True, panel=GRAPH)
     read: Reading = figure(
-        "choice", "`gather` pages, whole `partitions`, or `stream` all features", Reading.GATHER, of=Reading,
+        "choice",
+        "`gather` pages, whole `partitions`, or `stream` all features",
+        Reading.GATHER,
+        of=Reading,
         panel=READING,
-    )  # fmt: skip
+    )
     policy: EvictionPolicy = figure(
         "choice",
         "eviction policy of that memory",

@@ -115,8 +115,11 @@ def scored_files(
         known = [file for file in inside if _recognised(file, kind, spelled) is not None]
         if not known:
             raise unknown(path, kind, spelled)
-        notes += [f"{file} is not of kind {kind}" if kind else f"{file} is of no known kind"
-                  for file in inside if file not in known]  # fmt: skip
+        notes += [
+            f"{file} is not of kind {kind}" if kind else f"{file} is of no known kind"
+            for file in inside
+            if file not in known
+        ]
         found += known
     return found, notes
 
@@ -187,9 +190,12 @@ def predicted_row(kind: ScoreKind, item: Item, asked: ScoreRequest) -> dict[str,
     except READINGS as problem:
         return {"row": item.label, "refused": f"a value cannot be read: {problem}"}
     return {
-        "row": item.label, "measured": _plain(found.measured), "predicted": _plain(found.predicted),
-        **columns(found.estimates), "assumed": list(found.assumed),
-    }  # fmt: skip
+        "row": item.label,
+        "measured": _plain(found.measured),
+        "predicted": _plain(found.predicted),
+        **columns(found.estimates),
+        "assumed": list(found.assumed),
+    }
 
 
 def _plain(figures: Figures) -> dict[str, float]:

@@ -17,11 +17,14 @@ def entries() -> list[dict[str, Any]]:
         given = read_mapping(path)
         found.append(
             {
-                "name": path.stem, "system": given.get("paper", ""), "group": given.get("group", ""),
-                "mechanisms": given.get("mechanisms", []), "status": given.get("status", ""),
+                "name": path.stem,
+                "system": given.get("paper", ""),
+                "group": given.get("group", ""),
+                "mechanisms": given.get("mechanisms", []),
+                "status": given.get("status", ""),
                 "title": given.get("title", ""),
             }
-        )  # fmt: skip
+        )
     return sorted(found, key=lambda entry: (int(entry["group"][1:] or 0), entry["name"]))
 
 

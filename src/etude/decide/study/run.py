@@ -61,9 +61,13 @@ class Outcome:
 
     def record(self) -> dict[str, Any]:
         return {
-            "name": self.spec.name, **self.spec.facts, "rows": self.rows, "checks": self.checks, "notes": self.notes,
+            "name": self.spec.name,
+            **self.spec.facts,
+            "rows": self.rows,
+            "checks": self.checks,
+            "notes": self.notes,
             "points": self.points,
-        }  # fmt: skip
+        }
 
     def table(self) -> "pa.Table":
         return table_of(self.rows)

@@ -88,9 +88,7 @@ def micro(pattern: str, options: MicroOptions) -> Job:
     if name == "all_pairs" and options.ranks > MAX_ALL_PAIRS:
         raise UsageError(f"all_pairs on {options.ranks:,} ranks", hint=f"at most {MAX_ALL_PAIRS:,}")
     return job_of_roles(
-        f"micro_{name}",
-        PATTERNS[name](options, step),
-        provenance={"tool": "etude generate micro", "pattern": pattern},
+        f"micro_{name}", PATTERNS[name](options, step), provenance={"tool": "etude generate micro", "pattern": pattern}
     )
 
 

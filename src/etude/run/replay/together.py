@@ -40,9 +40,12 @@ def play_together(
     if not (options or PlayerOptions()).device.startswith("cuda") and backend == "gloo" and not spread_out():
         check_memory(fitted)
     told: dict[str, Any] = {
-        "player": asdict(options or PlayerOptions()), "ranks": ranks, "backend": backend, "timeout_s": timeout_s,
+        "player": asdict(options or PlayerOptions()),
+        "ranks": ranks,
+        "backend": backend,
+        "timeout_s": timeout_s,
         "out": str(out.resolve()) if out is not None else "",
-    }  # fmt: skip
+    }
     joined = under_torchrun()
     if joined is None and backend == "nccl":  # before any process is started
         from etude.run.replay.communication.calls import check_backend

@@ -13,6 +13,7 @@ from etude.base.errors import UsageError
 from etude.base.figures import figure, text
 from etude.base.files import writing
 from etude.base.parameters import PYTHON, ask, refuse_unread
+from etude.base.shapes import names_in
 from etude.base.talk import Progress, quiet
 from etude.base.units import counted
 from etude.machine import open_system
@@ -31,18 +32,9 @@ if TYPE_CHECKING:
 SIMULATORS: Final = ("astra", "flows", "simai")
 """Formats that simulators read; the others hold the job."""
 ASTRA_FILES: Final = ("network.yml", "topology.txt", "README.md")
-OURS: Final = (
-    ".et",
-    ".et.gz",
-    ".et.zst",
-    ".json",
-    ".json.gz",
-    ".json.zst",
-    ".parquet",
-    "card.yaml",
-    "system.yaml",
-    "options.yaml",
-)
+OURS: Final = names_in("""
+    .et .et.gz .et.zst .json .json.gz .json.zst .parquet card.yaml system.yaml options.yaml
+""")
 
 
 class TargetFormat(StrEnum):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from etude.base.errors import UsageError
 from etude.base.figures import figure, key_of, read_mapping, switch
 from etude.base.parameters import given_in, is_given, naming, spelled
+from etude.base.shapes import names_in
 from etude.base.trust import check_code
 from etude.base.units import counted, format_bytes, format_count
 from etude.make.generate import Plan
@@ -25,21 +26,9 @@ ANY = "Any model"
 DEVICE: Final = "h100"
 OF_CONFIGS: Final = ("micro_batch", "seq", "attention")
 """Axes that are read of a config without `--inputs`, or of transformers."""
-READ: Final = (
-    "gpus",
-    "zero",
-    "dp_shard",
-    "reshard",
-    "bucket",
-    "recompute",
-    "precision",
-    "grad_dtype",
-    "master",
-    "optimizer",
-    "clip",
-    "global_batch",
-    "steps",
-)
+READ: Final = names_in("""
+    gpus zero dp_shard reshard bucket recompute precision grad_dtype master optimizer clip global_batch steps
+""")
 SCRIPT: Final = "`etude collect --dry` takes a training script of your own, with any parallelism"
 
 

@@ -88,9 +88,13 @@ def communication_inputs(asked: ReplayCommunication) -> CommunicationInputs:
     from etude.steps.asked.converting import check_place
 
     options = PlayOptions(
-        backend=asked.backend, iterations=asked.iterations, warmup=asked.warmup, host=asked.speed == Speed.RECORDED,
-        verify=asked.verify, timeout_s=asked.timeout,
-    )  # fmt: skip
+        backend=asked.backend,
+        iterations=asked.iterations,
+        warmup=asked.warmup,
+        host=asked.speed == Speed.RECORDED,
+        verify=asked.verify,
+        timeout_s=asked.timeout,
+    )
     place = OutputPlace.of(asked)
     if place is not None:
         check_place(place.path, place.force)

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from etude.base.errors import EtudeError, UsageError
+from etude.base.shapes import names_in
 from etude.cost.stacks import Stack
 from etude.cost.stacks.stack import Rule
 from etude.machine.system import System
@@ -135,18 +136,9 @@ def _dp(given: Mapping[str, Any]) -> int:
     return max(int(given.get("gpus", 1)) // inner, 1)
 
 
-HELD: Final = (
-    "seq",
-    "global_batch",
-    "precision",
-    "ep",
-    "cp",
-    "zero",
-    "grad_dtype",
-    "state_dtype",
-    "master",
-    "attention",
-)
+HELD: Final = names_in("""
+    seq global_batch precision ep cp zero grad_dtype state_dtype master attention
+""")
 """Fields of a plan that affect its memory, besides the axes."""
 
 

@@ -35,8 +35,7 @@ ASPECT: Final = 128
 ROUNDED: Final = 0.02
 """Relative error of a number of parameters as tables state it, without norms, biases, positions and some digits."""
 _TASK: Final = re.compile(
-    r"\b(q?lora|peft|frozen|sft|dpo|full|pre-?train(ing|ed)?|fine-?tun(e|ed|ing)|instruct|chat|base)\b",
-    re.IGNORECASE,
+    r"\b(q?lora|peft|frozen|sft|dpo|full|pre-?train(ing|ed)?|fine-?tun(e|ed|ing)|instruct|chat|base)\b", re.IGNORECASE
 )
 """Words of a name that say what is done with a model, not which it is."""
 _SPARSE: Final = re.compile(r"\d+x\d+(\.\d+)?b\b|\ba\d+(\.\d+)?b\b|\bmoe\b", re.IGNORECASE)

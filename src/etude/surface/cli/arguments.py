@@ -51,8 +51,12 @@ def _kind(command: Any, option: str, place: int) -> str:
 
 def values(params: Sequence[Any], args: Sequence[str]) -> Iterator[tuple[int, str]]:
     """(Position, option) of every value; arguments that belong to no option have none."""
-    takes = {name: not (getattr(p, "is_flag", False) or getattr(p, "count", False))
-             for p in params if p.param_type_name == "option" for name in (*p.opts, *p.secondary_opts)}  # fmt: skip
+    takes = {
+        name: not (getattr(p, "is_flag", False) or getattr(p, "count", False))
+        for p in params
+        if p.param_type_name == "option"
+        for name in (*p.opts, *p.secondary_opts)
+    }
     at, behind = 0, False
     while at < len(args):
         arg = args[at]

@@ -64,8 +64,10 @@ def inputs(asked: Link) -> LinkInputs:
     assert place is not None
     source = LinkSource.of(asked, one_rank=asked.as_official)
     if not source.is_run and is_given(asked, "to"):
-        raise UsageError(f"{spelled(asked, 'to')} is read only where PATH is a folder, without DEVICE and "
-                         f"{spelled(asked, 'as_official')}")  # fmt: skip
+        raise UsageError(
+            f"{spelled(asked, 'to')} is read only where PATH is a folder, without DEVICE and "
+            f"{spelled(asked, 'as_official')}"
+        )
     return LinkInputs(source, place, asked.as_official, asked.to if source.is_run else To.ET)
 
 
@@ -146,4 +148,4 @@ def show(found: LinkResult) -> None:
     record(found)
 
 
-VERBS = (Verb(name="link", asks=Link, inputs=inputs, run=run, record=record, show=show),)
+VERBS = (Verb("link", Link, inputs, run, record=record, show=show),)

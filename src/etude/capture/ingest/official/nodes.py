@@ -90,7 +90,6 @@ def _handovers(host: HostTrace, order: I64) -> I64:
     lost = np.flatnonzero(has & (ids[at] != wanted))
     if lost.size:
         raise TraceError(
-            f"node {ids[lost[0]]} continues node {wanted[lost[0]]}, which is not in the trace",
-            where=host.json.path,
+            f"node {ids[lost[0]]} continues node {wanted[lost[0]]}, which is not in the trace", where=host.json.path
         )
     return np.where(has, at, -1)

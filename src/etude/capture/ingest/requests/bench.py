@@ -23,8 +23,11 @@ VLLM: Final = "vllm bench serve"
 SGLANG: Final = "sglang.bench_serving"
 NEEDED: Final = ("input_lens", "output_lens", "ttfts", "itls")
 SAID: Final = {
-    "mean_ttft_ms": "ttft_s", "mean_tpot_ms": "tpot_s", "mean_e2el_ms": "latency_s", "mean_e2e_latency_ms": "latency_s",
-}  # fmt: skip
+    "mean_ttft_ms": "ttft_s",
+    "mean_tpot_ms": "tpot_s",
+    "mean_e2el_ms": "latency_s",
+    "mean_e2e_latency_ms": "latency_s",
+}
 
 
 def read_bench(data: bytes, path: Path) -> MeasuredRequests:

@@ -98,8 +98,12 @@ def _short_conv(model: Model, local: Shard, kind: Mixer) -> list[Op]:
     """A depthwise convolution over a few tokens, and its activation."""
     channels, whole = _mixed(model, kind, local.tp), _mixed(model, kind, 1)
     elements = local.tokens * channels
-    w = Work(op_class=OpClass.ELEMENTWISE, flops=2 * model.conv * elements,
-             size_bytes=bytes_of(2 * elements, local.dtype), dtype=local.dtype)  # fmt: skip
+    w = Work(
+        op_class=OpClass.ELEMENTWISE,
+        flops=2 * model.conv * elements,
+        size_bytes=bytes_of(2 * elements, local.dtype),
+        dtype=local.dtype,
+    )
     one = compute("causal_conv1d::fwd", "mixer.conv", w, shapes((elements,)), shapes((elements,)))
     taps = model.conv + model.conv_bias
     one = one.replace(

@@ -17,8 +17,11 @@ def order(step: Step, what: Select, after: Select) -> None:
     placed = [(step.place_of(node), node) for node in waited]
     for node in waiting:
         mine = step.micro_batch(node)
-        own = [w for place, w in placed if (place, w) < (step.place_of(node), node)
-               and (mine < 0 or step.micro_batch(w) in (mine, -1))]  # fmt: skip
+        own = [
+            w
+            for place, w in placed
+            if (place, w) < (step.place_of(node), node) and (mine < 0 or step.micro_batch(w) in (mine, -1))
+        ]
         if own:
             step.join(node, ctrl=[own[-1]])
 

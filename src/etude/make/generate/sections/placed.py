@@ -107,8 +107,8 @@ def _joint_plan(given: Sections, name: str, ranks: Mapping[str, range]) -> Plan:
     part of that of the whole."""
     chain, own = given.pipeline(name), given.sections[name].plan
     if "schedule" in own:
-        raise UsageError(f"`{name}` is part of a joint pipeline, which has a single order", where=given.name,
-                         hint="leave out `schedule`")  # fmt: skip
+        hint = "leave out `schedule`"
+        raise UsageError(f"`{name}` is part of a joint pipeline, which has a single order", where=given.name, hint=hint)
     if len(chain) > 1:
         plan = _read_plan(given, name, own | {"schedule": f"interleaved:{len(chain)}#{chain.index(name)}"}, ranks)
         others = {n: _read_plan(given, n, given.sections[n].plan, ranks) for n in chain}
@@ -141,8 +141,8 @@ def _under_way(plan: Plan, given: Sections, name: str) -> int:
     goes, comes = first & (made.action == Action.FORWARD), first & np.isin(made.action, (Action.BACKWARD, Action.INPUT))
     alone = len(made.holders[0]) == 1 and not made.window
     if not alone or any((np.diff(made.micro_batch[rows]) < 0).any() for rows in (goes, comes)):
-        raise UsageError(f"`{name}`: schedule `{plan.schedule}` takes micro-batches at several ranks or out of order",
-                         where=given.name, hint="1f1b, interleaved or zb1p")  # fmt: skip
+        problem = f"`{name}`: schedule `{plan.schedule}` takes micro-batches at several ranks or out of order"
+        raise UsageError(problem, where=given.name, hint="1f1b, interleaved or zb1p")
     return int(np.cumsum(goes.astype(np.int64) - comes).max())
 
 

@@ -185,8 +185,8 @@ class Sections:
         left = gpus - sum(own.values())
         if len(open_) > 1 or (open_ and left < 1) or (not open_ and left):
             told = ", ".join(f"{n} {count or 'the rest'}" for n, count in own.items())
-            raise UsageError(f"{gpus:,} ranks do not fit the sections: {told}", where=self.name,
-                             hint="give `gpus` for all sections but one, and leave ranks for that one")  # fmt: skip
+            hint = "give `gpus` for all sections but one, and leave ranks for that one"
+            raise UsageError(f"{gpus:,} ranks do not fit the sections: {told}", where=self.name, hint=hint)
         found, at = {}, 0
         for name, count in own.items():
             found[name] = range(at, at + (count or left))
@@ -247,9 +247,13 @@ def _border(given: Any, where: str) -> Border:
         raise ClusterError("key `from` is missing", where=where, hint="{from: teacher, to: student}")
     rest = read(_Border, {k: v for k, v in given.items() if k != "from"}, where)
     return Border(
-        source=given["from"], target=rest.to, carries=rest.carries, tokens=rest.tokens, width=rest.width,
+        source=given["from"],
+        target=rest.to,
+        carries=rest.carries,
+        tokens=rest.tokens,
+        width=rest.width,
         joint=rest.joint,
-    )  # fmt: skip
+    )
 
 
 def _check(found: Sections, where: str) -> None:
@@ -267,8 +271,11 @@ def _check(found: Sections, where: str) -> None:
         _check_rollouts(found, border, where)
         _check_joint(found, border, where)
         if order[border.source] >= order[border.target] and border.carries != Carries.WEIGHTS:
-            raise ClusterError(f"a border goes back from `{border.source}` to `{border.target}`", where=where,
-                               hint="write sections in the order in which samples go through them")  # fmt: skip
+            raise ClusterError(
+                f"a border goes back from `{border.source}` to `{border.target}`",
+                where=where,
+                hint="write sections in the order in which samples go through them",
+            )
         reaches = trained.parse(
             "all" if found.sections[border.target].makes_tokens else found.sections[border.target].train
         )
@@ -291,18 +298,18 @@ def _check_joint(found: Sections, border: Border, where: str) -> None:
     if border.carries != Carries.HIDDEN:
         raise ClusterError(f"a joint pipeline carries `hidden`, not `{border.carries}`", where=where)
     if sum(b.source == border.source for b in found.borders if b.joint) > 1:
-        raise ClusterError(f"the pipeline of `{border.source}` continues in several sections", where=where,
-                           hint="one border with `joint: true`")  # fmt: skip
+        hint = "one border with `joint: true`"
+        raise ClusterError(f"the pipeline of `{border.source}` continues in several sections", where=where, hint=hint)
     joined = {name for b in found.borders if b.joint for name in (b.source, b.target)}
     homes = {name: [n for n in found.sections if found.home(n) == found.home(name)] for name in joined}
     shared = any(len(here) > 1 for here in homes.values())
     others = any(set(here) - joined for here in homes.values())
     if shared and (others or len({found.home(name) for name in joined}) > 1):
-        raise ClusterError("sections of a joint pipeline must have separate ranks, or all the same ranks",
-                           where=where, hint="`gpus` for each, or `shares` of one")  # fmt: skip
+        problem = "sections of a joint pipeline must have separate ranks, or all the same ranks"
+        raise ClusterError(problem, where=where, hint="`gpus` for each, or `shares` of one")
     if shared and sum(b.target == border.target for b in found.borders if b.joint) > 1:
-        raise ClusterError(f"several sections continue in `{border.target}` on the same ranks", where=where,
-                           hint="put one after another, or use separate ranks")  # fmt: skip
+        hint = "put one after another, or use separate ranks"
+        raise ClusterError(f"several sections continue in `{border.target}` on the same ranks", where=where, hint=hint)
 
 
 def _check_rollouts(found: Sections, border: Border, where: str) -> None:
@@ -310,8 +317,8 @@ def _check_rollouts(found: Sections, border: Border, where: str) -> None:
     one, other = found.sections[border.source], found.sections[border.target]
     gives, takes = border.carries == Carries.TOKENS, border.carries == Carries.WEIGHTS
     if one.makes_tokens != gives or other.makes_tokens != takes:
-        raise ClusterError(f"`{border.source}` to `{border.target}`: {border.carries}", where=where,
-                           hint="a rollout sends `tokens` and receives `weights`")  # fmt: skip
+        hint = "a rollout sends `tokens` and receives `weights`"
+        raise ClusterError(f"`{border.source}` to `{border.target}`: {border.carries}", where=where, hint=hint)
     if takes and one.mode != "train":
         raise ClusterError(f"`{border.source}` does not train all of its weights", where=where, hint="mode: train")
 

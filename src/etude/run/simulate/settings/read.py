@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from etude.base.errors import UsageError
+from etude.base.shapes import names_in
 from etude.cost.schedule import Schedule
 from etude.machine.system import System
 from etude.model.job import Job
@@ -19,9 +20,9 @@ from etude.run.simulate.settings import texts
 Opener = Callable[[str, str], "Schedule | None"]
 """(Text, collective) -> the algorithm in the file of that name; None: not a file, but the name of an algorithm."""
 
-_AS_THEY_ARE: Final = (
-    "network", "routing", "policy", "collective_times", "concurrent_network", "contention", "units", "seed", "fold"
-)  # fmt: skip
+_AS_THEY_ARE: Final = names_in("""
+    network routing policy collective_times concurrent_network contention units seed fold
+""")
 _READ: Final[dict[str, tuple[str, Callable[[Sequence[str]], Any]]]] = {
     "kernel": ("kernels", tuple),
     "overlap": ("overlap", texts.overlap),
@@ -74,8 +75,11 @@ def unused_by(job: Job, options: Options) -> list[str]:
         "remote-memory": (options.remote_memory is not None, {Kind.MEM_LOAD, Kind.MEM_STORE}, "loads or stores"),
         "collective": (bool(options.collective), {Kind.COLL}, "collectives"),
     }
-    return [f"--{name} changes nothing: the job has no {what}"
-            for name, (given, of, what) in about.items() if given and not kinds & of]  # fmt: skip
+    return [
+        f"--{name} changes nothing: the job has no {what}"
+        for name, (given, of, what) in about.items()
+        if given and not kinds & of
+    ]
 
 
 def _compute(text: str) -> dict[str, Any]:

@@ -34,8 +34,11 @@ NOT_OF_DAYS: Final = ("checkpoint", "steps", "samples", "join")
 """Axes of a plan that the days decide."""
 MOST_DAYS: Final = 36_500
 TRIES: Final[tuple[dict[str, Any], ...]] = (
-    {}, {"zero": 1}, {"zero": 1, "recompute": "selective:norm,activation"}, {"zero": 1, "recompute": "full"},
-)  # fmt: skip
+    {},
+    {"zero": 1},
+    {"zero": 1, "recompute": "selective:norm,activation"},
+    {"zero": 1, "recompute": "full"},
+)
 """What is tried where a plan says nothing of sharding and recomputation, and does not fit."""
 UNREAD: Final = {
     RESTART: ("regroup", "reintegrate"),
@@ -332,8 +335,8 @@ def slow_nodes(folder: str | PathLike[str]) -> tuple[set[int], list[str]]:
     place = Path(folder)
     nodes = [read_node(path) for path in sorted(place.glob("*.json"))] if place.is_dir() else []
     if len(nodes) < 3:
-        raise UsageError(f"--sweep: {len(nodes)} files of nodes are too few", where=str(folder),
-                         hint="one `etude qualify -o node3.json` for each of at least three")  # fmt: skip
+        hint = "one `etude qualify -o node3.json` for each of at least three"
+        raise UsageError(f"--sweep: {len(nodes)} files of nodes are too few", where=str(folder), hint=hint)
     found, notes = set(), []
     for finding in qualify(nodes[0], nodes[1:]).findings:
         number = re.search(r"(\d+)$", str(finding["node"]))

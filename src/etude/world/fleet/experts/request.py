@@ -96,8 +96,7 @@ def _recovery(asked: ExpertsRequest) -> tuple[str, Recovery, ExpertGroup]:
     recover = asked.recover
     if recover not in POLICIES:
         raise UsageError(
-            f"{spelled(asked, 'recover')}: unknown policy `{recover}` for a group",
-            hint=f"known: {', '.join(POLICIES)}",
+            f"{spelled(asked, 'recover')}: unknown policy `{recover}` for a group", hint=f"known: {', '.join(POLICIES)}"
         )
     unread = dict.fromkeys(("regroup", "reintegrate", "replace"), f"recovers by `{RESTART}`")
     if recover == SHRINK:

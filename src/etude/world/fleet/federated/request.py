@@ -251,10 +251,14 @@ def split_inputs(asked: SplitRequest) -> RoundsInputs:
             hint="--lora-cut 4",
         )
     cut = Cut(
-        split=asked.split, lora=lora, lora_cut=lora_cut or lora,
-        system=open_system(system) if isinstance(system, str) else system, devices=asked.server_devices, seq=asked.seq,
+        split=asked.split,
+        lora=lora,
+        lora_cut=lora_cut or lora,
+        system=open_system(system) if isinstance(system, str) else system,
+        devices=asked.server_devices,
+        seq=asked.seq,
         lengths=asked.lengths,
-    )  # fmt: skip
+    )
     return _inputs(asked, train=_full(asked), cut=cut, **_server(asked))
 
 

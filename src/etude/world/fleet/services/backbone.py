@@ -148,9 +148,9 @@ def backbone_record(found: Hosted) -> dict[str, Any]:
     rows = []
     for k, one in enumerate(found.tasks):
         mine = found.task == k
-        rows.append({
-            "name": one.name, "weight": one.weight, "requests": int(mine.sum()), "latency_s": spread(latency[mine]),
-        })  # fmt: skip
+        rows.append(
+            {"name": one.name, "weight": one.weight, "requests": int(mine.sum()), "latency_s": spread(latency[mine])}
+        )
     return contract(whole / 1e9, found.busy_ns / 1e9, flat(rows)) | {
         "kind": "backbone", "policy": spec.policy, "requests": len(found.task), "latency_s": spread(latency),
         "wait_s": spread(found.start_ns - found.arrival_ns), "batch": len(found.task) / found.batches,
@@ -168,10 +168,7 @@ def backbone_tables(found: Hosted, record: dict[str, Any]) -> dict[str, pa.Table
     shared = found.spec.policy == "shared"
     of = np.full_like(found.task, len(found.tasks)) if shared else found.task
     requests = pa.table(
-        {
-            "task": names.take(pa.array(found.task)),
-            **request_columns(found.arrival_ns, found.start_ns, found.end_ns),
-        }
+        {"task": names.take(pa.array(found.task)), **request_columns(found.arrival_ns, found.start_ns, found.end_ns)}
     )
     states = batches(found.start_ns, found.end_ns, of, names)
     return {"requests": requests, "states": states, "jobs": pa.Table.from_pylist(record["jobs"])}

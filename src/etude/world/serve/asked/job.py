@@ -75,9 +75,13 @@ class ServingSource:
         ranks = axes.get("tp", 1) * axes.get("pp", 1) * max(sum(options.split), 1)
         plan = plan_asked(asked, model, said, **({} if asked.plan is not None else {"gpus": ranks}))
         return cls(
-            model=model, plan=plan, options=options, requests=None if asked.requests is None else Path(asked.requests),
-            draft=model_of(asked.draft) if asked.draft else None, name=name,
-        )  # fmt: skip
+            model=model,
+            plan=plan,
+            options=options,
+            requests=None if asked.requests is None else Path(asked.requests),
+            draft=model_of(asked.draft) if asked.draft else None,
+            name=name,
+        )
 
     def generate(
         self, system: System | None, *, memory: str = "", check: bool = True, weights: Quantised | None = None

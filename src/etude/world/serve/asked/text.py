@@ -8,6 +8,7 @@ from typing import Any, Final
 from etude.base.errors import UsageError
 from etude.base.figures import figure, text
 from etude.base.parameters import parameters_of, request_of
+from etude.base.shapes import names_in
 from etude.cost.estimates import Estimate, columns, estimate_of, no_evidence
 from etude.machine import open_system
 from etude.make.generate.model import Model, positions_of
@@ -30,9 +31,9 @@ from etude.world.serve.serving import Served
 HOLDS: Final = 0.9
 """Part of the requests within their limits down to which a rate holds."""
 CURVE: Final = ("requests", "goodput_rps", "within_limits", "output_tokens_per_s", "busy", "energy_j")
-ASKED: Final = (
-    "model", "system", "tp", "ep", "precision", "replicas", "router", "requests", "rate", "slo", "stack", "seed",
-)  # fmt: skip
+ASKED: Final = names_in("""
+    model system tp ep precision replicas router requests rate slo stack seed
+""")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -101,8 +101,11 @@ def sessions_of(flows: Sequence[Workflow], devices: Devices, costs: Costs, *, se
 def _refuse(flow: Workflow) -> None:
     for task in flow.tasks.values():
         if len(task.ways) > 1:
-            raise UsageError("alternatives cannot be placed on devices", where=f"{flow.name}: tasks: {task.name}",
-                             hint="give one `model` or `tool` per task")  # fmt: skip
+            raise UsageError(
+                "alternatives cannot be placed on devices",
+                where=f"{flow.name}: tasks: {task.name}",
+                hint="give one `model` or `tool` per task",
+            )
 
 
 def _arrays(

@@ -241,9 +241,4 @@ def between_options(between: Between, token_bytes: float) -> dict[str, Any]:
         between.kv_choose,
         read_later(between.link_later),
     )
-    return {
-        "wire": wire,
-        "admit": between.admit,
-        "decide_ns": between.decide_ns,
-        "hooks": between.hooks(),
-    }
+    return {"wire": wire, "admit": between.admit, "decide_ns": between.decide_ns, "hooks": between.hooks()}
