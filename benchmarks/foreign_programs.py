@@ -2,7 +2,7 @@
 
 Each name gives `step()`, of `times` the batch written here (nodes and edges of a graph). `SEEN` were looked at while
 the correction was made; `HELD_OUT` were written after it, and recorded once; `LATER` were written when dry runs stood,
-and tried once. No constant was fitted to the steps of any.
+and tried once; `LATEST` after these, for all of it. No constant was fitted to the steps of any.
 """
 
 from __future__ import annotations
@@ -348,9 +348,151 @@ def bart(times: int = 1) -> Step:
     return _training(model, lambda: {"input_ids": ids, "labels": ids[:, :64].contiguous()})
 
 
+def albert(times: int = 1) -> Step:
+    return _masked("Albert", 8 * times, 256, hidden_size=768, num_attention_heads=12, intermediate_size=3072)
+
+
+def clip(times: int = 1) -> Step:
+    import torch
+    from transformers import CLIPConfig, CLIPModel
+
+    model = CLIPModel(CLIPConfig())
+    images, ids = torch.randn(16 * times, 3, 224, 224, device="cuda"), _tokens(49000, 16 * times, 64)
+    return _training(model, lambda: {"pixel_values": images, "input_ids": ids, "return_loss": True})
+
+
+def mistral(times: int = 1) -> Step:
+    return _causal("Mistral", times, 1024, hidden_size=1024, intermediate_size=3584, num_hidden_layers=8,
+                   num_attention_heads=16, num_key_value_heads=4, vocab_size=32000, sliding_window=512)  # fmt: skip
+
+
+def gpt_j(times: int = 1) -> Step:
+    return _causal("GPTJ", 2 * times, 256, n_embd=768, n_layer=8, n_head=12, rotary_dim=32, vocab_size=50400)
+
+
+def vgg(times: int = 1) -> Step:
+    import torchvision
+
+    return _images(torchvision.models.vgg16_bn(), 16 * times)
+
+
+def maxvit(times: int = 1) -> Step:
+    import torchvision
+
+    return _images(torchvision.models.maxvit_t(), 8 * times)
+
+
+def deep_speech(times: int = 1) -> Step:
+    import torch
+    import torchaudio
+
+    model = torchaudio.models.DeepSpeech(64, n_hidden=1024, n_class=32).cuda().train()
+    sound = torch.randn(8 * times, 1, 300, 64, device="cuda")
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+    return _stepping(optimizer, lambda: model(sound).square().mean())
+
+
+def graph_convolution(times: int = 1) -> Step:
+    import torch
+    from torch_geometric.nn import GCN
+
+    model = GCN(100, 256, 3, 47, dropout=0.5).cuda().train()
+    nodes = 40_000 * times
+    edges = torch.randint(0, nodes, (2, 300_000 * times), device="cuda")
+    x, target = torch.randn(nodes, 100, device="cuda"), _tokens(47, nodes)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    return _stepping(optimizer, lambda: torch.nn.functional.cross_entropy(model(x, edges), target))
+
+
+def words_lstm(times: int = 1) -> Step:
+    import torch
+
+    class Words(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = torch.nn.Embedding(20_000, 512)
+            self.lstm = torch.nn.LSTM(512, 1024, 2, batch_first=True, dropout=0.2)
+            self.head = torch.nn.Linear(1024, 20_000)
+
+        def forward(self, ids: Any) -> Any:
+            return self.head(self.lstm(self.embed(ids))[0])
+
+    model, ids = Words().cuda().train(), _tokens(20_000, 32 * times, 64)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    return _stepping(optimizer, lambda: torch.nn.functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten()))
+
+
+def translator(times: int = 1) -> Step:
+    import torch
+
+    model = torch.nn.Transformer(512, 8, 4, 4, 2048, batch_first=True).cuda().train()
+    embed, head = torch.nn.Embedding(16_000, 512).cuda(), torch.nn.Linear(512, 16_000).cuda()
+    source, target = _tokens(16_000, 16 * times, 128), _tokens(16_000, 16 * times, 96)
+    mask = torch.nn.Transformer.generate_square_subsequent_mask(96, device="cuda")
+    optimizer = torch.optim.AdamW([*model.parameters(), *embed.parameters(), *head.parameters()], lr=1e-4)
+
+    def loss() -> Any:
+        found = head(model(embed(source), embed(target), tgt_mask=mask))
+        return torch.nn.functional.cross_entropy(found.flatten(0, 1), target.flatten())
+
+    return _stepping(optimizer, loss)
+
+
+def adversaries(times: int = 1) -> Step:
+    import torch
+    from torch import nn
+
+    def up(a: int, b: int) -> nn.Sequential:
+        return nn.Sequential(nn.ConvTranspose2d(a, b, 4, 2, 1), nn.BatchNorm2d(b), nn.ReLU(inplace=True))
+
+    def down(a: int, b: int) -> nn.Sequential:
+        return nn.Sequential(nn.Conv2d(a, b, 4, 2, 1), nn.BatchNorm2d(b), nn.LeakyReLU(0.2, inplace=True))
+
+    maker = nn.Sequential(nn.ConvTranspose2d(100, 512, 4), up(512, 256), up(256, 128), up(128, 64),
+                          nn.ConvTranspose2d(64, 3, 4, 2, 1), nn.Tanh()).cuda()  # fmt: skip
+    judge = nn.Sequential(down(3, 64), down(64, 128), down(128, 256), down(256, 512), nn.Conv2d(512, 1, 4)).cuda()
+    makes = torch.optim.Adam(maker.parameters(), lr=2e-4, betas=(0.5, 0.999))
+    judges = torch.optim.Adam(judge.parameters(), lr=2e-4, betas=(0.5, 0.999))
+    real, told = torch.randn(64 * times, 3, 64, 64, device="cuda"), nn.BCEWithLogitsLoss()
+
+    def step() -> None:
+        made = maker(torch.randn(64 * times, 100, 1, 1, device="cuda"))
+        judges.zero_grad()
+        true, false = judge(real), judge(made.detach())
+        (told(true, torch.ones_like(true)) + told(false, torch.zeros_like(false))).backward()
+        judges.step()
+        makes.zero_grad()
+        again = judge(made)
+        told(again, torch.ones_like(again)).backward()
+        makes.step()
+
+    return step
+
+
+def clicks(times: int = 1) -> Step:
+    import torch
+    from torch import nn
+
+    rows, tables, dim, batch = 100_000, 12, 64, 2048 * times
+    bags = nn.ModuleList(nn.EmbeddingBag(rows, dim, mode="sum") for _ in range(tables)).cuda()
+    below = nn.Sequential(nn.Linear(13, 512), nn.ReLU(), nn.Linear(512, dim), nn.ReLU()).cuda()
+    above = nn.Sequential(nn.Linear(dim * (tables + 1), 1024), nn.ReLU(), nn.Linear(1024, 1)).cuda()
+    optimizer = torch.optim.SGD([*bags.parameters(), *below.parameters(), *above.parameters()], lr=0.1)
+    dense, label = torch.randn(batch, 13, device="cuda"), torch.rand(batch, 1, device="cuda")
+    ids = [_tokens(rows, batch, 4) for _ in range(tables)]
+
+    def loss() -> Any:
+        found = torch.cat([below(dense), *(bag(i) for bag, i in zip(bags, ids, strict=True))], dim=1)
+        return nn.functional.binary_cross_entropy_with_logits(above(found), label)
+
+    return _stepping(optimizer, loss)
+
+
 SEEN = (llama, gpt2, bert_compiled, resnet, gpt2_generate, graph_network, t5, mixtral, vit, llama_compiled,
         wav2vec2, llama_generate, segmentation, gat)  # fmt: skip
 HELD_OUT = (qwen3, convnext, opt_generate, whisper, distilbert_compiled, swin, gin, conformer, efficientnet_inference,
             gemma_compiled)  # fmt: skip
 LATER = (densenet, mobilenet, regnet, video, bert, electra, deberta, gpt_neox, phi3, bart)
-PROGRAMS = {f.__name__: f for f in (*SEEN, *HELD_OUT, *LATER)}
+LATEST = (albert, clip, mistral, gpt_j, vgg, maxvit, deep_speech, graph_convolution, words_lstm, translator,
+          adversaries, clicks)  # fmt: skip
+PROGRAMS = {f.__name__: f for f in (*SEEN, *HELD_OUT, *LATER, *LATEST)}

@@ -3,6 +3,7 @@
     python benchmarks/validate_serving_sources.py                        # ../shared/measured/serving_published.csv
     python benchmarks/validate_serving_sources.py --table FILE.csv       # other rows of the same columns
     python benchmarks/validate_serving_sources.py --scored rows.csv      # what `etude score FILE -o rows.csv` wrote
+    python benchmarks/validate_serving_sources.py --scored /tmp/scored/serving_published.json    # ... fit_bands.py kept
     python benchmarks/validate_serving_sources.py --by model,gpu_type    # other groups
     python benchmarks/validate_serving_sources.py --fit --scored rows.csv    # of `etude score FILE --stack vllm`
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 import argparse
 import csv
 import hashlib
+import json
 import os
 import re
 from collections import Counter, defaultdict
@@ -61,6 +63,8 @@ def scored(path: Path, written: Path | None) -> list[dict[str, Any]]:
         from etude.decide.score import score
 
         return score(path, kind="serving").rows
+    if written.suffix == ".json":
+        return list(json.loads(written.read_text("utf-8")))
     with written.open(newline="") as file:
         return [
             {"refused": line["refused"]} if line["refused"]

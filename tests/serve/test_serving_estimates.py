@@ -44,7 +44,7 @@ def test_a_stream_has_ranges_of_its_means(capsys):
 
     assert main(["serve", "gpt2", "--system", "dgx-h100", "--rate", "4", "--count", "20", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert set(found["basis"]) == {"ttft_s", "tpot_s", "latency_s", "output_tokens_per_s"}
+    assert set(found["basis"]) == {"ttft_s", "tpot_s", "itl_s", "latency_s", "output_tokens_per_s"}
     assert found["low"]["tpot_s"] < found["tpot_s"]["mean"] < found["high"]["tpot_s"]
     assert "too few rows of dense models, at a rate" in found["basis"]["tpot_s"]["text"]
     assert (

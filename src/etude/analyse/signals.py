@@ -67,11 +67,9 @@ def joined(samples: Samples, table: pa.Table, *, where: str = "") -> RankSignals
     step = np.searchsorted(start, at_ns, "right") - 1
     inside = (step >= 0) & (at_ns < ends[np.maximum(step, 0)]) & (row >= 0)
     if not inside.any():
-        raise UsageError(
-            f"no row is within the time of the run, {int(start[0])} to {int(ends[-1])} ns",
-            where=where,
-            hint=f"the rows are between {int(at_ns.min())} and {int(at_ns.max())} ns",
-        )
+        problem = f"no row is within the time of the run, {int(start[0])} to {int(ends[-1])} ns"
+        hint = f"the rows are between {int(at_ns.min())} and {int(at_ns.max())} ns"
+        raise UsageError(problem, where=where, hint=hint)
     values: dict[str, F64] = {}
     events: list[Row] = []
     for name, chosen, numbers in _columns(table, time, where):

@@ -44,6 +44,8 @@ _WRITE: Final[dict[str, Callable[..., str]]] = {
     "bandwidth": format_bandwidth,
     "rate": format_count,
 }
+_SCALARS: Final[dict[Any, str]] = {int: "count", float: "number", str: "text"}
+"""What a list may have besides dataclasses."""
 EXAMPLE: Final = {
     "time": "500ns",
     "bytes": "80GB",
@@ -194,7 +196,7 @@ def _written(f: Field[Any], value: Any) -> Any:
     if kind == "one":
         return plain(value)
     if kind == "list":
-        return [v if of in (int, str) else plain(v) for v in value]
+        return [v if of in _SCALARS else plain(v) for v in value]
     if kind == "choice":
         return value.value
     if kind == "texts":
@@ -233,7 +235,7 @@ def _value(f: Field[Any], given: Any, where: str) -> Any:
     if kind in ("several", "paths", "command"):
         return _several(given, where)
     if kind == "list":
-        if isinstance(given, str) and of in (int, str):
+        if isinstance(given, str) and of in _SCALARS:
             given = given.split(",")
         if not isinstance(given, (list, tuple)):
             raise ClusterError(f"expected a list, not {_shown(given)}", where=where)
@@ -279,8 +281,8 @@ def _check_bounds(f: Field[Any], given: Any, value: Any, where: str) -> None:
 
 
 def _item(of: type[Any] | None, given: Any, where: str) -> Any:
-    if of in (int, str):
-        return scalar("count" if of is int else "text", given, where, zero=True)
+    if of in _SCALARS:
+        return scalar(_SCALARS[of], given, where, zero=True)
     return read(of or dict, given, where)
 
 

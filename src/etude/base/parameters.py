@@ -321,7 +321,5 @@ def refuse_unread(asked: Any) -> None:
     others = [request.spelling.name(n) for n in request.given if n in request.read and not known[n].is_argument]
     for name in request.given:
         if name not in request.read:
-            raise UsageError(
-                f"{request.spelling.name(name)} was given, but this run does not read it",
-                hint=(f"it was given with {', '.join(others)}; " if others else "") + _help_of(request),
-            )
+            hint = (f"it was given with {', '.join(others)}; " if others else "") + _help_of(request)
+            raise UsageError(f"{request.spelling.name(name)} was given, but this run does not read it", hint=hint)

@@ -471,8 +471,6 @@ def group_table(job: Job) -> dict[str, list[int]]:
             continue
         found = members.tolist()
         if table.setdefault(group, found) != found:
-            raise TraceError(
-                f"group `{group}` has different members on other ranks, which a group file cannot represent",
-                hint="rename the groups, or keep the job in Parquet",
-            )
+            problem = f"group `{group}` has different members on other ranks, which a group file cannot represent"
+            raise TraceError(problem, hint="rename the groups, or keep the job in Parquet")
     return table

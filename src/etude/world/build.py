@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from etude.base.errors import UsageError
 from etude.machine import System, open_system
@@ -16,6 +17,9 @@ from etude.world.fleet.faults import Effect, Faults, open_faults
 from etude.world.makers import Made, maker
 from etude.world.policies import policy
 from etude.world.scenario import Scenario, WorkloadSpec
+
+ENDLESS: Final = {"train": "training", "experts": "a group of experts"}
+"""Kinds of workloads that need a horizon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +82,9 @@ def _check_end(scenario: Scenario) -> None:
         return
     hint = "horizon: 7d"
     for spec in scenario.workloads:
-        if spec.kind == "train":
-            raise UsageError(
-                "training never ends by itself", where=f"{scenario.where}: workloads: {spec.name}", hint=hint
-            )
+        if spec.kind in ENDLESS:
+            where = f"{scenario.where}: workloads: {spec.name}"
+            raise UsageError(f"{ENDLESS[spec.kind]} never ends by itself", where=where, hint=hint)
     for there, what in ((scenario.events.faults, "faults"), (scenario.machine.power_w, "a cap of the power")):
         if there:
             raise UsageError(f"{what} without a horizon", where=scenario.where, hint=hint)

@@ -32,7 +32,7 @@ USED: Final = ("free", "down", "machine", "power", "time", "energy", "cost", "em
 """Names that are used in accounts and pages."""
 LENDERS: Final = ("train", "rl")
 """Kinds of workloads that may give nodes up."""
-ALIKE: Final = {"federate": ("train",)}
+ALIKE: Final = {"federate": ("train",), "devices": ("workflow",)}
 """Parameters of a kind that are called like another kind."""
 PATHS: Final = ("requests", "plan", "ops", "sweep", "clients")
 """Keys of a workload that name files, next to the scenario."""
@@ -122,11 +122,8 @@ def scenario_of(given: Mapping[str, Any], where: str, kinds: WorkloadKinds) -> S
         raise UsageError("horizon: more than 36,500 days are too long", where=where, hint="horizon: 30d")
     for one in found:
         if one.lend_to and one.lend_to not in names - {one.name}:
-            raise UsageError(
-                f"lend_to: there is no workload `{one.lend_to}`",
-                where=f"{where}: {one.name}",
-                hint=f"known: {', '.join(sorted(names - {one.name}))}",
-            )
+            hint = f"known: {', '.join(sorted(names - {one.name}))}"
+            raise UsageError(f"lend_to: there is no workload `{one.lend_to}`", where=f"{where}: {one.name}", hint=hint)
     _refuse_unread(whole, found, where)
     folder = Path(where).parent
     events = whole.events

@@ -91,11 +91,8 @@ class OpDatabase:
         mine = [name for name in self.devices if is_device(name, device)]
         if not mine:
             there = ", ".join(self.devices) or "nothing"
-            raise MismatchError(
-                f"the operators were measured on {there}, but the system has `{device.name}`",
-                where=self.path,
-                hint="--system with that device, or a database of this one",
-            )
+            problem = f"the operators were measured on {there}, but the system has `{device.name}`"
+            raise MismatchError(problem, where=self.path, hint="--system with that device, or a database of this one")
         rows = self.select(device=mine[0])
         known = rows.backends
         if not backend and len(known) > 1:

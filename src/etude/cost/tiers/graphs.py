@@ -58,10 +58,8 @@ class FeatureGraph:
                 f"{self.nodes:,} nodes in {self.partitions:,} equal parts", hint="use a divisor of the number of nodes"
             )
         if not 0 < self.edges <= MOST_EDGES or self.feature_bytes < 1 or not 0 <= self.locality <= 1:
-            raise UsageError(
-                f"{self.edges:,} edges, features of {self.feature_bytes:,} B, locality {self.locality:g}",
-                hint=f"1 to {MOST_EDGES:,} edges; a larger graph by its ratios",
-            )
+            problem = f"{self.edges:,} edges, features of {self.feature_bytes:,} B, locality {self.locality:g}"
+            raise UsageError(problem, hint=f"1 to {MOST_EDGES:,} edges; a larger graph by its ratios")
         if self.exponent and not self.exponent > 2:
             raise UsageError(
                 f"an exponent of degrees of {self.exponent:g}", hint="above 2, or 0: all nodes have the same degree"

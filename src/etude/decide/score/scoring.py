@@ -154,10 +154,8 @@ def refuse_unread(kind: ScoreKind, asked: ScoreRequest, spelled: Spelled = flag)
             continue
         option = next(iter(asked.engine)) if name == ENGINE else name
         readers = [other.name for other in KINDS.values() if name in other.reads]
-        raise UsageError(
-            f"{spelled(option)} is not read by {kind.name}",
-            hint=f"read by: {', '.join(readers)}" if readers else "leave it out",
-        )
+        hint = f"read by: {', '.join(readers)}" if readers else "leave it out"
+        raise UsageError(f"{spelled(option)} is not read by {kind.name}", hint=hint)
 
 
 def selected(items: list[Item], first: int, rows: str, path: Path) -> list[Item]:

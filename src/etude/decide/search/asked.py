@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part, switch, text
 from etude.base.outputs import Printed
-from etude.base.parameters import given_in, is_given, naming, only_one, request_of, spelled
+from etude.base.parameters import given_in, is_given, naming, only_one, replaces, request_of, spelled
 from etude.base.talk import progress, say
 from etude.steps.asked.plans import PlanInput, plan_keys
 
@@ -17,10 +17,23 @@ if TYPE_CHECKING:
     from etude.decide.search.request import Execute
 
 
-FIGURES = ("dp", "step_time_ns", "tokens_per_s_per_gpu", "mfu", "memory_peak_bytes", "cost_usd", "energy_j")
-"""Columns of a table of plans besides its axes."""
+FIGURES = (
+    "dp",
+    "step_time_ns",
+    "tokens_per_s_per_gpu",
+    "mfu",
+    "memory_peak_bytes",
+    "cost_usd",
+    "energy_j",
+    "cost_per_hour_low",
+    "cost_per_hour_high",
+    "within_limits",
+    "within_limits_low",
+)
+"""Columns of a table of plans or of deployments besides its axes."""
 OF_SPACE = ("model", "hf", "over", "score", "limit", "system", "network", "price", "plan")
 OF_MODELS, HOW = "A search over plans of a model", "Search"
+OF_DEPLOYMENTS, OF_STREAM = "A search over deployments", "Requests"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +119,67 @@ class SearchPlans(PlanInput, HowToSearch):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SearchDeployment(HowToSearch):
+    """The cheapest deployment of a model for a stream of requests and its limits, and what shorter tails cost
+
+    etude search deployment llama3-8b --rate 8 --slo ttft=500ms,tpot=30ms --price dgx-h100=2.5 --price dgx-a100=1.3
+    etude search deployment llama3-70b --requests r.csv --slo ttft=1s,tpot=50ms --price dgx-h200=3.2 \\
+        --over "tp=2|4|8,precision=bf16|fp8,split=none|1:1|1:3" -j 0
+
+    For each kind of replica on each system with a price the fewest that keep the limits are found by serving the
+    requests, and then some more. The price has the range that a range of tokens per second leaves, and
+    `within_limits_low` is the part within the limits if all times are at the high end of theirs.
+    """
+
+    model: str = argument("noun", "a model of the catalogue, or a file", of=str, like="gpt2")
+    slo: str = text(
+        "limits: `ttft=1s,tpot=50ms`; `chat:ttft=1s;batch:latency=60s`",
+        like="ttft=1s",
+        panel=OF_DEPLOYMENTS,
+    )
+    price: tuple[str, ...] = figure(
+        "several",
+        "a system, and $ an hour of one of its devices: `dgx-h100=2.5`",
+        (),
+        like="dgx-h100=3",
+        panel=OF_DEPLOYMENTS,
+    )
+    over: str = text(
+        "axes: tp, pp, ep, precision, split (`none|1:2`: replicas for prefill and decode), "
+        "max_num_batched_tokens, max_num_seqs; default: tp=1|2|4|8",
+        like="tp=1|2,split=none|1:1",
+        panel=OF_DEPLOYMENTS,
+    )
+    score: str = figure(
+        "text",
+        "cost, ttft_p99, tpot_p99, itl_p99, latency_p99, energy; several give a frontier",
+        "cost,ttft_p99",
+        like="cost",
+        panel=OF_DEPLOYMENTS,
+    )
+    most: int = figure("count", "devices", 64, panel=OF_DEPLOYMENTS)
+    part: float = figure(
+        "fraction", "part of the requests that has to be within the limits", 0.99, panel=OF_DEPLOYMENTS
+    )
+    stack: str = figure("text", "software of the engine", "vllm", like="none", panel=OF_DEPLOYMENTS)
+    cache: str = figure(
+        "text", "reuse of earlier prompts, as `etude serve --cache`", "none", like="prefix", panel=OF_DEPLOYMENTS
+    )
+    requests: str = figure("path", "file of requests", "", like="r.csv", panel=OF_STREAM)
+    first: int = figure("count", "use only the first requests; 0: all", 0, needs="requests", panel=OF_STREAM)
+    rate: float = figure(
+        "number",
+        "requests per second; with a file, its gaps are stretched to it",
+        0.0,
+        like=2.0,
+        panel=OF_STREAM,
+    )
+    count: int = figure("count", "number of drawn requests, without a file", 500, panel=OF_STREAM)
+    prompt: int = figure("count", "prompt tokens of drawn requests", 1024, panel=OF_STREAM)
+    output_tokens: int = figure("count", "output tokens of drawn requests", 128, key="output", panel=OF_STREAM)
+
+
+@dataclass(frozen=True, kw_only=True)
 class SearchSpace(HowToSearch):
     """The best of the space of a file: `search:` gives the kind of choice, the other keys describe it
 
@@ -162,6 +236,37 @@ def space_inputs(asked: SearchSpace) -> SearchInputs:
     return SearchInputs(given, how, top)
 
 
+def deployment_inputs(asked: SearchDeployment) -> SearchInputs:
+    """The space that a file of kind `deployment` would have."""
+    from etude.decide.search import options_read
+    from etude.decide.search.request import SpaceFile
+
+    keys: dict[str, Any] = {"model": asked.model, "slo": asked.slo}
+    keys |= {"prices": {system: float(price) for system, price in _all_prices(asked).items()}}
+    keys |= {axis: [v.strip() for v in values.split("|")] for axis, values in _over(asked.over)}
+    if asked.requests:
+        replaces(asked, "requests", "count", "prompt", "output_tokens")
+        keys |= {"requests": asked.requests, "first": asked.first}
+    else:
+        keys |= {"count": asked.count, "prompt": asked.prompt, "output": asked.output_tokens}
+    keys |= {name: getattr(asked, name) for name in ("rate", "most", "part", "score", "stack", "cache")}
+    given = SpaceFile(kind="deployment", keys=keys, where="etude search deployment")
+    how, top = how_to_search(asked, options_read(given, asked.method))
+    return SearchInputs(given, how, top)
+
+
+def _all_prices(asked: SearchDeployment) -> dict[str, float]:
+    pairs = [_pair(text, "--price", "dgx-h100=2.5") for text in asked.price]
+    if not pairs:
+        raise UsageError("no system has a price", where="--price", hint="--price dgx-h100=2.5 --price dgx-a100=1.3")
+    return {name: _number(value) for name, value in pairs}
+
+
+def _over(text: str) -> list[tuple[str, str]]:
+    pairs = [_pair(part, "--over", "tp=1|2,split=none|1:1") for part in text.split(",") if part.strip()]
+    return [(axis.replace("-", "_"), values) for axis, values in pairs]
+
+
 def plan_inputs(asked: SearchPlans) -> SearchInputs:
     from etude.decide.search.plans import parse_over, space_of
 
@@ -207,16 +312,16 @@ def _pair(text: str, where: str, hint: str) -> tuple[str, str]:
 
 def _prices(texts: list[str]) -> Any:
     """One price for all systems, or a price for each system. Raises UsageError if one is not a number."""
-
-    def number(text: str) -> float:
-        try:
-            return float(text)
-        except ValueError:
-            raise UsageError(f"`{text}` is not a price", where="--price", hint="--price 2.5") from None
-
     if len(texts) == 1 and "=" not in texts[0]:
-        return number(texts[0])
-    return {name: number(value) for name, value in (_pair(t, "--price", "dgx-h100=2.5") for t in texts)}
+        return _number(texts[0])
+    return {name: _number(value) for name, value in (_pair(t, "--price", "dgx-h100=2.5") for t in texts)}
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"`{text}` is not a price", where="--price", hint="--price 2.5") from None
 
 
 def _changed(texts: list[str]) -> dict[str, Any]:

@@ -108,10 +108,8 @@ def offers_of(
         known = {one.kind for one in kinds}
         for one in offers:
             if one.model not in models or one.kind not in known:
-                raise UsageError(
-                    f"a rate of `{one.model}` on `{one.kind}`, which are not both in the search",
-                    where=str(given.keys["throughput"]),
-                )
+                problem = f"a rate of `{one.model}` on `{one.kind}`, which are not both in the search"
+                raise UsageError(problem, where=str(given.keys["throughput"]))
         return offers, {}
     from etude.decide.study import evaluate
     from etude.decide.study.space import Space

@@ -124,11 +124,9 @@ def _with_carbon(given: SpaceFile, sites: list[Site]) -> list[Site]:
     found = []
     for site in sites:
         if site.carbon < 0 and not isinstance(other, str):
-            raise UsageError(
-                f"the carbon intensity of region `{site.region}` is not known",
-                where=given.where,
-                hint="a column `carbon`, or `carbon: TABLE.csv` with `region` and `impact`",
-            )
+            problem = f"the carbon intensity of region `{site.region}` is not known"
+            hint = "a column `carbon`, or `carbon: TABLE.csv` with `region` and `impact`"
+            raise UsageError(problem, where=given.where, hint=hint)
         own = site.carbon
         if own < 0:
             own = open_region(site.region, given.path(str(other))).carbon_g_per_kwh

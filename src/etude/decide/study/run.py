@@ -168,10 +168,8 @@ def evaluate(
     if callable(what):
         return _evaluated(space, what, metrics or {}, shared or {}, **options)
     if shared:
-        raise UsageError(
-            "`shared` does not apply to commands",
-            hint="files of commands are next to them; `shared` applies only to functions",
-        )
+        hint = "files of commands are next to them; `shared` applies only to functions"
+        raise UsageError("`shared` does not apply to commands", hint=hint)
     given = {"run": {"command": what}, "metrics": dict(metrics or {})}
     spec = replace(spec_of(given, "sweep", where, Path.cwd()), space=space, trusted=trust)
     rows = Study(spec).outcome(**options).points

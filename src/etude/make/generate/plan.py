@@ -278,10 +278,8 @@ class Plan:
                 "a domain applies only to images, which have no lengths", hint="leave out --lengths and --cp-map"
             )
         if self.domain and self.domain_of[0] * self.domain_of[1] != self.cp:
-            raise ClusterError(
-                f"a domain of {self.domain} ranks does not match cp {self.cp}",
-                hint=f"--cp {self.domain_of[0] * self.domain_of[1]}",
-            )
+            hint = f"--cp {self.domain_of[0] * self.domain_of[1]}"
+            raise ClusterError(f"a domain of {self.domain} ranks does not match cp {self.cp}", hint=hint)
         if self.sp and self.tp == 1:
             raise ClusterError("sequence parallelism needs tensor parallelism", hint="--tp 2, or no --sp")
         if not 0 <= self.zero <= 3:
@@ -400,10 +398,8 @@ class Plan:
         if self.moe_nodes > self.ep // self.ep_node:
             raise ClusterError(f"moe_nodes {self.moe_nodes}: there are {self.ep // self.ep_node} nodes")
         if self.moe_skew != 1.0 or self.moe_loads:
-            raise ClusterError(
-                "sending tokens to each node once needs equally loaded experts",
-                hint="leave out --moe-skew and --moe-loads",
-            )
+            hint = "leave out --moe-skew and --moe-loads"
+            raise ClusterError("sending tokens to each node once needs equally loaded experts", hint=hint)
 
     def refuse_unread(self, given: Iterable[str], model: Any, spelled: Callable[[str], str] = "`{}`".format) -> None:
         """Raises UsageError for the first of these axes that differs from its default and that nothing reads in this
@@ -428,10 +424,8 @@ class Plan:
         usual = {f.name: f.default for f in fields(cls)}
         unread = [] if model.experts else [key for key in OF_EXPERTS if given.get(key, usual[key]) != usual[key]]
         if unread:
-            raise UsageError(
-                f"{spelled(unread[0])} is read only for models with experts, and `{model.name}` has none",
-                hint="leave it out",
-            )
+            problem = f"{spelled(unread[0])} is read only for models with experts, and `{model.name}` has none"
+            raise UsageError(problem, hint="leave it out")
 
     def _has(self, f: Field[Any], wanted: str) -> bool:
         value = getattr(self, f.name)

@@ -82,11 +82,8 @@ def _joined(programs: Sequence[Program], process: int, processes: int, told: dic
     from etude.run.replay.worker import run
 
     if processes != len(programs):
-        raise UsageError(
-            f"{len(programs)} ranks, but torchrun has {processes} processes",
-            where="--ranks",
-            hint=f"--nproc-per-node {len(programs)}, or as many ranks with --ranks",
-        )
+        hint = f"--nproc-per-node {len(programs)}, or as many ranks with --ranks"
+        raise UsageError(f"{len(programs)} ranks, but torchrun has {processes} processes", where="--ranks", hint=hint)
     _, found = run(programs[process], process, told | {"gather": True}, time.perf_counter())
     everyone: list[dict[str, Any]] = found["everyone"]
     return everyone

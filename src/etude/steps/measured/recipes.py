@@ -125,10 +125,8 @@ def _condition(key: str, wanted: str, run: RunFacts, given: Mapping[str, Any]) -
     if key in AXES or key in ("zero", "dp"):
         value = _dp(given) if key == "dp" else int(given.get(key, 0 if key == "zero" else 1))
         return value >= int(wanted[:-1]) if wanted.endswith("+") else value == int(wanted)
-    raise UsageError(
-        f"recipe: unknown condition `{key}`",
-        hint="known: gpu, model, experts, precision, year, release, zero, dp, tp, pp, cp, ep",
-    )
+    hint = "known: gpu, model, experts, precision, year, release, zero, dp, tp, pp, cp, ep"
+    raise UsageError(f"recipe: unknown condition `{key}`", hint=hint)
 
 
 def _dp(given: Mapping[str, Any]) -> int:

@@ -80,11 +80,8 @@ def _here(value: str, written: bool) -> str:
     if not remote.url_of(value):
         return value
     if written:
-        raise UsageError(
-            "output can only be written to this machine",
-            where=value,
-            hint="write it to a local folder, then copy it with the tool of that storage",
-        )
+        hint = "write it to a local folder, then copy it with the tool of that storage"
+        raise UsageError("output can only be written to this machine", where=value, hint=hint)
     total = remote.size_of(value) if sys.stderr.isatty() else None  # asked for twice only where a bar is drawn
     with progress(f"fetching {value}", total) as advance:
         return str(remote.fetch(value, advance))

@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         LOOK,
         "SQL over a job (nodes, deps, attrs, groups, ranks) or a served stream (requests, passes; sessions, tasks)",
     ),
+    "evaluate": (LOOK, "One value of a run, from its tables: what a page says with a number, and any other"),
     "report": (LOOK, "One HTML page about a run: what happened, why, and where the time goes; it opens offline"),
     "timeline": (LOOK, "All ranks on one clock, for ui.perfetto.dev: lanes, flows, counters, the critical path"),
     "graph": (LOOK, "The dependency graph of a rank, or its part around one node, as a picture or for graph tools"),

@@ -29,5 +29,13 @@ VERBS = (
         tool=True,
         answer=asked.answer,
     ),
+    Verb(
+        "search deployment",
+        asked.SearchDeployment,
+        asked.deployment_inputs,
+        run,
+        record=asked.record,
+        reads=asked.reads,
+    ),
     Verb("search space", asked.SearchSpace, asked.space_inputs, run, record=asked.record, reads=asked.reads),
 )

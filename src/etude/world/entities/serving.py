@@ -19,6 +19,7 @@ from etude.world.clock import NEVER, Event
 from etude.world.devices import DevicePool
 from etude.world.entities.machine import FAULT, GIVEN, MACHINE, OFFER, WANTED, PlainWorkload
 from etude.world.entities.seats import SeatedScale
+from etude.world.serve import Engine
 from etude.world.serve import state as of
 from etude.world.serve.hooks import loop_with
 from etude.world.serve.requests import Requests
@@ -101,7 +102,7 @@ class ServingWorkload(PlainWorkload):
         state.clock["until_ns"] = until_ns
         while (why := self.loop(state, rules, machines, NO_LOG)) == of.ASKED:
             asked.answer(state)
-        if why == of.STUCK and self.scale.parked is None:
+        if why == of.STUCK and not self.scale.parked:
             stuck(state)
         self.done = why == of.DONE
 
@@ -171,14 +172,11 @@ def part_of(requests: Requests, rows: I64) -> Requests:
     )
 
 
-def refuse_with_faults(engine: Any, options: ServingOptions, groups: list[Group], name: str) -> None:
+def refuse_with_faults(engine: Engine, name: str) -> None:
     """Features of replicas that cannot be lost with a node yet. Raises UsageError."""
-    caching = options.caching or engine.caching
     for there, what in (
-        (any(group.role != of.BOTH for group in groups), "replicas for prefill and decode apart"),
-        (bool(caching.stores), "stores below the device"),
-        (bool(engine.max_loras), "adapters"),
-        (bool(engine.barrier), "a barrier between replicas"),
+        (engine.caching.sharded, "a store of which every replica has a part"),
+        (engine.barrier, "a barrier between replicas"),
     ):
         if there:
             raise UsageError(f"faults cannot be combined with {what}", where=name, hint="leave one of them out")

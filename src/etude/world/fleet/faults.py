@@ -95,10 +95,8 @@ class FaultKind:
         if not self.scope or not self.effect:
             raise ClusterError(f"fault `{self.name}`: scope or effect is missing")
         if (self.mtbf_ns > 0) + (self.seen > 0) + (self.every_ns > 0 or self.at_ns > 0) != 1:
-            raise ClusterError(
-                f"fault `{self.name}`: no frequency is given: one of mtbf, seen, and at or every is needed",
-                hint="mtbf=2000h, or at=50s",
-            )
+            problem = f"fault `{self.name}`: no frequency is given: one of mtbf, seen, and at or every is needed"
+            raise ClusterError(problem, hint="mtbf=2000h, or at=50s")
         if self.effect != Effect.STOP and not self.duration_ns:
             raise ClusterError(f"fault `{self.name}`: `{self.effect}` needs a duration", hint="duration=30min")
         if self.effect == Effect.SLOW and self.factor <= 1:

@@ -35,6 +35,8 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: Fl
         serving = replace(
             serving, stream=replace(serving.stream, seed=seed), replicas=replace(serving.replicas, seed=seed)
         )
+    if serving.replicas.pools[0].pp > 1:
+        raise refused("`pp`: replicas of a scenario have one stage", spec, scenario, "pp: 1")
     if len(serving.stream.rates) > 1:
         raise refused("`rate`: one rate is served in a scenario", spec, scenario, "rate: 4")
     if serving.replicas.between.reconfigure:
@@ -52,7 +54,7 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: Fl
     if len({pool.tp for pool in service.pools}) > 1:
         raise refused("replicas of different sizes", spec, scenario, "one `tp` for all")
     if len(events):
-        refuse_with_faults(service.rules, chosen, groups, spec.name)
+        refuse_with_faults(service.rules, spec.name)
     rule = scale_rule(line(text, "scale", EXAMPLE), count, function_of) if text else ScaleRule(most=count, least=count)
     if text and rule.most * tp > devices.nodes * devices.per_node:
         there = f"the machine has {devices.nodes * devices.per_node:,}"

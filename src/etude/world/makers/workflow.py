@@ -8,6 +8,7 @@ from typing import Any
 from etude.base.parameters import refuse_unread
 from etude.world.devices import DevicePool
 from etude.world.entities.seats import SeatedScale
+from etude.world.entities.serving import refuse_with_faults
 from etude.world.entities.workflow import WorkflowWorkload
 from etude.world.fleet.events import FleetEvents
 from etude.world.makers import Made, refused, request
@@ -29,8 +30,8 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: Fl
     if not serving.flow.models:
         raise refused("calls no model, so it needs no devices", spec, scenario)
     loop, on, notes = serving.ready()
-    if len(events) and serving.split:
-        raise refused("replicas with separate prefill cannot be lost", spec, scenario, "leave out faults")
+    if len(events):
+        refuse_with_faults(serving.engine, spec.name)
     scales, between = {}, Between()
     for name, one in on.items():
         tp = serving.flow.models[name].tp

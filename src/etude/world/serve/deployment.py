@@ -19,7 +19,7 @@ from etude.world.serve.cache import CacheRules, on_system
 from etude.world.serve.catalogue import PassTables, pass_tables
 from etude.world.serve.energy import UNKNOWN, ReplicaPower, energy_of
 from etude.world.serve.engine import Engine
-from etude.world.serve.network import staged_ns
+from etude.world.serve.network import stage_shares, staged_ns
 from etude.world.serve.offload import ExpertRules, far_experts, tables_of
 from etude.world.serve.profiles import graphs_of, profile_cost
 from etude.world.serve.program_tables import ProgramTables
@@ -54,6 +54,8 @@ class Deployment:
     """Figures of experts in the host's memory."""
     notes: tuple[str, ...] = ()
     """What was assumed of a program."""
+    stages: tuple[float, ...] = (1.0,)
+    """Part of the layers of each stage that a pass goes through."""
 
 
 def replica_plan(model: Model, tp: int, *, ep: int = 1, precision: str = "bf16") -> Plan:
@@ -99,9 +101,10 @@ def deployed(
     in the host's memory, which `streams` other replicas use as well. `packed`: bytes of the experts' weights over those
     of the plan's precision.
 
-    Of `pp` stages it is one of the `pp` groups of requests that follow one another through them: each has the ranks to
-    itself for a part of the time, so that its passes take as long as those of all layers on one stage's ranks, and what
-    it sends between stages; it has its part of the memory that the stages' weights leave."""
+    Of `pp` stages it is one of the `pp` groups of requests that follow one another through them: a pass takes as long
+    as that of all layers on one stage's ranks, and what it sends between stages, if no stage is busy with another group
+    (`Rules.stages`); a group has its part of the memory that the weights leave on the stage with the most layers."""
+    stages = stage_shares(model, pp)
     software = serving_stack(stack, device_name(system))
     graphs = graphs_of(model.name, engine.max_num_seqs) if software.graphs else ()
     record: dict[str, Any] = {}
@@ -113,7 +116,7 @@ def deployed(
         cost, weights, record = tables.step_cost(software, **far.curves), far.weights_bytes, far.record
     else:
         tables = pass_tables(model, plan, system, kv_dtype=kv_dtype, packed=packed, groups=groups)
-        weights = _weights_bytes(model, plan, tables, groups, packed, pp)
+        weights = _weights_bytes(model, plan, tables, groups, packed) * max(stages)
         if ops is None:
             cost = tables.step_cost(software, graphs=graphs)
         else:
@@ -124,22 +127,23 @@ def deployed(
     token = float(tables.token_bytes[0])
     lora = lora_cost(model, plan.tp, system, software, engine.max_lora_rank, engine.max_loras)
     beside = float(tables.working_bytes[0]) * engine.max_num_batched_tokens + lora.slot_bytes * engine.max_loras
-    blocks = _blocks(model.name, memory_bytes or system.device.memory_bytes, weights, beside, token * engine.block_size)
+    block_bytes = token * engine.block_size * max(stages) * pp
+    blocks = _blocks(model.name, memory_bytes or system.device.memory_bytes, weights, beside, block_bytes)
     # The power of a host that computes is unknown.
     energy = UNKNOWN if record else energy_of(system.device, tables.energy(), plan.tp, software.power)
     caching = on_system(engine.caching, system, token * plan.tp * BLOCK_TOKENS)
     error = (float(tables.error[0]), float(tables.error[1])) if ops is None else None
-    return Deployment(cost, blocks, round(token), energy, caching, weights, error, lora, record)
+    return Deployment(cost, blocks, round(token), energy, caching, weights, error, lora, record, stages=stages)
 
 
-def _weights_bytes(model: Model, plan: Plan, tables: PassTables, groups: int, packed: float, pp: int) -> float:
-    """Weights of a rank, split evenly over stages."""
+def _weights_bytes(model: Model, plan: Plan, tables: PassTables, groups: int, packed: float) -> float:
+    """Weights of all layers on a rank."""
     whole = float(tables.weights_bytes[0])
     if groups > 1:
         whole = float(held_by(model, shared_plan(model, plan.tp, groups, plan.precision), 1).weights_bytes)
     if packed < 1.0:
         whole -= (1.0 - packed) * expert_params(model) * DTYPE_BYTES[plan.precision] / (plan.tp * groups)
-    return whole / pp
+    return whole
 
 
 def expert_params(model: Model) -> int:

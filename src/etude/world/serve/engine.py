@@ -116,6 +116,7 @@ class Engine:
             "apart": 0, "place": code, "swap_ns": 0.0, "admit": at.SERIAL, "admit_value": 0.0, "tpot_ns": 0.0,
             "draft": at.NOBODY, "wire": NO_WIRE, "steal": int(router.endswith(STEAL)), "lora_slots": self.max_loras,
             "lora_load_ns": 0, "lora_pass_ns": 0.0, "lora_adapter_ns": 0.0, "lora_token_ns": 0.0, "image_ns": 0,
+            "stages": 1,
         }  # fmt: skip
         return Rules(
             chunked=int(self.chunked), token_budget=self.max_num_batched_tokens, max_seqs=self.max_num_seqs,

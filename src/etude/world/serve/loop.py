@@ -9,6 +9,8 @@ what arrives meanwhile waits for the pass after it.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from etude.kernels.compile import kernel
@@ -48,7 +50,7 @@ def _answered(state, i, r, now):
 def _finish(state, i, now):
     """Ends the pass in progress on replica i."""
     q, mine = state.request, state.replica[i]
-    gone = 0
+    gone, gap, near = 0, np.int64(0), 0
     if state.store.coded != at.NOBODY:
         loads_seen(state.store, i)
     for k in range(mine.batch):
@@ -61,6 +63,12 @@ def _finish(state, i, now):
             asked.first_ns = now
             if state.store.tiers:
                 put(state.store, state.reuse, i, r, asked.session, asked.task, now)
+        else:
+            if now - asked.token_ns != gap:  # most of a pass had their last token together
+                gap = now - asked.token_ns
+                near = int(math.log(max(gap, 1)) * at.GAP_GRAIN)
+            state.gaps[near] += 1
+        asked.token_ns = now
         if asked.out == asked.output:
             _answered(state, i, r, now)
             gone += 1
@@ -109,6 +117,16 @@ def _begin(state, mine, batch, put_together, clock, energy_nj, machines, log, i,
         clock.logged += 1
 
 
+@kernel(allocates=False)
+def _through_stages(share, free_ns, now, time_ns):
+    """Time until a pass has gone through all stages, in order; one that another pass is on is waited for."""
+    done = now
+    for stage in range(len(share)):
+        done = max(done, free_ns[stage]) + np.int64(time_ns * share[stage])
+        free_ns[stage] = done
+    return done - now
+
+
 @kernel(allocates=False, inline=True)
 def _joined(mine, rules):
     """Replicas that decode wait for one another at a barrier, those that only prefill do not."""
@@ -136,6 +154,8 @@ def _start(state, rules, machines, log, busy, now):
                 continue
         time_ns = time_of(mine, state.shape[i], rules, machines)
         mine.own_ns += time_ns
+        if rules.stages > 1:
+            time_ns = _through_stages(state.stage_share, state.stage_ns[i // rules.stages], now, time_ns)
         if _joined(mine, rules):
             longest = max(longest, time_ns)
         else:
@@ -237,7 +257,8 @@ def _go_on(state, rules, now):
             i = route(state, rules, rules.place, clock.hand.first, at.ANSWERS)
         placed(state.request, state.replica, clock, i)
     for i in range(len(state.replica)):
-        if state.replica[i].coming.first != at.NOBODY and not clock.halt:
+        mine = state.replica[i]
+        if mine.coming.first != at.NOBODY and mine.ready_ns != at.NEVER and not clock.halt:
             r = pull(state, rules, i, now)
             if r != at.NOBODY:
                 _asks(clock, at.CODEC, r)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from etude.base.errors import UsageError
 from etude.cost.ops import DTYPE_BYTES
 from etude.machine.system import Level, System
 from etude.make.generate.model import Model
@@ -46,6 +47,16 @@ def gathered_ns(model: Model, system: System, groups: int, tokens: Any) -> Any:
     level = system.levels[0]
     sent = level.latency_ns + token_bytes(model, tokens) * 1e9 / level.bandwidth_bytes_per_s
     return model.layers * 2 * (groups - 1) * sent
+
+
+def stage_shares(model: Model, stages: int) -> tuple[float, ...]:
+    """Part of the layers of each stage. Those that are left over go to the stages before the last, which has the
+    logits as well, as in vLLM."""
+    if stages > model.layers:
+        raise UsageError(f"{stages} stages of {model.layers} layers", hint=f"--pp {model.layers} at most")
+    each, left = divmod(model.layers, stages)
+    extra = range(stages - 1 - left, stages - 1)
+    return tuple((each + (stage in extra)) / model.layers for stage in range(stages))
 
 
 def staged_ns(model: Model, system: System, tp: int, stages: int, tokens: Any) -> Any:

@@ -190,12 +190,9 @@ def _from_rows(rows: list[dict[str, Any]], path: Path, *, sort: bool) -> Request
     early = np.flatnonzero(np.diff(columns[:, 0]) < 0)
     if len(early) and more["parents"] is None and not sort:
         ahead, row = (rows[int(columns[early[0] + k, 3])][str(nanoseconds or arrival)] for k in (0, 1))
-        raise FormatError(
-            f"arrives at {row}, before the previous one ({ahead})",
-            path=path,
-            where=f"request {columns[early[0] + 1, 3]}",
-            hint="--sort sorts the rows by time",
-        )
+        problem = f"arrives at {row}, before the previous one ({ahead})"
+        hint = "--sort sorts the rows by time"
+        raise FormatError(problem, path=path, where=f"request {columns[early[0] + 1, 3]}", hint=hint)
     return requests_of(
         columns[:, 0], columns[:, 1], columns[:, 2], session=session, blocks=blocks, segments=segments, **more
     )

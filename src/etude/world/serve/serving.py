@@ -78,6 +78,8 @@ class ServingOptions:
     """Costs of the adapters of requests."""
     image_ns: int = 0
     """Time of the tower per image."""
+    stages: tuple[float, ...] = (1.0,)
+    """Part of the layers of each stage; as many replicas in a row share the stages."""
     hooks: Hooks = NO_HOOKS
     control: Control | None = None
     """Changes plans or replicas while requests are served: `elastic`."""
@@ -197,6 +199,7 @@ def rules_of(engine: Engine, groups: Sequence[Group], options: ServingOptions) -
         "lora_adapter_ns": lora.adapter_ns,
         "lora_token_ns": lora.token_ns,
         "image_ns": options.image_ns,
+        "stages": len(options.stages),
     }
     wire = options.wire if hooks.choose is None else options.wire._replace(choice=of.ASK_CODEC)
     return engine.rules(
@@ -234,6 +237,7 @@ def start_of(
         reuse,
         seed=options.seed,
         decide_ns=options.decide_ns,
+        stages=options.stages,
     )
     first = 0
     for kind, group in enumerate(groups):

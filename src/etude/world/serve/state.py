@@ -34,6 +34,8 @@ MEANT, SENT_NOW = 0, 1
 """Whether the transfer of keys and values is only estimated, or made."""
 DRAWS: Final = 1 << 30
 PRIME: Final = (1 << 31) - 1
+GAP_GRAIN: Final = 200.0
+GAP_BINS: Final = int(GAP_GRAIN * np.log(float(NEVER))) + 1
 NONE, NOTED = np.int64(0), np.int64(1)
 """A literal would cause a second compilation of what it is passed to."""
 
@@ -106,6 +108,8 @@ class Rules(NamedTuple):
     lora_token_ns: float
     image_ns: int
     """Time of the tower for each image of an entering request."""
+    stages: int
+    """Stages that a pass goes through, each with a part of the layers; as many replicas in a row share them."""
 
 
 QUEUE: Final = record("first", "last", "count")
@@ -133,6 +137,7 @@ REQUEST: Final = record(
     "queued_ns",  # when the engine accepted it, between two passes
     "scheduled_ns",
     "first_ns",
+    "token_ns",  # when its last token came
     "finish_ns",
     "preempted",
     "refs",  # ids of its prompt that it shares
@@ -277,6 +282,12 @@ class State(NamedTuple):
     """ns per byte, as observed for transfers to a replica; 0: none yet."""
     reuse: Any
     """Statistics of consecutive calls: `reuse.Reuse`."""
+    stage_share: F64
+    """Part of a pass on each stage."""
+    stage_ns: I64
+    """When each stage is free: (replicas that share stages, stage)."""
+    gaps: I64
+    """Times between two tokens of a request, counted by their logarithm: `GAP_GRAIN` bins for a factor of e."""
 
 
 def in_rows(state: State) -> State:
@@ -289,7 +300,7 @@ def in_rows(state: State) -> State:
 
 def start(
     requests: Requests, replicas: int, max_seqs: int, prefix: Any, store: Any, adapter: I64, reuse: Any, *,
-    seed: int = 0, decide_ns: int = 0,
+    seed: int = 0, decide_ns: int = 0, stages: tuple[float, ...] = (1.0,),
 ) -> State:  # fmt: skip
     """The initial state. All replicas are equal, with no room; a router takes `decide_ns` for each request."""
     request = _requests(requests, decide_ns)
@@ -312,6 +323,7 @@ def start(
         np.zeros((replicas, int(requests.tenant.max()) + 1), np.int64),
         np.zeros(int(requests.branches.sum()), np.int64), child_start.astype(np.int64), child.astype(np.int64),
         np.zeros(int((request["parents"] > 0).sum()), np.int64), prefix, store, adapter, np.zeros(replicas), reuse,
+        np.array(stages), np.zeros((-(-replicas // len(stages)), len(stages)), np.int64), np.zeros(GAP_BINS, np.int64),
     )  # fmt: skip
 
 

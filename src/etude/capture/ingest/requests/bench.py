@@ -35,11 +35,8 @@ def read_bench(data: bytes, path: Path) -> MeasuredRequests:
     source = VLLM if "endpoint_type" in record or "start_times" in record else SGLANG if "tag" in record else VLLM
     lists = {name: record.get(name) for name in NEEDED}
     if not all(isinstance(value, list) for value in lists.values()):
-        raise FormatError(
-            f"a result of `{source}` without its requests",
-            path=path,
-            hint="run it with --output-details" if source == SGLANG else "run it with --save-result --save-detailed",
-        )
+        hint = "run it with --output-details" if source == SGLANG else "run it with --save-result --save-detailed"
+        raise FormatError(f"a result of `{source}` without its requests", path=path, hint=hint)
     count = len(lists["input_lens"])  # type: ignore[arg-type]
     for name in (*NEEDED, "errors", "start_times", "latencies"):
         value = record.get(name) or []

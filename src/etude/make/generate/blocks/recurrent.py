@@ -27,10 +27,8 @@ def mixer(model: Model, local: Shard, kind: Mixer) -> list[Op]:
     if local.cp > 1:
         raise UsageError("layers with a state cannot be split over context-parallel ranks", hint="--cp 1")
     if kind != Mixer.MAMBA and model.ssm_groups % local.tp and (local.training or local.tp % model.ssm_groups):
-        raise UsageError(
-            f"{model.ssm_groups} groups of a state cannot be split over {local.tp} tensor-parallel ranks",
-            hint=f"a --tp that divides {model.ssm_groups}",
-        )
+        problem = f"{model.ssm_groups} groups of a state cannot be split over {local.tp} tensor-parallel ranks"
+        raise UsageError(problem, hint=f"a --tp that divides {model.ssm_groups}")
     made = {Mixer.MAMBA: _mamba, Mixer.MAMBA2: _mamba2, Mixer.DELTA: _delta, Mixer.CHANNEL_DELTA: _channel_delta}
     return made[kind](model, local)
 

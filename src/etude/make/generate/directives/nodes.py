@@ -31,10 +31,8 @@ def overlap(step: Step, what: Select, stream: int) -> None:
     for node in step.select(what):
         op = step.op(node)
         if op.kind not in (Kind.COLL, Kind.SEND):
-            raise UsageError(
-                f"`{op.name}` is not communication, and cannot be moved to a separate stream",
-                hint="select: {kind: collective}",
-            )
+            hint = "select: {kind: collective}"
+            raise UsageError(f"`{op.name}` is not communication, and cannot be moved to a separate stream", hint=hint)
         step.change(node, op.replace(stream=stream))
 
 

@@ -87,11 +87,8 @@ def _plan(given: Sections, name: str, ranks: Mapping[str, range]) -> Plan:
     own: dict[str, Any] = {"schedule": "gpipe"} if waits else {}
     own |= given.sections[name].plan
     if waits and own["schedule"] != "gpipe":
-        raise UsageError(
-            f"`{name}` runs backward when gradients arrive: its schedule must be gpipe, not {own['schedule']}",
-            where=given.name,
-            hint="or a border with `joint: true`",
-        )
+        problem = f"`{name}` runs backward when gradients arrive: its schedule must be gpipe, not {own['schedule']}"
+        raise UsageError(problem, where=given.name, hint="or a border with `joint: true`")
     return _read_plan(given, name, own, ranks)
 
 
@@ -126,11 +123,8 @@ def _joint_plan(given: Sections, name: str, ranks: Mapping[str, range]) -> Plan:
         others = {name: plan, then: after}
     if len({p.micro_batches for p in others.values()}) > 1:
         told = ", ".join(f"`{n}` {p.micro_batches}" for n, p in others.items())
-        raise UsageError(
-            f"all sections of a joint pipeline must have the same number of micro-batches, not {told}",
-            where=given.name,
-            hint="change `micro_batch`",
-        )
+        problem = f"all sections of a joint pipeline must have the same number of micro-batches, not {told}"
+        raise UsageError(problem, where=given.name, hint="change `micro_batch`")
     return plan
 
 

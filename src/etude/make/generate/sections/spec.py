@@ -57,16 +57,12 @@ class Section:
 
     def __post_init__(self) -> None:
         if self.gpus and self.shares:
-            raise ClusterError(
-                "a section has its own ranks, or those of another section, not both",
-                hint="leave out `gpus` or `shares`",
-            )
+            hint = "leave out `gpus` or `shares`"
+            raise ClusterError("a section has its own ranks, or those of another section, not both", hint=hint)
         taken = {"gpus", "global_batch", "train", "lengths", "steps"} & set(self.plan)
         if taken:
-            raise ClusterError(
-                f"`{sorted(taken)[0]}` does not belong in a section's plan",
-                hint="`gpus` and `mode` are the section's, `batch` is that of all",
-            )
+            hint = "`gpus` and `mode` are the section's, `batch` is that of all"
+            raise ClusterError(f"`{sorted(taken)[0]}` does not belong in a section's plan", hint=hint)
         if self.makes_tokens:
             self._check_rollout()
         elif self.prompt or self.output or self.serving:
@@ -271,11 +267,9 @@ def _check(found: Sections, where: str) -> None:
         _check_rollouts(found, border, where)
         _check_joint(found, border, where)
         if order[border.source] >= order[border.target] and border.carries != Carries.WEIGHTS:
-            raise ClusterError(
-                f"a border goes back from `{border.source}` to `{border.target}`",
-                where=where,
-                hint="write sections in the order in which samples go through them",
-            )
+            problem = f"a border goes back from `{border.source}` to `{border.target}`"
+            hint = "write sections in the order in which samples go through them"
+            raise ClusterError(problem, where=where, hint=hint)
         reaches = trained.parse(
             "all" if found.sections[border.target].makes_tokens else found.sections[border.target].train
         )
@@ -284,11 +278,8 @@ def _check(found: Sections, where: str) -> None:
             and border.carries == Carries.HIDDEN
             and (reaches.kind == "forward" or reaches.first)
         ):
-            raise ClusterError(
-                f"`{border.source}` gets no gradients from `{border.target}`, whose backward pass ends earlier",
-                where=where,
-                hint=f"mode: forward for `{border.source}`",
-            )
+            problem = f"`{border.source}` gets no gradients from `{border.target}`, whose backward pass ends earlier"
+            raise ClusterError(problem, where=where, hint=f"mode: forward for `{border.source}`")
 
 
 def _check_joint(found: Sections, border: Border, where: str) -> None:

@@ -60,10 +60,8 @@ def check_network(options: Options, system: System, given: Mapping[str, Any], sp
     network = options.network or (Network.ANALYTIC if system.topology is None else Network.FLOW)
     unread = [] if network.has_links else [name for name in _ON_LINKS if name in given]
     if unread:
-        raise UsageError(
-            f"{spelled(unread[0])} is read only by networks with links, and `{network}` has closed forms",
-            hint=f"{spelled('network')} flow".replace("`", ""),
-        )
+        problem = f"{spelled(unread[0])} is read only by networks with links, and `{network}` has closed forms"
+        raise UsageError(problem, hint=f"{spelled('network')} flow".replace("`", ""))
     return options.on(system)
 
 

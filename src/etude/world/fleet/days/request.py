@@ -179,22 +179,16 @@ def _recovery(asked: TrainRequest) -> tuple[str, str, Recovery, str]:
     for name in unread:
         if is_given(asked, name):
             readers = [one for one in POLICIES if name not in UNREAD[one]]
-            raise UsageError(
-                f"{spelled(asked, name)} is not read by a job that recovers by `{recover}`",
-                hint=f"{spelled(asked, 'recover')} {', '.join(readers)}",
-            )
+            hint = f"{spelled(asked, 'recover')} {', '.join(readers)}"
+            raise UsageError(f"{spelled(asked, name)} is not read by a job that recovers by `{recover}`", hint=hint)
     if not is_events(faults) and all(kind.effect != Effect.SLOW for kind in open_faults(faults).kinds):
         unread.append("eject")
         if is_given(asked, "eject"):
-            raise UsageError(
-                f"{spelled(asked, 'eject')} is read only with {spelled(asked, 'faults')} that make nodes slow",
-                hint="slow:mtbf=300d,factor=1.5,duration=30min",
-            )
+            problem = f"{spelled(asked, 'eject')} is read only with {spelled(asked, 'faults')} that make nodes slow"
+            raise UsageError(problem, hint="slow:mtbf=300d,factor=1.5,duration=30min")
     if parse_retries(retry) and recover != RESTART:
-        raise UsageError(
-            f"{spelled(asked, 'retry')} applies only to restarts, but the job recovers by `{recover}`",
-            hint="--recover restart",
-        )
+        problem = f"{spelled(asked, 'retry')} applies only to restarts, but the job recovers by `{recover}`"
+        raise UsageError(problem, hint="--recover restart")
     return faults, recover, whole(asked.recovery, unread), retry
 
 

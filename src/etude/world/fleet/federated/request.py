@@ -246,10 +246,8 @@ def split_inputs(asked: SplitRequest) -> RoundsInputs:
 
     lora, lora_cut, system = asked.lora, asked.lora_cut, asked.server_system
     if lora_cut > lora:
-        raise UsageError(
-            f"{spelled(asked, 'lora_cut')}: {lora_cut} is more than {spelled(asked, 'lora')} {lora}",
-            hint="--lora-cut 4",
-        )
+        problem = f"{spelled(asked, 'lora_cut')}: {lora_cut} is more than {spelled(asked, 'lora')} {lora}"
+        raise UsageError(problem, hint="--lora-cut 4")
     cut = Cut(
         split=asked.split,
         lora=lora,
@@ -273,10 +271,8 @@ def _server(asked: Any) -> dict[str, Any]:
     """Rules of rounds with a server."""
     limit = asked.server_bytes_per_s
     if limit is not None and not limit:
-        raise UsageError(
-            f"{spelled(asked, 'server')}: a link of 0 carries nothing",
-            hint=f"leave {spelled(asked, 'server')} out for no limit",
-        )
+        hint = f"leave {spelled(asked, 'server')} out for no limit"
+        raise UsageError(f"{spelled(asked, 'server')}: a link of 0 carries nothing", hint=hint)
     return {"quorum": asked.quorum, "server_bytes_per_s": float(limit or 0.0)}
 
 
@@ -304,22 +300,16 @@ def _inputs(
     model, count, correlated, who = asked.model, asked.count, asked.correlated, _who(asked)
     absent = bool(who.available) or who.has("available") or bool(correlated)
     if not absent and is_given(asked, "leave"):
-        raise UsageError(
-            f"{spelled(asked, 'leave')} is read only where clients can be absent",
-            hint=f"{spelled(asked, 'available')}, {spelled(asked, 'correlated')}, or a column `available`",
-        )
+        hint = f"{spelled(asked, 'available')}, {spelled(asked, 'correlated')}, or a column `available`"
+        raise UsageError(f"{spelled(asked, 'leave')} is read only where clients can be absent", hint=hint)
     drawn = isinstance(who.of, int) or count or absent or who.has("drops") or "swarm" in rules or (cut and cut.lengths)
     if not drawn and is_given(asked, "seed"):
-        raise UsageError(
-            f"{spelled(asked, 'seed')}: nothing is drawn, since all clients of the file take part in every round",
-            hint=f"{spelled(asked, 'count')} 4",
-        )
+        problem = f"{spelled(asked, 'seed')}: nothing is drawn, since all clients of the file take part in every round"
+        raise UsageError(problem, hint=f"{spelled(asked, 'count')} 4")
     predicted = cut is not None or who.has("system")
     if not predicted and is_given(asked, "micro_batch"):
-        raise UsageError(
-            f"{spelled(asked, 'micro_batch')} is read only where the time of a step is predicted",
-            hint="a column `system` of the clients",
-        )
+        problem = f"{spelled(asked, 'micro_batch')} is read only where the time of a step is predicted"
+        raise UsageError(problem, hint="a column `system` of the clients")
     deadline_ns = asked.deadline_ns
     rules |= {
         "deadline_s": 0.0 if deadline_ns is None else deadline_ns / 1e9,
@@ -341,10 +331,8 @@ def _who(asked: Any) -> Who:
     if not is_number:
         for name in DRAWN:
             if is_given(asked, name):
-                raise UsageError(
-                    f"{spelled(asked, name)} applies only to clients that are drawn",
-                    hint=f"a column of {clients}, or --clients 1000" if isinstance(clients, str) else "--clients 1000",
-                )
+                hint = f"a column of {clients}, or --clients 1000" if isinstance(clients, str) else "--clients 1000"
+                raise UsageError(f"{spelled(asked, name)} applies only to clients that are drawn", hint=hint)
         return Who(of=clients, columns=_columns(clients) if isinstance(clients, str) else frozenset())
     if not asked.link:
         raise UsageError(f"{spelled(asked, 'clients')}: {clients} clients need links", hint="--link 7..10Gb/s")

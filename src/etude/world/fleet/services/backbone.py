@@ -55,11 +55,8 @@ def serve_backbone(spec: Backbone, tasks: list[BackboneTask], *, seed: int = 0) 
     memory = spec.memory_bytes or open_system(spec.system).device.memory_bytes
     fit = fitting_tasks(spec.policy, memory, weights, spec.extension_bytes)
     if len(tasks) > fit:
-        raise UsageError(
-            f"{len(tasks)} tasks, but memory has room for {fit} under `{spec.policy}`",
-            where=spec.backbone,
-            hint=f"tasks: {fit}" if fit else "memory: 16GB",
-        )
+        problem = f"{len(tasks)} tasks, but memory has room for {fit} under `{spec.policy}`"
+        raise UsageError(problem, where=spec.backbone, hint=f"tasks: {fit}" if fit else "memory: 16GB")
     shares = _shares(tasks) if spec.policy == "partition" else []
     costs = {s: forward_costs(spec.backbone, spec.system, 1, spec.sizes, s)[-1] for s in {1.0, *shares}}
     rates = [one.rate for one in tasks]

@@ -63,10 +63,8 @@ class ServingSource:
         """Without `gpus` there are as many ranks as one instance needs, or all instances of a split."""
         unread = [one for one in EQUAL if asked.requests is not None and is_given(asked, one)]
         if unread:
-            raise UsageError(
-                f"{spelled(asked, unread[0])} is not read with {spelled(asked, 'requests')}, whose file says it",
-                hint="leave one of them out",
-            )
+            problem = f"{spelled(asked, unread[0])} is not read with {spelled(asked, 'requests')}, whose file says it"
+            raise UsageError(problem, hint="leave one of them out")
         options = Serving.from_dict(given_in(asked.serving))
         if asked.draft == "" and options.speculate:
             raise UsageError(f"{spelled(asked, 'speculate')} is read only with {spelled(asked, 'draft')}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from etude.base.errors import UsageError
 from etude.base.figures import figure, part, switch, text
@@ -18,6 +18,13 @@ from etude.world.serve.asked.kept import OUTPUT, KeptStream, ServedPlace, told
 from etude.world.serve.asked.text import HOLDS, TextInput, TextServed, TextServing, holds_rps, said_of, text_serving
 from etude.world.serve.asked.window import write_window
 from etude.world.serve.elastic.scale import EXAMPLE, scale_rule
+
+TIMES: Final = {
+    "ttft_s": "first token",
+    "tpot_s": "each further token",
+    "itl_s": "between two tokens",
+    "latency_s": "whole response",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +106,8 @@ def _scenario(asked: Serve, serving: TextServing) -> ScenarioText:
     if replicas.file or replicas.between.reconfigure or len(serving.stream.rates) > 1:
         said = f"{spelled(asked, 'scenario')} needs replicas of one size, one rate, and a plan that does not change"
         raise UsageError(said, hint="a model with `replicas`, and one `rate`")
+    if replicas.pools[0].pp > 1:
+        raise UsageError("a scenario has no replicas of several stages", where="--pp", hint="leave out --pp")
     tp, rows = replicas.pools[0].tp, sum(pool.count for pool in replicas.pools)
     for rule in replicas.between.scale.split(";") if replicas.between.scale else ():
         rows = max(rows, scale_rule(line(rule, "--scale", EXAMPLE), replicas.pools[0].count, lambda _: str).most)
@@ -109,6 +118,8 @@ def _scenario(asked: Serve, serving: TextServing) -> ScenarioText:
 
 def _check_window(serving: TextServing, *, one: bool) -> None:
     between = serving.replicas.between
+    if serving.replicas.pools[0].pp > 1:
+        raise UsageError("--window cannot be combined with --pp", hint="leave one of them out")
     if not one:
         raise UsageError("--window needs a single stream", hint="one --rate")
     if between.reconfigure or between.scale:
@@ -185,7 +196,7 @@ def lines(found: TextServed | ScenarioText) -> list[str]:
 
 def stream_figures(one: dict[str, Any]) -> dict[str, Any]:
     shown = {"requests": f"{one['requests']:,} in {one['duration_s']:,.1f} s"}
-    for key, what in (("ttft_s", "first token"), ("tpot_s", "each further token"), ("latency_s", "whole response")):
+    for key, what in TIMES.items():
         if one[key]:
             shown[what] = ", ".join(f"{name} {value:.4g} s" for name, value in one[key].items())
     shown["within the limits"] = f"{one['within_limits']:.1%}, {one['goodput_rps']:.2f} requests/s"

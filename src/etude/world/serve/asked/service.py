@@ -62,6 +62,7 @@ class ReplicasInput(CostInput):
     """... and of the replicas."""
 
     replicas: int = figure("count", "copies of the model, each with its own engine", 1, panel=PANEL)
+    pp: int = figure("count", "stages of layers of a replica, each on --tp ranks", 1, panel=PANEL)
     router: Any = figure(
         "noun",
         "turn, least, tokens, two, session, prefix, affinity, br0, br:STEPS, NAME+steal, FILE.py:name",
@@ -138,6 +139,7 @@ class Replicas:
         network = None if isinstance(served, ServedProgram) else served
         how = {"system": self.system, **self.costs}
         pools, rules, given = list(self.pools), self.engine, self.between
+        rules = replace(rules, max_num_seqs=-(-rules.max_num_seqs // pools[0].pp))
         if any(pool.ep > pool.tp for pool in pools):
             rules = replace(rules, barrier=True)
         groups, placed, control = elastic_pools(served, pools, rules, given, file=self.file, **how)
@@ -149,6 +151,7 @@ class Replicas:
             "token_bytes": token_bytes,
             "seed": self.seed,
             "lora": placed.lora,
+            "stages": placed.stages,
         }
         models = [network] if network else []
         if given.draft_model:
@@ -209,7 +212,7 @@ def program_replicas(asked: Any, slo: str = "") -> Replicas:
     """Replicas of a program (`ProgramInput`): its weights, types and sharding are its own."""
     from etude.capture.dry import stated_answers
 
-    for other in ("model", "ep", "precision", "kv_dtype", "ops", "offload"):
+    for other in ("model", "ep", "pp", "precision", "kv_dtype", "ops", "offload"):
         replaces(asked, "program", other)
     engine, pools = whole(asked.engine), _pools(asked)
     between = _between(asked, pools, engine, file=False)
@@ -235,6 +238,7 @@ def replicas_of(asked: Any, slo: str = "") -> Replicas:
     if engine.reserve:
         replaces(asked, "reserve", "whole_prompt")
     between = _between(asked, pools, engine, file=pooled is not None)
+    check_stages(pools, engine, between, offload=bool(experts))
     return Replicas(
         model=pooled[0] if pooled else model,
         system=system,
@@ -253,7 +257,30 @@ def _pools(asked: Any) -> tuple[Pool, ...]:
     if split:
         replaces(asked, "disaggregate", "replicas")
     count = 1 if split else asked.replicas
-    return tuple(pools_of(Between(disaggregate=split), replicas=count, tp=asked.tp, ep=asked.ep))
+    return tuple(pools_of(Between(disaggregate=split), replicas=count, tp=asked.tp, ep=asked.ep, pp=asked.pp))
+
+
+def check_stages(pools: tuple[Pool, ...], engine: Engine, between: Between, *, offload: bool) -> None:
+    """Refuses what replicas of several stages do not have."""
+    most = max(pool.pp for pool in pools)
+    if most == 1:
+        return
+    without = {
+        "--cache": engine.caching.mode != "none",
+        "--max-loras": bool(engine.max_loras),
+        "--barrier": engine.barrier,
+        "--disaggregate": any(pool.role is not ReplicaRole.BOTH for pool in pools),
+        "--ep over several replicas": any(pool.ep > pool.tp for pool in pools),
+        "--reconfigure": bool(between.reconfigure),
+        "--scale": bool(between.scale),
+        "--draft-model": bool(between.draft_model),
+        "--offload": offload,
+        "--preemption-mode swap": engine.preemption_mode == "swap",
+        "pools of another number of stages": len({pool.pp for pool in pools}) > 1,
+    }
+    for name, given in without.items():
+        if given:
+            raise UsageError(f"--pp {most} cannot be combined with {name}", hint="leave one of them out")
 
 
 def _experts(asked: Any) -> dict[str, ExpertRules]:

@@ -83,10 +83,8 @@ class TextServing:
         whole, shortest = requests.prompt + requests.output, int(requests.prompt.min())
         longer = int((whole > limit).sum()) if limit else 0
         if longer and shortest > limit:
-            raise UsageError(
-                f"every prompt has {shortest:,} tokens or more, and the model takes {limit:,}",
-                hint=f"shorter prompts; --max-model-len {int(whole.max())} serves them as if the model took them",
-            )
+            hint = f"shorter prompts; --max-model-len {int(whole.max())} serves them as if the model took them"
+            raise UsageError(f"every prompt has {shortest:,} tokens or more, and the model takes {limit:,}", hint=hint)
         said = f"{longer:,} of {len(requests):,} requests are longer than the {limit:,} tokens that the model takes, "
         said += f"and are served as if it took them; --max-model-len {limit} refuses or cuts them, as engines do"
         return (said,) if longer else ()
@@ -114,7 +112,7 @@ def said_of(asked: Any) -> dict[str, Any]:
     request = request_of(asked)
     known = {name: request.values[name] for name in ASKED}
     of_parts = {p.field.name: str(request.given[p.name]) for p in parts_given(request)}
-    program = {name: str(request.given[name]) for name in ("program", "answer") if name in request.given}
+    program = {name: str(request.given[name]) for name in ("program", "answer", "pp") if name in request.given}
     return {name: str(value) if name == "model" else value for name, value in known.items()} | program | of_parts
 
 
@@ -175,6 +173,7 @@ class TextServed:
 RANGES: Final = {
     "ttft_s": "ttft_s",
     "tpot_s": "tpot_s",
+    "itl_s": "itl_s",
     "latency_s": "latency_s",
     "output_tokens_per_s": "tokens_per_s",
 }
@@ -205,7 +204,7 @@ def _estimate(service: ModelService, one: dict[str, Any], figure: str, value: fl
         experts=bool(service.model.experts),
         load=RATE,
         precision=str(costs.get("precision", "bf16")),
-        gpus=sum(pool.count * pool.tp for pool in service.pools),
+        gpus=sum(pool.gpus for pool in service.pools),
         batch=waiting,
     )
     return estimate_of(value, case)

@@ -258,8 +258,10 @@ def _of_engine(row: Row, rules: EngineRules, engine: Engine, stack: str) -> list
 def _served(load: Load, engine: Engine, placed: Deployment, split: RankSplit) -> Served:
     group = Group(placed.cost, split.copies * split.pp, blocks=placed.blocks, energy=placed.energy,
                   token_bytes=placed.token_bytes, error=placed.error)  # fmt: skip
+    # Groups that wait for one another at a barrier are on different stages, each for as long as the longest.
+    stages = (1.0,) if engine.barrier else placed.stages
     return serve(load.requests, engine, [group], router="least", caching=placed.caching,
-                 token_bytes=float(placed.token_bytes * split.tp))  # fmt: skip
+                 token_bytes=float(placed.token_bytes * split.tp), stages=stages)  # fmt: skip
 
 
 def _figures(served: Served, *, static: bool) -> dict[str, float]:

@@ -49,6 +49,11 @@ class Pool:
     system: str = text("name in the catalogue, or a file")
     tp: int = figure("count", "tensor-parallel ranks of each", 1)
     ep: int = figure("count", "ranks over which experts are spread: those of a replica, or tp times count for all", 1)
+    pp: int = figure("count", "stages of layers of each, on tp ranks each", 1)
+
+    @property
+    def gpus(self) -> int:
+        return self.count * self.tp * self.pp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,18 +177,16 @@ def split_of(text: str) -> tuple[int, int]:
     return prefill.count(), decode.count()
 
 
-def pools_of(between: Between, *, replicas: int, tp: int, ep: int) -> list[Pool]:
+def pools_of(between: Between, *, replicas: int, tp: int, ep: int, pp: int = 1) -> list[Pool]:
     """Pools from flags: equal replicas, or separate ones for prefill and decode."""
     if not between.disaggregate:
-        return [Pool(count=replicas, tp=tp, ep=ep)]
+        return [Pool(count=replicas, tp=tp, ep=ep, pp=pp)]
     parts = split_of(between.disaggregate)
     if replicas not in (1, sum(parts)):
-        raise UsageError(
-            f"--replicas {replicas} cannot be combined with --disaggregate {between.disaggregate}",
-            hint="leave one of them out",
-        )
+        problem = f"--replicas {replicas} cannot be combined with --disaggregate {between.disaggregate}"
+        raise UsageError(problem, hint="leave one of them out")
     roles = (ReplicaRole.PREFILL, ReplicaRole.DECODE)
-    return [Pool(role=role, count=count, tp=tp, ep=ep) for role, count in zip(roles, parts, strict=True)]
+    return [Pool(role=role, count=count, tp=tp, ep=ep, pp=pp) for role, count in zip(roles, parts, strict=True)]
 
 
 def deployed_pools(
@@ -196,7 +199,7 @@ def deployed_pools(
     **options: Any,
 ) -> tuple[list[Group], Deployment]:
     """Each pool as a group of the loop; and the deployment of the first."""
-    made: dict[tuple[str, int, int, int, int], Deployment] = {}
+    made: dict[tuple[str, int, int, int, int, int], Deployment] = {}
     groups = []
     if options.get("experts") is not None and any(pool.count > 1 for pool in pools):
         raise UsageError(
@@ -207,7 +210,7 @@ def deployed_pools(
         if not named:
             raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
         if isinstance(model, ServedProgram):
-            key = (named, pool.tp, 1, 1, 0)
+            key = (named, pool.tp, 1, 1, 0, 1)
             if key not in made:
                 on = open_system(named)
                 tables = kept_tables(model, on, ranks=pool.tp)
@@ -218,16 +221,18 @@ def deployed_pools(
         streams = 0
         if options.get("experts") is not None and pool.role is ReplicaRole.DECODE:
             streams = sum(other.tp for other in pools if other.role is ReplicaRole.PREFILL)
-        key = (named, pool.tp, pool.ep, pool.count if shared else 1, streams)
+        key = (named, pool.tp, pool.ep, pool.count if shared else 1, streams, pool.pp)
         if key not in made:
             plan = replica_plan(model, pool.tp, ep=pool.tp if shared else pool.ep, precision=precision)
-            made[key] = deployed(model, plan, open_system(named), engine, groups=key[3], streams=streams, **options)
+            made[key] = deployed(
+                model, plan, open_system(named), engine, groups=key[3], streams=streams, pp=pool.pp, **options
+            )
         groups.append(_group(made[key], pool))
     return groups, next(iter(made.values()))
 
 
 def _group(one: Deployment, pool: Pool) -> Group:
-    return Group(one.cost, pool.count, ROLES[pool.role], one.blocks, one.energy, one.token_bytes, one.error)
+    return Group(one.cost, pool.count * pool.pp, ROLES[pool.role], one.blocks, one.energy, one.token_bytes, one.error)
 
 
 def between_options(between: Between, token_bytes: float) -> dict[str, Any]:

@@ -82,6 +82,7 @@ SERVED: Final = ResultSchema(
         within_limits=SHARE,
         imbalance=NUMBER,
         tpot_s=SPREAD.or_null(),
+        itl_s=SPREAD.or_none(),
         transfer_s=SECONDS.or_null(),
         workload=keys(),
         changes=ANY.if_there(),

@@ -107,7 +107,9 @@ class ModelPool:
         arrival = self.state.request["at_ns"][arriving] if arriving < len(self.rows) else of.NEVER
         landing = self.state.replica["landing"]["first"]
         landed = self.state.request["ready_ns"][landing[landing != of.NOBODY]].min(initial=of.NEVER)
-        return int(min(self.state.replica["end_ns"].min(), arrival, landed))
+        ready = self.state.replica["ready_ns"]
+        woken = ready[ready > self.in_rows.clock[0].now_ns].min(initial=of.NEVER)
+        return int(min(self.state.replica["end_ns"].min(), arrival, landed, woken))
 
     def advance(self, until_ns: int, place: Any) -> list[tuple[int, int]]:
         """Runs to a time, or until calls are answered: (call, when) of these."""
