@@ -4,7 +4,7 @@
     class Idle:
         path: str = argument("path", "a run")
         launches: bool = figure("switch", "show launches", False)
-        calls: str = figure("text", "only calls whose names match", "", needs="launches", like="^cuda")
+        calls: str = text("only calls whose names match", needs="launches", like="^cuda")
 
     asked = ask(Idle, {"path": "run/", "calls": "^cuda"}, FLAGS)    # error: --calls is read only with --launches
     inputs = idle_inputs(asked)                                     # reads `asked.path`, `asked.launches`, ...

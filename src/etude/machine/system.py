@@ -200,7 +200,7 @@ class Level:
     rails: bool = figure("flag", "units of the same position share a switch; the others are reached through it", False)
     on_host_link: bool = figure("flag", "its bytes use the device's link to the host (PCIe), which copies share", False)
     port: LevelPort = figure(
-        "choice", "`own`, or `shared` with the level below; by default by bandwidth", LevelPort.NONE, of=LevelPort
+        "choice", "`own`, or `shared` with the level below; by default by bandwidth", LevelPort.NONE
     )
     step_ns: Mapping[str, float] = figure(
         "map of time", "latency of a collective's step by protocol, and `in_switch`", {}, zero=True

@@ -121,25 +121,16 @@ class GraphNetwork(OnServer):
     )
     shuffle: bool = switch("number the nodes at random, not partition by partition", panel=GRAPH)
     partitioner: Partitioner = figure(
-        "choice",
-        "partition by `order` of the nodes, or `greedy` by neighbours",
-        Partitioner.ORDER,
-        of=Partitioner,
-        panel=GRAPH,
+        "choice", "partition by `order` of the nodes, or `greedy` by neighbours", Partitioner.ORDER, panel=GRAPH
     )
     seed: int = figure("count", "random seed of the graph", 0, panel=GRAPH)
     read: Reading = figure(
-        "choice",
-        "`gather` pages, whole `partitions`, or `stream` all features",
-        Reading.GATHER,
-        of=Reading,
-        panel=READING,
+        "choice", "`gather` pages, whole `partitions`, or `stream` all features", Reading.GATHER, panel=READING
     )
     policy: EvictionPolicy = figure(
         "choice",
         "eviction policy of that memory",
         EvictionPolicy.LRU,
-        of=EvictionPolicy,
         needs="read=gather|read=partitions",
         panel=READING,
     )

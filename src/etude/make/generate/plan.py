@@ -49,13 +49,12 @@ class Plan:
     etp: int = figure("count", "tensor parallel inside experts", 1, rare=True)
     sp: bool | None = figure("flag", "sequence parallel; default: with tensor parallelism", None, needs="tp", rare=True)
     cp_kind: ContextKind = figure(
-        "choice", "how context-parallel ranks exchange keys", ContextKind.RING, of=ContextKind, needs="cp", rare=True
+        "choice", "how context-parallel ranks exchange keys", ContextKind.RING, needs="cp", rare=True
     )
     cp_map: ContextMap = figure(
         "choice",
         "assignment of blocks of documents to context-parallel ranks; keys are sent only to ranks that read them",
         ContextMap.NONE,
-        of=ContextMap,
         needs="cp",
         rare=True,
     )
@@ -103,7 +102,7 @@ class Plan:
         like="512:0.5,1024:0.5",
     )
     batching: Batching = figure(
-        "choice", "how samples of --lengths are batched", Batching.FIXED, of=Batching, needs="lengths", rare=True
+        "choice", "how samples of --lengths are batched", Batching.FIXED, needs="lengths", rare=True
     )
     length_seed: int = figure("count", "seed of the drawn lengths", 0, needs="lengths", rare=True)
     budget: int = figure(
@@ -184,26 +183,23 @@ class Plan:
         "all",
         like="forward",
     )
-    precision: Precision = figure("choice", "precision of activations and products", Precision.BF16, of=Precision)
+    precision: Precision = figure("choice", "precision of activations and products", Precision.BF16)
     scaling: Scaling = figure(
         "choice",
         "scaling of 8-bit products: delayed, current, block, mx",
         Scaling.DELAYED,
-        of=Scaling,
         needs="precision=fp8",
         rare=True,
     )
     grad_dtype: str = figure("text", "data type in which gradients are summed", "fp32", like="bf16", rare=True)
-    optimizer: Optimizer = figure("choice", "optimizer that updates the weights", Optimizer.ADAMW, of=Optimizer)
+    optimizer: Optimizer = figure("choice", "optimizer that updates the weights", Optimizer.ADAMW)
     keep_grads: bool = figure(
         "flag", "gradients keep their memory between steps (Megatron's buffers)", False, rare=True
     )
     loss_dtype: str = figure("text", "data type of logits in the loss", "fp32", like="bf16", rare=True)
     state_dtype: str = figure("text", "data type of the optimizer's moments", "fp32", like="bf16", rare=True)
     master: bool = figure("flag", "the optimizer also keeps weights in fp32", True, rare=True)
-    attention: Attention = figure(
-        "choice", "fused: one kernel; unfused: scores in memory", Attention.FLASH, of=Attention, rare=True
-    )
+    attention: Attention = figure("choice", "fused: one kernel; unfused: scores in memory", Attention.FLASH, rare=True)
     clip: bool = figure("flag", "gradients are clipped by their norm", True, rare=True)
     moe_skew: float = figure("number", "load of the fullest expert rank relative to the mean", 1.0, rare=True)
     moe_loads: str = text(
@@ -216,7 +212,6 @@ class Plan:
         "choice",
         "data type of tokens sent to experts",
         Dispatch.PRODUCTS,
-        of=Dispatch,
         needs="precision=fp8|precision=fp4",
         rare=True,
     )

@@ -31,7 +31,7 @@ class Anonymise(JobInput, TimesOnInput, Written):
     """
 
     to: To = figure(
-        "choice", "write one Parquet folder (ranks share traces), or one file per rank", To.PARQUET, of=To, needs="out"
+        "choice", "write one Parquet folder (ranks share traces), or one file per rank", To.PARQUET, needs="out"
     )
     keep_shapes: bool = switch("keep shapes, types and strides", panel=KEPT)
     drop_times: bool = switch("leave out recorded start times, as `--round` does", panel=KEPT)

@@ -76,7 +76,6 @@ class ConvertOptions:
         "messages that collectives consist of, for packet simulators, as CSV or Parquet. `simai`: SimAI's text "
         "workload",
         TargetFormat.ET,
-        of=TargetFormat,
     )
     system: str = text(
         "the system that the written files simulate (`astra`, `flows`), or whose compute times they have (`simai`)",
@@ -84,19 +83,14 @@ class ConvertOptions:
         names=("-s",),
         like="dgx-h100",
     )
-    dialect: Dialect = figure("choice", DIALECT_HELP, Dialect.PLAIN, of=Dialect, needs="to=et|to=json")
+    dialect: Dialect = figure("choice", DIALECT_HELP, Dialect.PLAIN, needs="to=et|to=json")
     name: str = text(
         "name of the job: `NAME.{rank}.et`; by default the name of the input",
         needs="to=et|to=json|to=parquet|to=astra",
         like="step",
     )
     compress: Compression = figure(
-        "choice",
-        "compress `.et` and JSON files",
-        Compression.NONE,
-        of=Compression,
-        needs="to=et|to=json",
-        panel="What is written",
+        "choice", "compress `.et` and JSON files", Compression.NONE, needs="to=et|to=json", panel="What is written"
     )
     fold: bool = figure(
         "flag",

@@ -33,7 +33,7 @@ class Link(LinkInput, Written):
         "out", "the `.et` file to write (`.et.gz`: compressed), or the folder for a run of several ranks", names=("-o",)
     )
     to: To = figure(
-        "choice", "the format of a run: a file per rank, or a Parquet folder, which keeps both timings", To.ET, of=To
+        "choice", "the format of a run: a file per rank, or a Parquet folder, which keeps both timings", To.ET
     )
     as_official: bool = switch("write what Chakra's own linker and converter produce, byte for byte")
     output: Printed = part(Printed)

@@ -49,7 +49,7 @@ class Section:
     shares: str = text("the section whose ranks it runs on; default: its own")
     plan: Any = figure("one", "as in a plan file, except gpus, global_batch and train", {})
     active: float = figure("fraction", "fraction of the samples that it processes", 1.0, zero=True)
-    deal: Deal = figure("choice", "how these are distributed: even, own", Deal.EVEN, of=Deal)
+    deal: Deal = figure("choice", "how these are distributed: even, own", Deal.EVEN)
     per_sample: int = figure("count", "inputs per sample that it processes, e.g. images", 1)
     prompt: int = figure("count", "for a rollout: tokens per prompt", 0)
     output: str = text("for a rollout: tokens generated for each, `1024` or `256:0.8,4096:0.2`")
@@ -112,7 +112,7 @@ class _Border:
     """A border as written in the file; `from` is not a name in Python."""
 
     to: str = figure("text", "the receiving section")
-    carries: Carries = figure("choice", "hidden or logits", Carries.HIDDEN, of=Carries)
+    carries: Carries = figure("choice", "hidden or logits", Carries.HIDDEN)
     tokens: int = figure("count", "tokens per sample; 0: those of the sending section", 0)
     width: int = figure("count", "values per token; 0: hidden size or vocabulary", 0)
     joint: bool = figure("flag", "both form one pipeline: micro-batches pass through the stages of both in turn", False)

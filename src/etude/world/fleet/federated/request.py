@@ -92,12 +92,11 @@ class AnyRounds:
     count: int = figure("count", "clients per round; 0: all", 0, panel=ROUNDS_PANEL)
     steps: int = figure("count", "local steps of a client per round", 1, panel=ROUNDS_PANEL)
     micro_batch: int = figure("count", "samples per local step, where its time is predicted", 1, panel=ROUNDS_PANEL)
-    precision: Sent = figure("choice", "data type of the weights that are sent", Sent.BF16, of=Sent, panel=ROUNDS_PANEL)
+    precision: Sent = figure("choice", "data type of the weights that are sent", Sent.BF16, panel=ROUNDS_PANEL)
     sample: ClientSampling = figure(
         "choice",
         "how clients are drawn: uniform (psp), weighted (by samples), awpsp (by availability)",
         ClientSampling.UNIFORM,
-        of=ClientSampling,
         needs="count",
         panel=ROUNDS_PANEL,
     )
@@ -126,7 +125,7 @@ class SwarmRequest(AnyRounds):
     """Federated rounds as a swarm: clients pass their updates to one another in chunks."""
 
     share: Spreading = figure(
-        "choice", "how updates are distributed: swarm, or after a warm-up", Spreading.SWARM, of=Spreading, panel=SWARM
+        "choice", "how updates are distributed: swarm, or after a warm-up", Spreading.SWARM, panel=SWARM
     )
     chunk_bytes: float = figure("bytes", "size of a chunk", 16e6, panel=SWARM)
     peers: int = figure("count", "number of other clients that a client knows; 0: all", 0, panel=SWARM)

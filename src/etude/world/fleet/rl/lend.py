@@ -36,7 +36,7 @@ class LendMethod(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Borrow:
     stream: str = figure("text", "stream whose devices are borrowed", "stream")
-    how: LendMethod = figure("choice", "none, fixed or guarded", LendMethod.GUARDED, of=LendMethod)
+    how: LendMethod = figure("choice", "none, fixed or guarded", LendMethod.GUARDED)
     share: float = figure("fraction", "part of a serving device", 0.5)
     every_ns: int = figure("time", "time between two checks", 250_000_000)
     calm_ns: int = figure("time", "time without a violation before devices are lent", 2_000_000_000, zero=True)
