@@ -26,7 +26,7 @@ def kept_bytes(mode: int, elements: int, *, layers: int, directions: int, dropou
 
 
 def recurrent_on_cuda(torch: Any) -> None:
-    """Replaces the functions of recurrent modules, and tells PyTorch what cuDNN's operators give."""
+    """Replaces the functions of recurrent modules, and gives PyTorch the shapes of what cuDNN's operators make."""
     aten, rules = torch.ops.aten, import_module("torch._subclasses.fake_impls").op_implementations_dict
     rules[aten._cudnn_rnn.default] = functools.partial(_forward, torch)
     rules[aten._cudnn_rnn_backward.default] = functools.partial(_backward, torch)

@@ -43,7 +43,7 @@ def _within(real: Any, function: Any) -> Any:
 
 
 def _once(function: Callable[..., Any], parts: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
-    """The same, with what was made of these parts before; a mesh is told by what it is, not by its numbers."""
+    """The same, with what was made of these parts before; a mesh is known by what it is, not by its numbers."""
     known: dict[Any, tuple[Any, Any]] = {}
 
     @functools.wraps(function)

@@ -105,8 +105,8 @@ class RecordedOperators:
         return OperatorTime(device / calls, inside / calls, formula / calls, round(calls))
 
     def moved_ns(self, elements: int) -> float:
-        """That long the device's memory takes to give or take so many elements, or the shortest operator if that is
-        longer; without a device their number."""
+        """Time in which the device's memory moves this number of elements, or that of the shortest operator if that is
+        longer; without a device the number."""
         if self.device is None or not self.device.memory_bandwidth_bytes_per_s:
             return float(max(elements, 1))
         return max(self.least_ns, 4e9 * elements / self.device.memory_bandwidth_bytes_per_s)
