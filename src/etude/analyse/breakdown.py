@@ -108,7 +108,5 @@ def _named_mask(part: RunPart, use: U8, name: str) -> Bool:
     names = [c.name.lower() for c in Collective if c]
     if name.replace("-", "_").lower() in names:
         return (trace.kind == Kind.COLL) & (trace.collective == Collective.parse(name))
-    raise UsageError(
-        f"unknown group of nodes: `{name}`",
-        hint=f"known: {', '.join([*plain, 'name:REGEX', 'module:REGEX', 'phase:REGEX', 'stream:N', *names])}",
-    )
+    hint = f"known: {', '.join([*plain, 'name:REGEX', 'module:REGEX', 'phase:REGEX', 'stream:N', *names])}"
+    raise UsageError(f"unknown group of nodes: `{name}`", hint=hint)

@@ -72,7 +72,7 @@ def figure(
     kind: str, doc: str, default: Any = MISSING, *, zero: bool | None = None, of: type[Any] | None = None, **more: Any
 ) -> Any:
     """A field of a dataclass that `read` fills. `zero`: 0 is allowed, as it is by itself where it is the default;
-    `of`: the dataclass or enum inside; str for a noun that is given by its name alone.
+    `of`: the dataclass or enum inside, by itself that of the default; str for a noun that is given by its name alone.
 
     `more` is what a surface shows or checks besides:
       least, most   bounds of a number
@@ -87,6 +87,8 @@ def figure(
     """
     if unknown := more.keys() - MORE:
         raise TypeError(f"figure: unknown {', '.join(sorted(unknown))}")
+    if kind == "choice" and of is None:
+        of = type(default)
     if zero is None:
         zero = default == 0 and type(default) in (int, float)
     about = {"kind": kind, "doc": doc, "zero": zero, "of": of, **more}

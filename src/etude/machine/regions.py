@@ -129,8 +129,8 @@ def _far_apart(level: Any, known: Mapping[str, Region], where: str) -> Any:
     found = [known.get(name) or _named(name, known, where) for name in names]
     silent = next((one.name for one in found if not one.round_trip_ns), "")
     if silent:
-        raise ClusterError(f"the round trip to region `{silent}` is not given", where=f"{where}: regions",
-                           hint=f"regions: {{{silent}: {{round_trip: 80ms}}}} of the system")  # fmt: skip
+        hint = f"regions: {{{silent}: {{round_trip: 80ms}}}} of the system"
+        raise ClusterError(f"the round trip to region `{silent}` is not given", where=f"{where}: regions", hint=hint)
     ways = sorted(found[i].round_trip_ns for i in range(len(found)) if names[i] not in names[:i])
     more = sum(ways[-2:]) / 2 if len(ways) > 1 else 0.0
     rest = {key: value for key, value in level.items() if key != "regions"}

@@ -137,10 +137,8 @@ class Device:
             if name not in self.units:
                 raise ClusterError(f"packed: no unit `{name}`", hint=f"known: {', '.join(self.units) or 'none'}")
         if self.units and not self.peak_flop_per_s:
-            raise ClusterError(
-                "units are given without `peak`, which applies if no unit is named",
-                hint="peak: those of the fastest unit",
-            )
+            hint = "peak: those of the fastest unit"
+            raise ClusterError("units are given without `peak`, which applies if no unit is named", hint=hint)
         if self.power_w and self.idle_power_w >= self.power_w:
             raise ClusterError(f"idle_power: {self.idle_power_w:g} W is not below the limit of {self.power_w:g} W")
         if min(self.power_w, self.idle_power_w, self.price) < 0:
@@ -202,7 +200,7 @@ class Level:
     rails: bool = figure("flag", "units of the same position share a switch; the others are reached through it", False)
     on_host_link: bool = figure("flag", "its bytes use the device's link to the host (PCIe), which copies share", False)
     port: LevelPort = figure(
-        "choice", "`own`, or `shared` with the level below; by default by bandwidth", LevelPort.NONE, of=LevelPort
+        "choice", "`own`, or `shared` with the level below; by default by bandwidth", LevelPort.NONE
     )
     step_ns: Mapping[str, float] = figure(
         "map of time", "latency of a collective's step by protocol, and `in_switch`", {}, zero=True
@@ -391,10 +389,8 @@ class System:
             self.check_linked(int(wanted.max()) + 1)
         if wanted.size and not 0 <= wanted.min() <= wanted.max() < self.num_ranks:
             bad = wanted[(wanted < 0) | (wanted >= self.num_ranks)][0]
-            raise UsageError(
-                f"system `{self.name}` has no device for rank {bad}: it has {self.num_ranks}",
-                hint="" if self.topology is not None else "use more nodes: `resized(devices)`",
-            )
+            hint = "" if self.topology is not None else "use more nodes: `resized(devices)`"
+            raise UsageError(f"system `{self.name}` has no device for rank {bad}: it has {self.num_ranks}", hint=hint)
         return np.array(self.placement, np.int64)[wanted] if self.placement else wanted
 
     def __repr__(self) -> str:

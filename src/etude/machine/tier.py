@@ -78,10 +78,8 @@ def check_tiers(tiers: Sequence[Tier], levels: Sequence[str]) -> None:
         seen = [tier.name]
         while tier.below:
             if tier.below not in by_name:
-                raise ClusterError(
-                    f"tiers: `{tier.name}` is above `{tier.below}`, which is not a tier",
-                    hint=f"known: {', '.join(by_name)}",
-                )
+                hint = f"known: {', '.join(by_name)}"
+                raise ClusterError(f"tiers: `{tier.name}` is above `{tier.below}`, which is not a tier", hint=hint)
             tier = by_name[tier.below]
             if tier.name in seen:
                 raise ClusterError(f"tiers: a cycle: {' > '.join([*seen, tier.name])}")

@@ -14,9 +14,7 @@ from etude.model.schema import ValueKind
 from etude.model.text import slice_bytes
 
 V = ValueKind
-_PACK: Final = {
-    V.DOUBLE: "<d", V.FLOAT: "<f", V.FIXED32: "<I", V.FIXED64: "<Q", V.SFIXED32: "<i", V.SFIXED64: "<q",
-}  # fmt: skip
+_PACK: Final = {V.DOUBLE: "<d", V.FLOAT: "<f", V.FIXED32: "<I", V.FIXED64: "<Q", V.SFIXED32: "<i", V.SFIXED64: "<q"}
 _RANGE: Final = {
     V.INT32: (-(2**31), 2**31), V.SINT32: (-(2**31), 2**31), V.SFIXED32: (-(2**31), 2**31),
     V.UINT32: (0, 2**32), V.FIXED32: (0, 2**32), V.BOOL: (0, 2),

@@ -41,7 +41,7 @@ class ModelCard:
 class PlanCard:
     """The task, and how it was parallelised."""
 
-    workload: Workload = figure("choice", "training or serving", Workload.NONE, of=Workload)
+    workload: Workload = figure("choice", "training or serving", Workload.NONE)
     ranks: int = figure("count", "ranks of the run", 0)
     tp: int = figure("count", "tensor parallel", 1)
     cp: int = figure("count", "context parallel", 1)

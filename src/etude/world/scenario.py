@@ -124,11 +124,8 @@ def scenario_of(given: Mapping[str, Any], where: str, kinds: WorkloadKinds) -> S
         raise UsageError("horizon: more than 36,500 days are too long", where=where, hint="horizon: 30d")
     for one in found:
         if one.lend_to and one.lend_to not in names - {one.name}:
-            raise UsageError(
-                f"lend_to: there is no workload `{one.lend_to}`",
-                where=f"{where}: {one.name}",
-                hint=f"known: {', '.join(sorted(names - {one.name}))}",
-            )
+            hint = f"known: {', '.join(sorted(names - {one.name}))}"
+            raise UsageError(f"lend_to: there is no workload `{one.lend_to}`", where=f"{where}: {one.name}", hint=hint)
     _refuse_unread(whole, found, where)
     folder = Path(where).parent
     events = whole.events

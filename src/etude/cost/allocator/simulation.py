@@ -69,11 +69,9 @@ class AllocatorSettings:
             elif name == "max_split_size_mb" and value.isdigit():
                 max_split = int(value) * inner.MIB
             elif part != "backend:native":
-                raise UsageError(
-                    f"`{part}` of the allocator's settings is not modelled",
-                    where="PYTORCH_ALLOC_CONF",
-                    hint="modelled: expandable_segments:True, max_split_size_mb:N",
-                )
+                problem = f"`{part}` of the allocator's settings is not modelled"
+                hint = "modelled: expandable_segments:True, max_split_size_mb:N"
+                raise UsageError(problem, where="PYTORCH_ALLOC_CONF", hint=hint)
         return cls(capacity_bytes=capacity_bytes, max_split_bytes=max_split, expandable_segments=expandable)
 
 

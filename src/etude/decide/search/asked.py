@@ -132,10 +132,8 @@ class SearchDeployment(HowToSearch):
     """
 
     model: str = argument("noun", "a model of the catalogue, or a file", of=str, like="gpt2")
-    slo: str = figure(
-        "text",
+    slo: str = text(
         "limits: `ttft=1s,tpot=50ms`; `chat:ttft=1s;batch:latency=60s`",
-        "",
         like="ttft=1s",
         panel=OF_DEPLOYMENTS,
     )
@@ -146,11 +144,9 @@ class SearchDeployment(HowToSearch):
         like="dgx-h100=3",
         panel=OF_DEPLOYMENTS,
     )
-    over: str = figure(
-        "text",
+    over: str = text(
         "axes: tp, pp, ep, precision, split (`none|1:2`: replicas for prefill and decode), "
         "max_num_batched_tokens, max_num_seqs; default: tp=1|2|4|8",
-        "",
         like="tp=1|2,split=none|1:1",
         panel=OF_DEPLOYMENTS,
     )
@@ -170,12 +166,11 @@ class SearchDeployment(HowToSearch):
         "text", "reuse of earlier prompts, as `etude serve --cache`", "none", like="prefix", panel=OF_DEPLOYMENTS
     )
     requests: str = figure("path", "file of requests", "", like="r.csv", panel=OF_STREAM)
-    first: int = figure("count", "use only the first requests; 0: all", 0, zero=True, needs="requests", panel=OF_STREAM)
+    first: int = figure("count", "use only the first requests; 0: all", 0, needs="requests", panel=OF_STREAM)
     rate: float = figure(
         "number",
         "requests per second; with a file, its gaps are stretched to it",
         0.0,
-        zero=True,
         like=2.0,
         panel=OF_STREAM,
     )

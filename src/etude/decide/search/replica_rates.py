@@ -85,8 +85,8 @@ def wanted_of(given: SpaceFile) -> dict[str, WantedModel]:
     if isinstance(found, str):
         found = read_mapping(given.path(found))
     if not isinstance(found, Mapping) or not found:
-        raise UsageError("key `models` is missing", where=given.where,
-                         hint="models: {chat: {model: llama3-8b, prompt: 1024, output: 128, ttft: 1s}}")  # fmt: skip
+        hint = "models: {chat: {model: llama3-8b, prompt: 1024, output: 128, ttft: 1s}}"
+        raise UsageError("key `models` is missing", where=given.where, hint=hint)
     return {str(name): read(WantedModel, about, f"{given.where}: models: {name}") for name, about in found.items()}
 
 
@@ -108,10 +108,8 @@ def offers_of(
         known = {one.kind for one in kinds}
         for one in offers:
             if one.model not in models or one.kind not in known:
-                raise UsageError(
-                    f"a rate of `{one.model}` on `{one.kind}`, which are not both in the search",
-                    where=str(given.keys["throughput"]),
-                )
+                problem = f"a rate of `{one.model}` on `{one.kind}`, which are not both in the search"
+                raise UsageError(problem, where=str(given.keys["throughput"]))
         return offers, {}
     from etude.decide.study import evaluate
     from etude.decide.study.space import Space

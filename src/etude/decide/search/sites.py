@@ -124,8 +124,9 @@ def _with_carbon(given: SpaceFile, sites: list[Site]) -> list[Site]:
     found = []
     for site in sites:
         if site.carbon < 0 and not isinstance(other, str):
-            raise UsageError(f"the carbon intensity of region `{site.region}` is not known", where=given.where,
-                             hint="a column `carbon`, or `carbon: TABLE.csv` with `region` and `impact`")  # fmt: skip
+            problem = f"the carbon intensity of region `{site.region}` is not known"
+            hint = "a column `carbon`, or `carbon: TABLE.csv` with `region` and `impact`"
+            raise UsageError(problem, where=given.where, hint=hint)
         own = site.carbon
         if own < 0:
             own = open_region(site.region, given.path(str(other))).carbon_g_per_kwh
@@ -141,8 +142,8 @@ def _energy_j(given: SpaceFile, one: RequestClass) -> float:
         except ValueError:
             found = -1.0
         if not 0 < found < inf:
-            raise UsageError(f"class `{one.name}`: energy `{one.energy}`", where=given.where,
-                             hint="joules of a request, or from:run.json")  # fmt: skip
+            hint = "joules of a request, or from:run.json"
+            raise UsageError(f"class `{one.name}`: energy `{one.energy}`", where=given.where, hint=hint)
         return found
     try:
         record = json.loads(given.path(file).read_text("utf-8"))

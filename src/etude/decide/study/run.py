@@ -61,9 +61,13 @@ class Outcome:
 
     def record(self) -> dict[str, Any]:
         return {
-            "name": self.spec.name, **self.spec.facts, "rows": self.rows, "checks": self.checks, "notes": self.notes,
+            "name": self.spec.name,
+            **self.spec.facts,
+            "rows": self.rows,
+            "checks": self.checks,
+            "notes": self.notes,
             "points": self.points,
-        }  # fmt: skip
+        }
 
     def table(self) -> "pa.Table":
         return table_of(self.rows)
@@ -164,10 +168,8 @@ def evaluate(
     if callable(what):
         return _evaluated(space, what, metrics or {}, shared or {}, **options)
     if shared:
-        raise UsageError(
-            "`shared` does not apply to commands",
-            hint="files of commands are next to them; `shared` applies only to functions",
-        )
+        hint = "files of commands are next to them; `shared` applies only to functions"
+        raise UsageError("`shared` does not apply to commands", hint=hint)
     given = {"run": {"command": what}, "metrics": dict(metrics or {})}
     spec = replace(spec_of(given, "sweep", where, Path.cwd()), space=space, trusted=trust)
     rows = Study(spec).outcome(**options).points

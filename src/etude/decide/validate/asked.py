@@ -73,8 +73,8 @@ def validate_inputs(asked: Validate) -> ValidateInputs:
 
     if asked.warmup < LEAST_WARMUP:
         with naming(asked, "warmup"):
-            raise UsageError(f"{asked.warmup} is less than {LEAST_WARMUP}",
-                             hint="the modules of a step are known after the second")  # fmt: skip
+            hint = "the modules of a step are known after the second"
+            raise UsageError(f"{asked.warmup} is less than {LEAST_WARMUP}", hint=hint)
     with naming(asked, "place"):
         places = tuple(AskedPlace.parse(text) for text in asked.place)
     with naming(asked, "delay"):

@@ -430,11 +430,7 @@ def _parts(text: str, where: str) -> list[tuple[str, str | None]]:
 
 
 def _inside(
-    devices: Mapping[str, DeviceType],
-    device: str,
-    parts: Sequence[tuple[str, str | None]],
-    text: str,
-    where: str,
+    devices: Mapping[str, DeviceType], device: str, parts: Sequence[tuple[str, str | None]], text: str, where: str
 ) -> I64:
     vertices = np.zeros(1, np.int64)
     kind = "device"

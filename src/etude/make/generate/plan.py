@@ -49,13 +49,12 @@ class Plan:
     etp: int = figure("count", "tensor parallel inside experts", 1, rare=True)
     sp: bool | None = figure("flag", "sequence parallel; default: with tensor parallelism", None, needs="tp", rare=True)
     cp_kind: ContextKind = figure(
-        "choice", "how context-parallel ranks exchange keys", ContextKind.RING, of=ContextKind, needs="cp", rare=True
+        "choice", "how context-parallel ranks exchange keys", ContextKind.RING, needs="cp", rare=True
     )
     cp_map: ContextMap = figure(
         "choice",
         "assignment of blocks of documents to context-parallel ranks; keys are sent only to ranks that read them",
         ContextMap.NONE,
-        of=ContextMap,
         needs="cp",
         rare=True,
     )
@@ -103,7 +102,7 @@ class Plan:
         like="512:0.5,1024:0.5",
     )
     batching: Batching = figure(
-        "choice", "how samples of --lengths are batched", Batching.FIXED, of=Batching, needs="lengths", rare=True
+        "choice", "how samples of --lengths are batched", Batching.FIXED, needs="lengths", rare=True
     )
     length_seed: int = figure("count", "seed of the drawn lengths", 0, needs="lengths", rare=True)
     budget: int = figure(
@@ -184,26 +183,23 @@ class Plan:
         "all",
         like="forward",
     )
-    precision: Precision = figure("choice", "precision of activations and products", Precision.BF16, of=Precision)
+    precision: Precision = figure("choice", "precision of activations and products", Precision.BF16)
     scaling: Scaling = figure(
         "choice",
         "scaling of 8-bit products: delayed, current, block, mx",
         Scaling.DELAYED,
-        of=Scaling,
         needs="precision=fp8",
         rare=True,
     )
     grad_dtype: str = figure("text", "data type in which gradients are summed", "fp32", like="bf16", rare=True)
-    optimizer: Optimizer = figure("choice", "optimizer that updates the weights", Optimizer.ADAMW, of=Optimizer)
+    optimizer: Optimizer = figure("choice", "optimizer that updates the weights", Optimizer.ADAMW)
     keep_grads: bool = figure(
         "flag", "gradients keep their memory between steps (Megatron's buffers)", False, rare=True
     )
     loss_dtype: str = figure("text", "data type of logits in the loss", "fp32", like="bf16", rare=True)
     state_dtype: str = figure("text", "data type of the optimizer's moments", "fp32", like="bf16", rare=True)
     master: bool = figure("flag", "the optimizer also keeps weights in fp32", True, rare=True)
-    attention: Attention = figure(
-        "choice", "fused: one kernel; unfused: scores in memory", Attention.FLASH, of=Attention, rare=True
-    )
+    attention: Attention = figure("choice", "fused: one kernel; unfused: scores in memory", Attention.FLASH, rare=True)
     clip: bool = figure("flag", "gradients are clipped by their norm", True, rare=True)
     moe_skew: float = figure("number", "load of the fullest expert rank relative to the mean", 1.0, rare=True)
     moe_loads: str = text(
@@ -216,7 +212,6 @@ class Plan:
         "choice",
         "data type of tokens sent to experts",
         Dispatch.PRODUCTS,
-        of=Dispatch,
         needs="precision=fp8|precision=fp4",
         rare=True,
     )
@@ -278,10 +273,8 @@ class Plan:
                 "a domain applies only to images, which have no lengths", hint="leave out --lengths and --cp-map"
             )
         if self.domain and self.domain_of[0] * self.domain_of[1] != self.cp:
-            raise ClusterError(
-                f"a domain of {self.domain} ranks does not match cp {self.cp}",
-                hint=f"--cp {self.domain_of[0] * self.domain_of[1]}",
-            )
+            hint = f"--cp {self.domain_of[0] * self.domain_of[1]}"
+            raise ClusterError(f"a domain of {self.domain} ranks does not match cp {self.cp}", hint=hint)
         if self.sp and self.tp == 1:
             raise ClusterError("sequence parallelism needs tensor parallelism", hint="--tp 2, or no --sp")
         if not 0 <= self.zero <= 3:
@@ -400,10 +393,8 @@ class Plan:
         if self.moe_nodes > self.ep // self.ep_node:
             raise ClusterError(f"moe_nodes {self.moe_nodes}: there are {self.ep // self.ep_node} nodes")
         if self.moe_skew != 1.0 or self.moe_loads:
-            raise ClusterError(
-                "sending tokens to each node once needs equally loaded experts",
-                hint="leave out --moe-skew and --moe-loads",
-            )
+            hint = "leave out --moe-skew and --moe-loads"
+            raise ClusterError("sending tokens to each node once needs equally loaded experts", hint=hint)
 
     def refuse_unread(self, given: Iterable[str], model: Any, spelled: Callable[[str], str] = "`{}`".format) -> None:
         """Raises UsageError for the first of these axes that differs from its default and that nothing reads in this
@@ -428,10 +419,8 @@ class Plan:
         usual = {f.name: f.default for f in fields(cls)}
         unread = [] if model.experts else [key for key in OF_EXPERTS if given.get(key, usual[key]) != usual[key]]
         if unread:
-            raise UsageError(
-                f"{spelled(unread[0])} is read only for models with experts, and `{model.name}` has none",
-                hint="leave it out",
-            )
+            problem = f"{spelled(unread[0])} is read only for models with experts, and `{model.name}` has none"
+            raise UsageError(problem, hint="leave it out")
 
     def _has(self, f: Field[Any], wanted: str) -> bool:
         value = getattr(self, f.name)

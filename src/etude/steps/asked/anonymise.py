@@ -31,7 +31,7 @@ class Anonymise(JobInput, TimesOnInput, Written):
     """
 
     to: To = figure(
-        "choice", "write one Parquet folder (ranks share traces), or one file per rank", To.PARQUET, of=To, needs="out"
+        "choice", "write one Parquet folder (ranks share traces), or one file per rank", To.PARQUET, needs="out"
     )
     keep_shapes: bool = switch("keep shapes, types and strides", panel=KEPT)
     drop_times: bool = switch("leave out recorded start times, as `--round` does", panel=KEPT)
@@ -73,9 +73,12 @@ def inputs(asked: Anonymise) -> AnonymiseInputs:
     files = JobFiles(out=place.path if place else None, to=asked.to, force=asked.force)
     is_rounded = asked.per_octave > 0
     options = AnonymiseOptions(
-        keep_shapes=asked.keep_shapes, keep_times=is_rounded or not asked.drop_times, per_octave=asked.per_octave,
-        work=asked.work, name=asked.name,
-    )  # fmt: skip
+        keep_shapes=asked.keep_shapes,
+        keep_times=is_rounded or not asked.drop_times,
+        per_octave=asked.per_octave,
+        work=asked.work,
+        name=asked.name,
+    )
     key = None if asked.key is None else OutputPlace(Path(asked.key), asked.force)
     return AnonymiseInputs(source, times_system(asked), options, files, key)
 

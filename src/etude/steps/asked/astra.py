@@ -59,7 +59,6 @@ class SimulateAstra:
         "choice",
         "ASTRA-sim's analytical backend: congestion-unaware, or congestion-aware",
         Backend.UNAWARE,
-        of=Backend,
         panel="Simulation",
     )
     num_queues_per_dim: int = figure("count", "queues for collectives in each dimension", 1, panel="Simulation")

@@ -24,10 +24,7 @@ class Idle(Analysis):
     each: bool = switch("list every gap")
     counted: str = counted_as(needs="launches|queues|streams")
     calls: str = text(
-        "only calls whose names match this pattern",
-        needs="launches|queues",
-        like="^cudaLaunchKernel",
-        plain=True,
+        "only calls whose names match this pattern", needs="launches|queues", like="^cudaLaunchKernel", plain=True
     )
 
 

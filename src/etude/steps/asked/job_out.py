@@ -33,13 +33,9 @@ class JobOut:
         "out", "the folder to write; it appears when it is complete", None, names=("-o",), panel="Output"
     )
     to: To = figure(
-        "choice",
-        "write one Parquet folder (ranks share traces), or one file per rank",
-        To.PARQUET,
-        of=To,
-        panel="Output",
+        "choice", "write one Parquet folder (ranks share traces), or one file per rank", To.PARQUET, panel="Output"
     )
-    dialect: Dialect = figure("choice", DIALECT_HELP, Dialect.PLAIN, of=Dialect, needs="to=et|to=json", panel="Output")
+    dialect: Dialect = figure("choice", DIALECT_HELP, Dialect.PLAIN, needs="to=et|to=json", panel="Output")
     no_write: bool = switch("numbers only", panel="Output")
     force: bool = switch("replace what is there", needs="out", names=("-f",), panel="Output")
     output: Printed = part(Printed)

@@ -96,8 +96,11 @@ def _calibrated(given: CalibrateInputs) -> "Calibrated":
 
 def calibrated_record(found: "Calibrated") -> dict[str, Any]:
     return {
-        "stack": found.stack.name, "rows": found.rows, "before": _middle(found.before), "after": _middle(found.after)
-    }  # fmt: skip
+        "stack": found.stack.name,
+        "rows": found.rows,
+        "before": _middle(found.before),
+        "after": _middle(found.after),
+    }
 
 
 def _middle(errors: tuple[float, ...]) -> dict[str, float]:

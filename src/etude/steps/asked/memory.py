@@ -52,11 +52,8 @@ class AllocatedByRank:
             tables.append(shown.add_column(0, "rank", pa.array([rank] * len(shown), pa.int64())))
         joined = pa.concat_tables(tables)
         if not len(joined):
-            raise UsageError(
-                "no rank of this run recorded an allocation",
-                where=str(self.path),
-                hint="profile(profile_memory=True) records allocations; --copies needs none",
-            )
+            hint = "profile(profile_memory=True) records allocations; --copies needs none"
+            raise UsageError("no rank of this run recorded an allocation", where=str(self.path), hint=hint)
         return joined
 
 
@@ -74,11 +71,8 @@ class Allocated:
 
         found = allocations.allocations(reading.load_device(self.path))
         if not len(found):
-            raise UsageError(
-                "no allocation was recorded",
-                where=str(self.path),
-                hint="profile(profile_memory=True) records allocations; --copies needs none",
-            )
+            hint = "profile(profile_memory=True) records allocations; --copies needs none"
+            raise UsageError("no allocation was recorded", where=str(self.path), hint=hint)
         return found if self.each else peaks(found)
 
 

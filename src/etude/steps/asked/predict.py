@@ -10,14 +10,7 @@ from etude.base.parameters import given_in, spelled
 from etude.base.talk import say
 from etude.run.simulate.settings import SimulationSettings
 from etude.steps.asked.edits import EditInput, edits_of, side_by_side
-from etude.steps.asked.plans import (
-    ModelOrConfig,
-    PlanInput,
-    mapped_figures,
-    model_asked,
-    plan_asked,
-    plan_keys,
-)
+from etude.steps.asked.plans import ModelOrConfig, PlanInput, mapped_figures, model_asked, plan_asked, plan_keys
 from etude.steps.asked.simulation import PANEL, Checked, OnSystem, OpsInput, SimulationOptions, options_of
 
 if TYPE_CHECKING:

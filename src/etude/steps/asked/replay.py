@@ -211,5 +211,8 @@ def _readable(result: dict[str, Any]) -> dict[str, Any]:
     if step["unprofiled"]:
         rows["replayed compared with unprofiled"] = f"{100 * (step['replayed'] / step['unprofiled'] - 1):+.1f}%"
     rows |= _covered(result["coverage"] | {"stand_ins": result["stand_ins"]})
-    return rows | {"iterations": result["iterations"], "ready after": f"{result['ready_s']:.1f} s",
-                   "peak memory of the process": f"{result['peak_rss_bytes'] / 1e6:.0f} MB"}  # fmt: skip
+    return rows | {
+        "iterations": result["iterations"],
+        "ready after": f"{result['ready_s']:.1f} s",
+        "peak memory of the process": f"{result['peak_rss_bytes'] / 1e6:.0f} MB",
+    }

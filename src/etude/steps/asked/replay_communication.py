@@ -29,7 +29,7 @@ class RepeatedPlay:
     """Parameters of what plays a job a number of times."""
 
     speed: Speed = figure(
-        "choice", "as fast as possible, or no call before its recorded time", Speed.FLAT_OUT, of=Speed, panel=PLAYED
+        "choice", "as fast as possible, or no call before its recorded time", Speed.FLAT_OUT, panel=PLAYED
     )
     iterations: int = figure("count", "how often the recorded steps are replayed", 10, panel=MEASURED)
     warmup: int = figure("count", "warm-up iterations that are not measured", 3, zero=True, panel=MEASURED)
@@ -52,7 +52,6 @@ class ReplayCommunication(RepeatedPlay, Written):
         "choice",
         "sizes if groups lose ranks: whole buffers as recorded, or the share of each member",
         Sizes.KEPT,
-        of=Sizes,
         panel=PLAYED,
     )
     verify: bool = figure("flag", "check every call against the trace", True, panel=PLAYED)
@@ -88,9 +87,13 @@ def communication_inputs(asked: ReplayCommunication) -> CommunicationInputs:
     from etude.steps.asked.converting import check_place
 
     options = PlayOptions(
-        backend=asked.backend, iterations=asked.iterations, warmup=asked.warmup, host=asked.speed == Speed.RECORDED,
-        verify=asked.verify, timeout_s=asked.timeout,
-    )  # fmt: skip
+        backend=asked.backend,
+        iterations=asked.iterations,
+        warmup=asked.warmup,
+        host=asked.speed == Speed.RECORDED,
+        verify=asked.verify,
+        timeout_s=asked.timeout,
+    )
     place = OutputPlace.of(asked)
     if place is not None:
         check_place(place.path, place.force)

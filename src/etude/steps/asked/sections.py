@@ -142,10 +142,8 @@ def predict_inputs(asked: PredictSections) -> PredictSectionsInputs:
     given, gpus, name = sections_asked(asked), asked.gpus, asked.stack
     made = [one for one, section in given.sections.items() if section.makes_tokens]
     if made and name not in ("", "none"):
-        raise UsageError(
-            f"a stack applies only to training steps, and `{made[0]}` generates tokens",
-            hint=f"{spelled(asked, 'stack')} none",
-        )
+        hint = f"{spelled(asked, 'stack')} none"
+        raise UsageError(f"a stack applies only to training steps, and `{made[0]}` generates tokens", hint=hint)
     system, stack = open_system(asked.system), open_stack("none" if made else name or "default")
     assumed: tuple[str, ...] = ()
     if name not in ("", "none"):

@@ -86,10 +86,13 @@ class Fabric:
             drivers = (Edit.parse(driver),) if asked.progress else ()
         statistics, force = {} if asked.link_stats is None else {"link_stats": True}, asked.force
         return cls(
-            asked.system, system, options_of(asked, system, **statistics),
-            drivers, places_of(asked.timing, force, jobs),
+            asked.system,
+            system,
+            options_of(asked, system, **statistics),
+            drivers,
+            places_of(asked.timing, force, jobs),
             OutputPlace.at(asked.link_stats, force),
-        )  # fmt: skip
+        )
 
     def driven(self, job: "Job") -> tuple["Job", tuple[str, ...]]:
         """The job with the work of those who drive its messages, and what was assumed."""

@@ -83,10 +83,8 @@ def options_of(asked: Any, system: "System | None" = None, **more: Any) -> Simul
 
     given = given_in(asked.settings)
     if asked.ops is not None and "compute" in given:
-        raise UsageError(
-            f"{spelled(asked, 'ops')} and {spelled(asked, 'compute')} both set where times come from",
-            hint="give one of them",
-        )
+        problem = f"{spelled(asked, 'ops')} and {spelled(asked, 'compute')} both set where times come from"
+        raise UsageError(problem, hint="give one of them")
     named = named_options(given, lambda text, name: open_algorithm(text, name) if is_algorithm_file(text) else None)
     named |= more
     if system is not None:

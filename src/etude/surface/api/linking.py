@@ -120,9 +120,13 @@ def link(
     job = etude.link("run/")
     """
     given = {
-        "path": path, "device": device, "workers": workers, "any_window": any_window, "max_bytes": max_bytes,
+        "path": path,
+        "device": device,
+        "workers": workers,
+        "any_window": any_window,
+        "max_bytes": max_bytes,
         "as_recorded": as_recorded,
-    }  # fmt: skip
+    }
     usual = {"device": None, "workers": 1, "any_window": False, "max_bytes": None, "as_recorded": False}
     asked = ask(LinkInput, {k: v for k, v in given.items() if k not in usual or v != usual[k]}, PYTHON, verb="link")
     source = LinkSource.of(asked)

@@ -51,8 +51,12 @@ def _kind(command: Any, option: str, place: int) -> str:
 
 def values(params: Sequence[Any], args: Sequence[str]) -> Iterator[tuple[int, str]]:
     """(Position, option) of every value; arguments that belong to no option have none."""
-    takes = {name: not (getattr(p, "is_flag", False) or getattr(p, "count", False))
-             for p in params if p.param_type_name == "option" for name in (*p.opts, *p.secondary_opts)}  # fmt: skip
+    takes = {
+        name: not (getattr(p, "is_flag", False) or getattr(p, "count", False))
+        for p in params
+        if p.param_type_name == "option"
+        for name in (*p.opts, *p.secondary_opts)
+    }
     at, behind = 0, False
     while at < len(args):
         arg = args[at]
@@ -76,11 +80,8 @@ def _here(value: str, written: bool) -> str:
     if not remote.url_of(value):
         return value
     if written:
-        raise UsageError(
-            "output can only be written to this machine",
-            where=value,
-            hint="write it to a local folder, then copy it with the tool of that storage",
-        )
+        hint = "write it to a local folder, then copy it with the tool of that storage"
+        raise UsageError("output can only be written to this machine", where=value, hint=hint)
     total = remote.size_of(value) if sys.stderr.isatty() else None  # asked for twice only where a bar is drawn
     with progress(f"fetching {value}", total) as advance:
         return str(remote.fetch(value, advance))

@@ -1,6 +1,4 @@
 from etude.surface.verb import Verb
 from etude.tell.report.asked.evaluate import Evaluate, inputs, run
 
-VERBS = (
-    Verb(name="evaluate", asks=Evaluate, inputs=inputs, run=run, reads=lambda found: str(found["value"]), tool=True),
-)
+VERBS = (Verb("evaluate", Evaluate, inputs, run, reads=lambda found: str(found["value"]), tool=True),)

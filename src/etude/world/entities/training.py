@@ -209,11 +209,8 @@ def training_workload(
     )
     least = _least(costs) if recover in SHAPES else costs.nodes
     if lend_to and least == costs.nodes and not spares:
-        raise UsageError(
-            f"`lend_to` needs a job that can run on fewer nodes, and it recovers by `{recover}`",
-            where=name,
-            hint="recover: shrink, redistribute or replan",
-        )
+        problem = f"`lend_to` needs a job that can run on fewer nodes, and it recovers by `{recover}`"
+        raise UsageError(problem, where=name, hint="recover: shrink, redistribute or replan")
     return TrainingWorkload(name, job, devices, least, lend_to, spares)
 
 

@@ -74,10 +74,10 @@ class FaultKind:
     """One kind of fault."""
 
     name: str = figure("text", "name")
-    scope: Scope = figure("choice", "what fails: process, gpu, node, rack, switch, all", Scope.NODE, of=Scope)
-    effect: Effect = figure("choice", "stop, slow, preempt, storage", Effect.STOP, of=Effect)
+    scope: Scope = figure("choice", "what fails: process, gpu, node, rack, switch, all", Scope.NODE)
+    effect: Effect = figure("choice", "stop, slow, preempt, storage", Effect.STOP)
     mtbf_ns: float = figure("time", "mean time in use until the next fault of one unit", 0.0)
-    per: Per = figure("choice", "the unit: gpu, node, group, job; default: as the scope", Per.NONE, of=Per)
+    per: Per = figure("choice", "the unit: gpu, node, group, job; default: as the scope", Per.NONE)
     seen: int = figure("count", "number of faults in the mix's `observed`, instead of mtbf", 0)
     at_ns: float = figure("time", "time of the first fault, if faults occur at fixed times", 0.0)
     every_ns: float = figure("time", "time between these faults", 0.0)
@@ -95,10 +95,8 @@ class FaultKind:
         if not self.scope or not self.effect:
             raise ClusterError(f"fault `{self.name}`: scope or effect is missing")
         if (self.mtbf_ns > 0) + (self.seen > 0) + (self.every_ns > 0 or self.at_ns > 0) != 1:
-            raise ClusterError(
-                f"fault `{self.name}`: no frequency is given: one of mtbf, seen, and at or every is needed",
-                hint="mtbf=2000h, or at=50s",
-            )
+            problem = f"fault `{self.name}`: no frequency is given: one of mtbf, seen, and at or every is needed"
+            raise ClusterError(problem, hint="mtbf=2000h, or at=50s")
         if self.effect != Effect.STOP and not self.duration_ns:
             raise ClusterError(f"fault `{self.name}`: `{self.effect}` needs a duration", hint="duration=30min")
         if self.effect == Effect.SLOW and self.factor <= 1:

@@ -63,8 +63,12 @@ def replan(view: View) -> str:
 
 
 POLICIES: Final[dict[str, Policy]] = {
-    "restart": restart, "spare": spare, "shrink": shrink, "redistribute": redistribute, "replan": replan,
-}  # fmt: skip
+    "restart": restart,
+    "spare": spare,
+    "shrink": shrink,
+    "redistribute": redistribute,
+    "replan": replan,
+}
 
 
 def policy_of(text: str) -> Policy:

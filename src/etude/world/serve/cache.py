@@ -100,10 +100,8 @@ def cache_rules(text: str) -> CacheRules:
     if made.sharded and not made.stores:
         raise UsageError("--cache: `sharded` needs a tier", hint="a tier: sharded host=64GB@50GB/s")
     if made.shared and (made.sharded or not made.tiers):
-        raise UsageError(
-            "--cache: `shared` needs tiers, and cannot be combined with `sharded`",
-            hint="prefix remote=1TB@10Gb/s shared",
-        )
+        hint = "prefix remote=1TB@10Gb/s shared"
+        raise UsageError("--cache: `shared` needs tiers, and cannot be combined with `sharded`", hint=hint)
     if made.coded and made.coded not in names:
         raise UsageError(f"--cache: `coded={made.coded}` does not name a tier", hint="remote=1TB@10Gb/s coded=remote")
     return made
@@ -151,10 +149,8 @@ def on_system(rules: CacheRules, system: System, piece_bytes: float) -> CacheRul
             tiers.append(room)
             continue
         if room.name not in known:
-            raise UsageError(
-                f"--cache: `{system.name}` has no tier `{room.name}`",
-                hint=f"{room.name}=64GB@50GB/s" + (f"; it has {', '.join(known)}" if known else ""),
-            )
+            hint = f"{room.name}=64GB@50GB/s" + (f"; it has {', '.join(known)}" if known else "")
+            raise UsageError(f"--cache: `{system.name}` has no tier `{room.name}`", hint=hint)
         tier = known[room.name]
         if tier.capacity_bytes and room.bytes > tier.capacity_bytes:
             raise UsageError(f"--cache: `{room.name}` has room for {tier.capacity_bytes:,} bytes", where=system.name)

@@ -68,7 +68,6 @@ class Engine:
         "choice",
         "order of requests: by arrival, tier, deadline, fair over tenants, or shortest prompt",
         QueuePolicy.FCFS,
-        of=QueuePolicy,
     )
     chunked: bool = figure("flag", "prompts are cut to the budget and share passes with decoding", True)
     num_speculative_tokens: int = figure("count", "tokens that a draft model proposes per sequence", 0)
@@ -81,10 +80,7 @@ class Engine:
         rare=True,
     )
     preemption_mode: Preemption = figure(
-        "choice",
-        "preempted requests are recomputed, or keys and values swapped to the host",
-        Preemption.RECOMPUTE,
-        of=Preemption,
+        "choice", "preempted requests are recomputed, or keys and values swapped to the host", Preemption.RECOMPUTE
     )
     swap_bandwidth_bytes_per_s: int = figure(
         "bandwidth", "bandwidth between a rank and its host", 25_000_000_000, needs="preemption_mode=swap", rare=True

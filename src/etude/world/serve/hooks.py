@@ -245,9 +245,7 @@ def _arrange(hook: Callable[..., Any]) -> Callable[..., None]:
             order = []
         if sorted(order) != sorted(waiting):
             raise UsageError(
-                f"`{hook.__name__}` returned {found!r}",
-                where=where,
-                hint="return the numbers of all waiting requests",
+                f"`{hook.__name__}` returned {found!r}", where=where, hint="return the numbers of all waiting requests"
             )
         queue.first, queue.last, queue.count = of.NO_REQUESTS
         for one in order:

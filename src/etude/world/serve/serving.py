@@ -199,10 +199,13 @@ def rules_of(engine: Engine, groups: Sequence[Group], options: ServingOptions) -
         more["place"] = of.LEAST
     lora = options.lora
     more |= {
-        "lora_load_ns": lora.load_ns, "lora_pass_ns": lora.pass_ns, "lora_adapter_ns": lora.adapter_ns,
-        "lora_token_ns": lora.token_ns, "image_ns": options.image_ns,
+        "lora_load_ns": lora.load_ns,
+        "lora_pass_ns": lora.pass_ns,
+        "lora_adapter_ns": lora.adapter_ns,
+        "lora_token_ns": lora.token_ns,
+        "image_ns": options.image_ns,
         "stages": len(options.stages),
-    }  # fmt: skip
+    }
     wire = options.wire if hooks.choose is None else options.wire._replace(choice=of.ASK_CODEC)
     return engine.rules(
         router, admit=admit, admit_value=value, tpot_ns=float(options.tpot_ns), wire=wire,

@@ -38,7 +38,7 @@ class TraceLink:
     device: str = figure("path", "the device trace that the profiler (Kineto) wrote", key="chakra_device_trace")
     out: str = figure("out", "the linked JSON to write. An existing file is replaced", key="output_file")
     log_level: LogLevel = figure(
-        "choice", "least level of the messages; what was written is of level INFO", LogLevel.INFO, of=LogLevel
+        "choice", "least level of the messages; what was written is of level INFO", LogLevel.INFO
     )
 
 

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from etude.base.errors import UsageError
 from etude.base.figures import figure, read, text, usage_errors
+from etude.base.shapes import names_in
 from etude.decide.search.found import Found
 from etude.decide.search.request import PARALLEL, SearchRequest, SpaceFile
 from etude.decide.search.solver import ALL, Answer, CandidateSpace, Trials
@@ -30,9 +31,9 @@ from etude.world.serve.workflow import Workflow, open_workflow
 
 SCORES: Final = {"latency": 1, "cost": 1, "p99": 1, "label": -1}
 """1 where less is better. Means over sessions in s and in the unit of prices; labels are carried."""
-PATTERNS: Final = (
-    "single", "cascade", "router", "ensemble", "retrieval", "tool", "decompose", "verify", "cache",
-)  # fmt: skip
+PATTERNS: Final = names_in("""
+    single cascade router ensemble retrieval tool decompose verify cache
+""")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,10 +123,13 @@ def scored(
         price = priced[names[call["on"]]] if call["model"] else PricedModel()
         cost += call["cost"] + (price.input * call["prompt"] + price.output * call["output"]) / 1e6
     return {
-        "latency": said["latency_s"]["mean"], "p99": said["latency_s"]["p99"], "cost": cost / flow.sessions,
-        "label": said["label"], "calls": said["calls"] / flow.sessions,
+        "latency": said["latency_s"]["mean"],
+        "p99": said["latency_s"]["p99"],
+        "cost": cost / flow.sessions,
+        "label": said["label"],
+        "calls": said["calls"] / flow.sessions,
         "model_calls": said["model_calls"] / flow.sessions,
-    }  # fmt: skip
+    }
 
 
 def _scores(given: SpaceFile) -> dict[str, int]:

@@ -76,7 +76,7 @@ class DirectiveSelector:
 class Replicate:
     """Copies of the model with different data: gradients are summed over them."""
 
-    over: Over = figure("choice", "the copies", Over.DP, of=Over)
+    over: Over = figure("choice", "the copies", Over.DP)
     bucket: str = figure("text", "parameters summed in one collective, or `block`", "40e6")
 
 
@@ -85,15 +85,15 @@ class ShardDirective:
     """A part of a tensor on each copy."""
 
     tensor: Tensor = figure("choice", "gradients, optimizer or weights", of=Tensor)
-    over: Over = figure("choice", "the copies that share it", Over.DP, of=Over)
-    each: Each = figure("choice", "gradients: summed once per step, or once per micro-batch", Each.STEP, of=Each)
+    over: Over = figure("choice", "the copies that share it", Over.DP)
+    each: Each = figure("choice", "gradients: summed once per step, or once per micro-batch", Each.STEP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gather:
     """Whole weights from their parts."""
 
-    before: Before = figure("choice", "when: before the step, each forward pass, or each use", Before.STEP, of=Before)
+    before: Before = figure("choice", "when: before the step, each forward pass, or each use", Before.STEP)
     bucket: str = figure("text", "parameters gathered in one collective, with `before: step`", "40e6")
     ahead: int = figure("count", "how many blocks ahead of use weights are gathered", 0)
 

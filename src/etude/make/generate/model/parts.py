@@ -92,7 +92,7 @@ class LayerPart:
     bias: bool = figure("flag", "it has a bias", True)
     key_bias: bool | None = figure("flag", "the projection to keys has one; default: as the others", None)
     out_bias: bool | None = figure("flag", "the projection out of attention has one; default: as the others", None)
-    split: Split = figure("choice", "over tensor-parallel ranks", Split.NONE, of=Split)
+    split: Split = figure("choice", "over tensor-parallel ranks", Split.NONE)
     tied: bool = figure("flag", "its weights are those of another part; of a core: one norm for all streams", False)
     aside: bool = figure(
         "flag", "its result is used elsewhere (a modulation, a shortcut): the stream is unchanged", False
@@ -104,10 +104,10 @@ class LayerPart:
     causal: bool = figure("flag", "causal: tokens see those before them", False)
     window: int = figure("count", "largest number of keys that a token sees; 0: all", 0)
     rotary: bool = figure("flag", "queries and keys have rotary positions", False)
-    qk_norm: QkNorm = figure("choice", "queries and keys are normalised", QkNorm.NONE, of=QkNorm)
+    qk_norm: QkNorm = figure("choice", "queries and keys are normalised", QkNorm.NONE)
     ffn: int = figure("count", "inner width of an mlp", 0)
     gated: bool = figure("flag", "with a gate: two projections in", False)
-    norm: NormKind = figure("choice", "which normalisation", NormKind.LAYER, of=NormKind)
+    norm: NormKind = figure("choice", "which normalisation", NormKind.LAYER)
     affine: bool = figure("flag", "the norm has weights", True)
     rows: int = figure("count", "rows of a table", 0)
     lookups: int = figure("count", "rows looked up and added for a token", 1)

@@ -66,7 +66,7 @@ class Model:
     """The shape of a network. Counts are of the whole model, however it is distributed over ranks."""
 
     name: str = figure("text", "name")
-    family: Family = figure("choice", "family of the architecture", Family.DECODER, of=Family)
+    family: Family = figure("choice", "family of the architecture", Family.DECODER)
     layers: int = figure("count", "layers; those of the decoder if there is also an encoder", 0)
     hidden: int = figure("count", "width of the residual stream", 0)
     heads: int = figure("count", "attention heads", 0)
@@ -76,11 +76,11 @@ class Model:
     vocab: int = figure("count", "rows of the embedding", 0)
     seq: int = figure("count", "sequence length that a plan takes if it names none", 0)
     gated: bool = figure("flag", "feed-forward with a gate (SwiGLU): three matrices", False)
-    norm: Norm = figure("choice", "which normalisation", Norm.RMS, of=Norm)
+    norm: Norm = figure("choice", "which normalisation", Norm.RMS)
     norm_bias: bool = figure("flag", "layer norm has a bias", True)
     norm_weights: bool = figure("flag", "norms have weights", True)
     norms: int = figure("count", "norms per layer: 1 for attention and feed-forward, 2, or 4 (also after each)", 2)
-    positions: Positions = figure("choice", "position encoding", Positions.ROTARY, of=Positions)
+    positions: Positions = figure("choice", "position encoding", Positions.ROTARY)
     max_positions: int = figure("count", "rows of a learned position table; 0: the sequence", 0)
     token_types: int = figure("count", "rows of a token-type table", 0)
     bias: bool = figure("flag", "linear layers have a bias", False)

@@ -45,10 +45,8 @@ class Serving:
         if self.preempt and not self.kv_memory_bytes:
             raise ClusterError("without a memory limit no request is preempted", hint="--kv-memory 20GB")
         if self.preempt and self.disaggregate:
-            raise ClusterError(
-                "a preempted request repeats its prefill, which needs instances that do both prefill and decode",
-                hint="leave out --preempt",
-            )
+            problem = "a preempted request repeats its prefill, which needs instances that do both prefill and decode"
+            raise ClusterError(problem, hint="leave out --preempt")
         if not 0.0 <= self.accept <= 1.0:
             raise ClusterError(f"a probability of {self.accept} is not valid", hint="0 to 1")
 

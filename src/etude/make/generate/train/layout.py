@@ -39,10 +39,8 @@ def layout_of(plan: Plan, blocks: list[Block]) -> StageLayout:
     if plan.directives:
         plan = placed(plan, read_directives(plan.directives), layers, made.stages)
     if plan.stages and (len(plan.stages) != made.stages or sum(plan.stages) != layers):
-        raise UsageError(
-            f"stages {list(plan.stages)}: the schedule has {made.stages} stages, the model {layers} layers",
-            hint=f"{made.stages} numbers that add up to {layers}",
-        )
+        problem = f"stages {list(plan.stages)}: the schedule has {made.stages} stages, the model {layers} layers"
+        raise UsageError(problem, hint=f"{made.stages} numbers that add up to {layers}")
     if not plan.stages and layers < made.stages and made.stages > 1:
         raise UsageError(
             f"{layers} layers cannot fill {made.stages} pipeline stages", hint="use fewer stages or chunks"
@@ -55,10 +53,8 @@ def layout_of(plan: Plan, blocks: list[Block]) -> StageLayout:
         at = end
     back = next((n for n, stage in enumerate(stages) if any(b.goes_back for b in stage)), len(stages))
     if plan.directives and made.window:
-        raise UsageError(
-            f"directives rewrite a step and its update, but in `{made.name}` passes of several windows overlap",
-            hint="--schedule 1f1b, or async with `flush`",
-        )
+        problem = f"directives rewrite a step and its update, but in `{made.name}` passes of several windows overlap"
+        raise UsageError(problem, hint="--schedule 1f1b, or async with `flush`")
     return StageLayout(made.back_to(back), _homes(made), *tied_copies(stages, made.held), goes_back=back)
 
 

@@ -20,11 +20,7 @@ from etude.make.generate.train.routing import ExpertRouting
 from etude.make.generate.train.sharing import buckets, gather, kept_bytes, kinds, owned, reduce, tensor_sums
 from etude.model.schema import IS_BATCH, IS_CHECKPOINT, Collective, Kind
 
-PHASES = {
-    Action.BACKWARD: (Phase.INPUT, Phase.WEIGHT),
-    Action.INPUT: (Phase.INPUT,),
-    Action.WEIGHT: (Phase.WEIGHT,),
-}
+PHASES = {Action.BACKWARD: (Phase.INPUT, Phase.WEIGHT), Action.INPUT: (Phase.INPUT,), Action.WEIGHT: (Phase.WEIGHT,)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

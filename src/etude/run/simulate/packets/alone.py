@@ -86,9 +86,13 @@ def run_flows(wires: PacketLinks, flows: Sequence[PacketFlow], rules: PacketRule
     done, clock = state.flows, state.clock[0]
     begin_ps = np.array([flow.begin_ps for flow in flows], np.int64)
     return PacketTimes(
-        done["delivered_ps"] - begin_ps, np.where(done["finished_ps"] < 0, -1, done["finished_ps"] - begin_ps),
-        state.ports, int(clock["sent"]), int(clock["notices"]), int(clock["events"]),
-    )  # fmt: skip
+        done["delivered_ps"] - begin_ps,
+        np.where(done["finished_ps"] < 0, -1, done["finished_ps"] - begin_ps),
+        state.ports,
+        int(clock["sent"]),
+        int(clock["notices"]),
+        int(clock["events"]),
+    )
 
 
 def _run(state: PacketState) -> PacketState:

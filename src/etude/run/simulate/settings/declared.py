@@ -21,7 +21,6 @@ class SimulationSettings:
         "choice",
         "choice among equally short routes, on a network with links: by hash, least loaded, or all",
         Routing.STATIC,
-        of=Routing,
     )
     compute: str = figure(
         "text",
@@ -40,9 +39,9 @@ class SimulationSettings:
         "several", "algorithm: `all_reduce=tree`, `=mine.xml`, `=trace/`", (), like="all_reduce=tree"
     )
     collective_times: Times = figure(
-        "choice", "how times of collectives and messages are found", Times.MODELLED, of=Times, rare=True
+        "choice", "how times of collectives and messages are found", Times.MODELLED, rare=True
     )
-    policy: Policy = figure("choice", "which ready node a free lane takes", Policy.READY, of=Policy)
+    policy: Policy = figure("choice", "which ready node a free lane takes", Policy.READY)
     eager_bytes: int | None = figure(
         "bytes", "largest message sent without waiting, `64KiB`; default: all", None, zero=True, rare=True
     )

@@ -79,9 +79,13 @@ class KeysWanted:
 
         database = open_ops(self.db) if self.db.exists() else None
         return needs_of(
-            self.models, self.tp, self.workload, _system(self.device),
-            database=database.select(device=self.device) if database else None, repeats=self.repeats,
-        )  # fmt: skip
+            self.models,
+            self.tp,
+            self.workload,
+            _system(self.device),
+            database=database.select(device=self.device) if database else None,
+            repeats=self.repeats,
+        )
 
 
 def _positive(asked: Any, name: str) -> tuple[int, ...]:

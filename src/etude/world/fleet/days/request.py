@@ -34,8 +34,11 @@ NOT_OF_DAYS: Final = ("checkpoint", "steps", "samples", "join")
 """Axes of a plan that the days decide."""
 MOST_DAYS: Final = 36_500
 TRIES: Final[tuple[dict[str, Any], ...]] = (
-    {}, {"zero": 1}, {"zero": 1, "recompute": "selective:norm,activation"}, {"zero": 1, "recompute": "full"},
-)  # fmt: skip
+    {},
+    {"zero": 1},
+    {"zero": 1, "recompute": "selective:norm,activation"},
+    {"zero": 1, "recompute": "full"},
+)
 """What is tried where a plan says nothing of sharding and recomputation, and does not fit."""
 UNREAD: Final = {
     RESTART: ("regroup", "reintegrate"),
@@ -176,22 +179,16 @@ def _recovery(asked: TrainRequest) -> tuple[str, str, Recovery, str]:
     for name in unread:
         if is_given(asked, name):
             readers = [one for one in POLICIES if name not in UNREAD[one]]
-            raise UsageError(
-                f"{spelled(asked, name)} is not read by a job that recovers by `{recover}`",
-                hint=f"{spelled(asked, 'recover')} {', '.join(readers)}",
-            )
+            hint = f"{spelled(asked, 'recover')} {', '.join(readers)}"
+            raise UsageError(f"{spelled(asked, name)} is not read by a job that recovers by `{recover}`", hint=hint)
     if not is_events(faults) and all(kind.effect != Effect.SLOW for kind in open_faults(faults).kinds):
         unread.append("eject")
         if is_given(asked, "eject"):
-            raise UsageError(
-                f"{spelled(asked, 'eject')} is read only with {spelled(asked, 'faults')} that make nodes slow",
-                hint="slow:mtbf=300d,factor=1.5,duration=30min",
-            )
+            problem = f"{spelled(asked, 'eject')} is read only with {spelled(asked, 'faults')} that make nodes slow"
+            raise UsageError(problem, hint="slow:mtbf=300d,factor=1.5,duration=30min")
     if parse_retries(retry) and recover != RESTART:
-        raise UsageError(
-            f"{spelled(asked, 'retry')} applies only to restarts, but the job recovers by `{recover}`",
-            hint="--recover restart",
-        )
+        problem = f"{spelled(asked, 'retry')} applies only to restarts, but the job recovers by `{recover}`"
+        raise UsageError(problem, hint="--recover restart")
     return faults, recover, whole(asked.recovery, unread), retry
 
 
@@ -332,8 +329,8 @@ def slow_nodes(folder: str | PathLike[str]) -> tuple[set[int], list[str]]:
     place = Path(folder)
     nodes = [read_node(path) for path in sorted(place.glob("*.json"))] if place.is_dir() else []
     if len(nodes) < 3:
-        raise UsageError(f"--sweep: {len(nodes)} files of nodes are too few", where=str(folder),
-                         hint="one `etude qualify -o node3.json` for each of at least three")  # fmt: skip
+        hint = "one `etude qualify -o node3.json` for each of at least three"
+        raise UsageError(f"--sweep: {len(nodes)} files of nodes are too few", where=str(folder), hint=hint)
     found, notes = set(), []
     for finding in qualify(nodes[0], nodes[1:]).findings:
         number = re.search(r"(\d+)$", str(finding["node"]))

@@ -29,7 +29,7 @@ class ExpertGroup:
     sequences: int = figure("count", "sequences that a rank decodes at a time; more are always waiting", 128)
     context: int = figure("count", "mean tokens per sequence", 2048)
     fail: str = text("failures and their times: `rank7@60s`, `node1@90s`, several with `;`", like="rank1@50s")
-    host_copies: HostCopies = figure("choice", "experts in the memory of hosts", HostCopies.OWN, of=HostCopies)
+    host_copies: HostCopies = figure("choice", "experts in the memory of hosts", HostCopies.OWN)
     storage_bytes_per_s: float = figure("bandwidth", "read rate of a node from storage", 1e9)
     replace_ns: float = figure(
         "time", "time until a new process replaces a lost rank, while others serve; 0: the same as --restart", 0.0

@@ -92,12 +92,11 @@ class AnyRounds:
     count: int = figure("count", "clients per round; 0: all", 0, panel=ROUNDS_PANEL)
     steps: int = figure("count", "local steps of a client per round", 1, panel=ROUNDS_PANEL)
     micro_batch: int = figure("count", "samples per local step, where its time is predicted", 1, panel=ROUNDS_PANEL)
-    precision: Sent = figure("choice", "data type of the weights that are sent", Sent.BF16, of=Sent, panel=ROUNDS_PANEL)
+    precision: Sent = figure("choice", "data type of the weights that are sent", Sent.BF16, panel=ROUNDS_PANEL)
     sample: ClientSampling = figure(
         "choice",
         "how clients are drawn: uniform (psp), weighted (by samples), awpsp (by availability)",
         ClientSampling.UNIFORM,
-        of=ClientSampling,
         needs="count",
         panel=ROUNDS_PANEL,
     )
@@ -126,7 +125,7 @@ class SwarmRequest(AnyRounds):
     """Federated rounds as a swarm: clients pass their updates to one another in chunks."""
 
     share: Spreading = figure(
-        "choice", "how updates are distributed: swarm, or after a warm-up", Spreading.SWARM, of=Spreading, panel=SWARM
+        "choice", "how updates are distributed: swarm, or after a warm-up", Spreading.SWARM, panel=SWARM
     )
     chunk_bytes: float = figure("bytes", "size of a chunk", 16e6, panel=SWARM)
     peers: int = figure("count", "number of other clients that a client knows; 0: all", 0, panel=SWARM)
@@ -246,15 +245,17 @@ def split_inputs(asked: SplitRequest) -> RoundsInputs:
 
     lora, lora_cut, system = asked.lora, asked.lora_cut, asked.server_system
     if lora_cut > lora:
-        raise UsageError(
-            f"{spelled(asked, 'lora_cut')}: {lora_cut} is more than {spelled(asked, 'lora')} {lora}",
-            hint="--lora-cut 4",
-        )
+        problem = f"{spelled(asked, 'lora_cut')}: {lora_cut} is more than {spelled(asked, 'lora')} {lora}"
+        raise UsageError(problem, hint="--lora-cut 4")
     cut = Cut(
-        split=asked.split, lora=lora, lora_cut=lora_cut or lora,
-        system=open_system(system) if isinstance(system, str) else system, devices=asked.server_devices, seq=asked.seq,
+        split=asked.split,
+        lora=lora,
+        lora_cut=lora_cut or lora,
+        system=open_system(system) if isinstance(system, str) else system,
+        devices=asked.server_devices,
+        seq=asked.seq,
         lengths=asked.lengths,
-    )  # fmt: skip
+    )
     return _inputs(asked, train=_full(asked), cut=cut, **_server(asked))
 
 
@@ -269,10 +270,8 @@ def _server(asked: Any) -> dict[str, Any]:
     """Rules of rounds with a server."""
     limit = asked.server_bytes_per_s
     if limit is not None and not limit:
-        raise UsageError(
-            f"{spelled(asked, 'server')}: a link of 0 carries nothing",
-            hint=f"leave {spelled(asked, 'server')} out for no limit",
-        )
+        hint = f"leave {spelled(asked, 'server')} out for no limit"
+        raise UsageError(f"{spelled(asked, 'server')}: a link of 0 carries nothing", hint=hint)
     return {"quorum": asked.quorum, "server_bytes_per_s": float(limit or 0.0)}
 
 
@@ -300,22 +299,16 @@ def _inputs(
     model, count, correlated, who = asked.model, asked.count, asked.correlated, _who(asked)
     absent = bool(who.available) or who.has("available") or bool(correlated)
     if not absent and is_given(asked, "leave"):
-        raise UsageError(
-            f"{spelled(asked, 'leave')} is read only where clients can be absent",
-            hint=f"{spelled(asked, 'available')}, {spelled(asked, 'correlated')}, or a column `available`",
-        )
+        hint = f"{spelled(asked, 'available')}, {spelled(asked, 'correlated')}, or a column `available`"
+        raise UsageError(f"{spelled(asked, 'leave')} is read only where clients can be absent", hint=hint)
     drawn = isinstance(who.of, int) or count or absent or who.has("drops") or "swarm" in rules or (cut and cut.lengths)
     if not drawn and is_given(asked, "seed"):
-        raise UsageError(
-            f"{spelled(asked, 'seed')}: nothing is drawn, since all clients of the file take part in every round",
-            hint=f"{spelled(asked, 'count')} 4",
-        )
+        problem = f"{spelled(asked, 'seed')}: nothing is drawn, since all clients of the file take part in every round"
+        raise UsageError(problem, hint=f"{spelled(asked, 'count')} 4")
     predicted = cut is not None or who.has("system")
     if not predicted and is_given(asked, "micro_batch"):
-        raise UsageError(
-            f"{spelled(asked, 'micro_batch')} is read only where the time of a step is predicted",
-            hint="a column `system` of the clients",
-        )
+        problem = f"{spelled(asked, 'micro_batch')} is read only where the time of a step is predicted"
+        raise UsageError(problem, hint="a column `system` of the clients")
     deadline_ns = asked.deadline_ns
     rules |= {
         "deadline_s": 0.0 if deadline_ns is None else deadline_ns / 1e9,
@@ -337,10 +330,8 @@ def _who(asked: Any) -> Who:
     if not is_number:
         for name in DRAWN:
             if is_given(asked, name):
-                raise UsageError(
-                    f"{spelled(asked, name)} applies only to clients that are drawn",
-                    hint=f"a column of {clients}, or --clients 1000" if isinstance(clients, str) else "--clients 1000",
-                )
+                hint = f"a column of {clients}, or --clients 1000" if isinstance(clients, str) else "--clients 1000"
+                raise UsageError(f"{spelled(asked, name)} applies only to clients that are drawn", hint=hint)
         return Who(of=clients, columns=_columns(clients) if isinstance(clients, str) else frozenset())
     if not asked.link:
         raise UsageError(f"{spelled(asked, 'clients')}: {clients} clients need links", hint="--link 7..10Gb/s")

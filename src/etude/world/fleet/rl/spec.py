@@ -57,7 +57,7 @@ class Making:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explore(Making):
-    when: When = figure("choice", "serial, or stale: with the weights before the last update", When.SERIAL, of=When)
+    when: When = figure("choice", "serial, or stale: with the weights before the last update", When.SERIAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class RlSpec:
     model: str = text("model of all tenants")
     system: str = text("system on which times are predicted")
     lora: int = figure("count", "rank of an adapter; 0: all weights are trained", 0)
-    stages: Stages = figure("choice", "together or apart", Stages.APART, of=Stages)
+    stages: Stages = figure("choice", "together or apart", Stages.APART)
     staleness: int = figure("count", "largest staleness of the weights of a rollout, in updates", 0)
     environment: Environment = figure("one", "between turns", Environment(), of=Environment)
     explore: Explore | None = figure("one", "samples generated before a rollout", None, of=Explore)

@@ -169,10 +169,8 @@ def _switch(asked: ShareRequest, cluster: Cluster, policy: str, columns: set[str
     if stops:
         return None if asked.switch_ns is None else int(asked.switch_ns)
     if is_given(asked, "switch"):
-        raise UsageError(
-            f"{spelled(asked, 'switch')} is not read under `{policy}`, which never stops these jobs",
-            hint=f"{spelled(asked, 'policy')} las, srtf, priority, deadline, elastic",
-        )
+        problem = f"{spelled(asked, 'switch')} is not read under `{policy}`, which never stops these jobs"
+        raise UsageError(problem, hint=f"{spelled(asked, 'policy')} las, srtf, priority, deadline, elastic")
     return None
 
 
@@ -181,11 +179,8 @@ def _seed(asked: ShareRequest, cluster: Cluster) -> int:
     if any(group.mtbf_ns for group in cluster.groups):
         return asked.seed
     if is_given(asked, "seed"):
-        raise UsageError(
-            f"{spelled(asked, 'seed')} is read only where something is drawn: nodes with `mtbf`, streams, rl",
-            where=cluster.name,
-            hint="leave it out",
-        )
+        problem = f"{spelled(asked, 'seed')} is read only where something is drawn: nodes with `mtbf`, streams, rl"
+        raise UsageError(problem, where=cluster.name, hint="leave it out")
     return 0
 
 
@@ -324,10 +319,8 @@ def radio_inputs(asked: RadioRequest) -> RadioInputs:
 
     file, policy = asked.file, asked.policy
     if is_given(asked, "migrate") and (policy or read_radio(file).spec.policy) == "static":
-        raise UsageError(
-            f"{spelled(asked, 'migrate')} is not read under `static`, which never moves anything",
-            hint=f"{spelled(asked, 'policy')} haf",
-        )
+        problem = f"{spelled(asked, 'migrate')} is not read under `static`, which never moves anything"
+        raise UsageError(problem, hint=f"{spelled(asked, 'policy')} haf")
     pools = [read_radio(file, policy=policy, migrate=asked.migrate, load=load) for load in loads_of(asked.load)]
     return RadioInputs(pools=tuple(pools), seed=asked.seed, asked=said_of(asked))
 

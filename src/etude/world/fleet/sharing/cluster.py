@@ -19,15 +19,16 @@ from numpy.typing import NDArray
 from etude.base.errors import UsageError
 from etude.base.figures import figure, read, read_mapping, text, usage_errors
 from etude.base.files import csv_rows
+from etude.base.shapes import names_in
 from etude.kernels.arrays import I64
 
 WHOLE: Final = 1000
 """Units that a device is divided into."""
 NO_LIMIT: Final = 1 << 50
 KEYS: Final = ("name", "doc", "gpus", "node_gpus", "kind", "price", "nodes")
-POOL_KEYS: Final = (
-    "jobs", "streams", "rl", "policy", "switch", "start", "keep", "migrate", "horizon", "borrow",
-)  # fmt: skip
+POOL_KEYS: Final = names_in("""
+    jobs streams rl policy switch start keep migrate horizon borrow
+""")
 """Keys of a file that also describes the workload: see pool.py."""
 
 

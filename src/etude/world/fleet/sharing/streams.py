@@ -107,9 +107,13 @@ def placed(stream: PoolStream, *, seed: int = 0) -> PreparedStream:
     token_bytes = one.token_bytes * stream.tp
     tpot = stream.limits.get("", {}).get("tpot_s", 0.0)
     options = between_options(between, token_bytes) | {
-        "tpot_ns": tpot * 1e9, "router": stream.router, "caching": one.caching, "token_bytes": token_bytes,
-        "seed": seed, "lora": one.lora,
-    }  # fmt: skip
+        "tpot_ns": tpot * 1e9,
+        "router": stream.router,
+        "caching": one.caching,
+        "token_bytes": token_bytes,
+        "seed": seed,
+        "lora": one.lora,
+    }
     drawn = request_stream(
         stream.requests or None, first=stream.first, rate_per_s=stream.rate, count=stream.count, prompt=stream.prompt,
         output=stream.output, cv=stream.burst, diurnal=stream.diurnal, seed=seed,

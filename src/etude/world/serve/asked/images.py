@@ -59,11 +59,7 @@ class ServeImages(KeptStream):
     )
     images_at_once: int = figure("count", "most images of one size in one step", 1, most=16, panel=DEVICES)
     scheduling_policy: ImageOrder = figure(
-        "choice",
-        "order of requests: by arrival, deadline, or shortest first",
-        ImageOrder.FCFS,
-        of=ImageOrder,
-        panel=DEVICES,
+        "choice", "order of requests: by arrival, deadline, or shortest first", ImageOrder.FCFS, panel=DEVICES
     )
     set_up_ns: int = figure(
         "time", "time to set up a group of devices, of a degree that changes", 1_000_000_000, zero=True, panel=DEVICES

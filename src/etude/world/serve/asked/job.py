@@ -63,10 +63,8 @@ class ServingSource:
         """Without `gpus` there are as many ranks as one instance needs, or all instances of a split."""
         unread = [one for one in EQUAL if asked.requests is not None and is_given(asked, one)]
         if unread:
-            raise UsageError(
-                f"{spelled(asked, unread[0])} is not read with {spelled(asked, 'requests')}, whose file says it",
-                hint="leave one of them out",
-            )
+            problem = f"{spelled(asked, unread[0])} is not read with {spelled(asked, 'requests')}, whose file says it"
+            raise UsageError(problem, hint="leave one of them out")
         options = Serving.from_dict(given_in(asked.serving))
         if asked.draft == "" and options.speculate:
             raise UsageError(f"{spelled(asked, 'speculate')} is read only with {spelled(asked, 'draft')}")
@@ -75,9 +73,13 @@ class ServingSource:
         ranks = axes.get("tp", 1) * axes.get("pp", 1) * max(sum(options.split), 1)
         plan = plan_asked(asked, model, said, **({} if asked.plan is not None else {"gpus": ranks}))
         return cls(
-            model=model, plan=plan, options=options, requests=None if asked.requests is None else Path(asked.requests),
-            draft=model_of(asked.draft) if asked.draft else None, name=name,
-        )  # fmt: skip
+            model=model,
+            plan=plan,
+            options=options,
+            requests=None if asked.requests is None else Path(asked.requests),
+            draft=model_of(asked.draft) if asked.draft else None,
+            name=name,
+        )
 
     def generate(
         self, system: System | None, *, memory: str = "", check: bool = True, weights: Quantised | None = None

@@ -88,10 +88,14 @@ def readable(beside: Beside) -> list[dict[str, Any]]:
     """Measured and predicted figures side by side."""
     found = beside.found
     return [
-        {"": name, "measured s": round(found["measured"][name], 5), "predicted s": round(found["predicted"][name], 5),
-         "error": f"{found['error'][name]:+.2%}"}
+        {
+            "": name,
+            "measured s": round(found["measured"][name], 5),
+            "predicted s": round(found["predicted"][name], 5),
+            "error": f"{found['error'][name]:+.2%}",
+        }
         for name in found["measured"]
-    ]  # fmt: skip
+    ]
 
 
 def lines(beside: Beside) -> list[str]:

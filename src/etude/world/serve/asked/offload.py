@@ -43,7 +43,6 @@ class ServeOffload(CostInput):
         "choice",
         "through the page cache, from the disk itself, or the cheaper of both for each block",
         KvPath.DUAL,
-        of=KvPath,
         panel=PANEL,
     )
     host_memory_bytes: int = figure("bytes", "host memory for keys and values", 8_000_000_000, panel=PANEL)

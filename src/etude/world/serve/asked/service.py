@@ -145,9 +145,14 @@ class Replicas:
         groups, placed, control = elastic_pools(served, pools, rules, given, file=self.file, **how)
         limits, token_bytes = {k: dict(v) for k, v in self.limits.items()}, placed.token_bytes * pools[0].tp
         options = between_options(given, token_bytes) | {
-            "tpot_ns": least(limits, "tpot_s") * 1e9, "router": _router(self.router), "caching": placed.caching,
-            "token_bytes": token_bytes, "seed": self.seed, "lora": placed.lora, "stages": placed.stages,
-        }  # fmt: skip
+            "tpot_ns": least(limits, "tpot_s") * 1e9,
+            "router": _router(self.router),
+            "caching": placed.caching,
+            "token_bytes": token_bytes,
+            "seed": self.seed,
+            "lora": placed.lora,
+            "stages": placed.stages,
+        }
         models = [network] if network else []
         if given.draft_model:
             models.append(model_named(given.draft_model))

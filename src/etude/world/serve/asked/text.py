@@ -8,6 +8,7 @@ from typing import Any, Final
 from etude.base.errors import UsageError
 from etude.base.figures import figure, text
 from etude.base.parameters import parameters_of, request_of
+from etude.base.shapes import names_in
 from etude.cost.estimates import Estimate, columns, estimate_of, no_evidence
 from etude.machine import open_system
 from etude.make.generate.model import Model, positions_of
@@ -30,9 +31,9 @@ from etude.world.serve.serving import Served
 HOLDS: Final = 0.9
 """Part of the requests within their limits down to which a rate holds."""
 CURVE: Final = ("requests", "goodput_rps", "within_limits", "output_tokens_per_s", "busy", "energy_j")
-ASKED: Final = (
-    "model", "system", "tp", "ep", "precision", "replicas", "router", "requests", "rate", "slo", "stack", "seed",
-)  # fmt: skip
+ASKED: Final = names_in("""
+    model system tp ep precision replicas router requests rate slo stack seed
+""")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,10 +83,8 @@ class TextServing:
         whole, shortest = requests.prompt + requests.output, int(requests.prompt.min())
         longer = int((whole > limit).sum()) if limit else 0
         if longer and shortest > limit:
-            raise UsageError(
-                f"every prompt has {shortest:,} tokens or more, and the model takes {limit:,}",
-                hint=f"shorter prompts; --max-model-len {int(whole.max())} serves them as if the model took them",
-            )
+            hint = f"shorter prompts; --max-model-len {int(whole.max())} serves them as if the model took them"
+            raise UsageError(f"every prompt has {shortest:,} tokens or more, and the model takes {limit:,}", hint=hint)
         said = f"{longer:,} of {len(requests):,} requests are longer than the {limit:,} tokens that the model takes, "
         said += f"and are served as if it took them; --max-model-len {limit} refuses or cuts them, as engines do"
         return (said,) if longer else ()

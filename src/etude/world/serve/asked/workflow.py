@@ -301,9 +301,7 @@ def _with_models(flow: Workflow, models: str) -> Workflow:
     if not given:
         return flow
     if len(given) != len(flow.models):
-        raise UsageError(
-            f"--models names {len(given)} models, but the workflow has {len(flow.models)} roles",
-            hint=f"give one for each of {', '.join(flow.models)}",
-        )
+        problem = f"--models names {len(given)} models, but the workflow has {len(flow.models)} roles"
+        raise UsageError(problem, hint=f"give one for each of {', '.join(flow.models)}")
     roles = zip(flow.models.items(), given, strict=True)
     return replace(flow, models={name: replace(role, model=model) for (name, role), model in roles})

@@ -183,10 +183,8 @@ def pools_of(between: Between, *, replicas: int, tp: int, ep: int, pp: int = 1) 
         return [Pool(count=replicas, tp=tp, ep=ep, pp=pp)]
     parts = split_of(between.disaggregate)
     if replicas not in (1, sum(parts)):
-        raise UsageError(
-            f"--replicas {replicas} cannot be combined with --disaggregate {between.disaggregate}",
-            hint="leave one of them out",
-        )
+        problem = f"--replicas {replicas} cannot be combined with --disaggregate {between.disaggregate}"
+        raise UsageError(problem, hint="leave one of them out")
     roles = (ReplicaRole.PREFILL, ReplicaRole.DECODE)
     return [Pool(role=role, count=count, tp=tp, ep=ep, pp=pp) for role, count in zip(roles, parts, strict=True)]
 
@@ -249,9 +247,4 @@ def between_options(between: Between, token_bytes: float) -> dict[str, Any]:
         between.kv_choose,
         read_later(between.link_later),
     )
-    return {
-        "wire": wire,
-        "admit": between.admit,
-        "decide_ns": between.decide_ns,
-        "hooks": between.hooks(),
-    }
+    return {"wire": wire, "admit": between.admit, "decide_ns": between.decide_ns, "hooks": between.hooks()}

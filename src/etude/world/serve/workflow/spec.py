@@ -283,11 +283,8 @@ def _no_cycle(flow: Workflow, where: str) -> None:
                 walk.pop()
             elif other in path:
                 circle = [*path[path.index(other) :], other]
-                raise UsageError(
-                    f"a cycle: {' after '.join(circle)}",
-                    where=f"{where}: tasks: {other}",
-                    hint=f"use a loop for repeated tasks: loops: [{{of: [{', '.join(circle[:-1])}], times: 3}}]",
-                )
+                hint = f"use a loop for repeated tasks: loops: [{{of: [{', '.join(circle[:-1])}], times: 3}}]"
+                raise UsageError(f"a cycle: {' after '.join(circle)}", where=f"{where}: tasks: {other}", hint=hint)
             elif other not in done:
                 path.append(other)
                 walk.append(iter(flow.tasks[other].after))
