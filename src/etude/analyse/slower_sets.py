@@ -183,7 +183,7 @@ def _above(
         height[np.isfinite(height) & ~np.isin(levels.stage, levels.stage[lower])] = np.nan
     known = np.abs(height[lower])
     wide = 0.0 if not len(known) else 1.4826 * float(np.median(known)) if len(known) > 3 else float(known.max())
-    wide = max(wide, float(np.median(pairs)) if len(pairs) > 1 else 0.0)
+    wide = max(wide, sorted(pairs)[(len(pairs) - 1) // 2] if len(pairs) > 1 else 0.0)  # of two the one that is alike
     spread = float(np.hypot(max(wide, error), error / np.sqrt(max(len(known), 1))))
     limit = SURE if len(known) > 3 else SURE + 1
     with np.errstate(invalid="ignore"):
