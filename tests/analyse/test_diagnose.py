@@ -7,6 +7,7 @@ import pytest
 
 from etude.analyse.diagnose import diagnose
 from etude.analyse.findings import FAULTS
+from etude.analyse.slower_sets import stage_changes
 from etude.model.build import build_trace
 from etude.model.job import Part, assemble
 from etude.model.run import Run
@@ -111,3 +112,14 @@ def test_of_two_that_disagree_the_one_that_never_asked_so_before_is_named():
 def test_of_two_that_disagree_in_their_first_call_both_are_named():
     (one,) = diagnose(halted(((4096, 2048),)))
     assert (one.kind, one.ranks, one.confidence) == ("desync", (0, 1), 0.7)
+
+
+def test_a_stage_that_becomes_slower_is_seen_without_peers_and_what_all_do_is_not():
+    """Three stages of two ranks; all are 5% longer in step 3, the second stage 10% from step 5 on."""
+    reference = np.zeros((6, 10)) + np.repeat([0.3, 0.1, 0.2], 2)[:, None]
+    reference[:, 3] += 0.05
+    reference[2:4, 5:] += 0.10
+    found = stage_changes(reference, np.repeat([0, 1, 2], 2))
+    expected = np.zeros((6, 10))
+    expected[2:4, 5:] = 0.10
+    assert np.allclose(found, expected, atol=1e-12)
