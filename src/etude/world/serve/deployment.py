@@ -87,7 +87,7 @@ def deployed(
     system: System,
     engine: Engine,
     *,
-    stack: str = "vllm",
+    stack: str | ServingStack = "vllm",
     ops: Path | None = None,
     kv_dtype: str = "",
     memory_bytes: int = 0,

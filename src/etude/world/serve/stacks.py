@@ -3,13 +3,14 @@ own time on the host. `stacks.yaml` has them by engine and device; none of its v
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure, read, read_mapping, text
+from etude.base.figures import figure, plain, read, read_mapping, text, usage_errors
 
 ANY: Final = "any"
 
@@ -60,9 +61,34 @@ def _stacks() -> dict[str, dict[str, ServingStack]]:
     }
 
 
-def serving_stack(engine: str, device: str) -> ServingStack:
-    """The stack of an engine on a device of the catalogue; a device without its own values uses those of `any`."""
+def stack_file(by_device: Mapping[str, ServingStack]) -> str:
+    """The text of a file that `serving_stack` reads."""
+    import yaml
+
+    text: str = yaml.safe_dump({"devices": {name: plain(one) for name, one in by_device.items()}}, sort_keys=False)
+    return text
+
+
+def _of_file(path: str, device: str) -> ServingStack:
+    given = read_mapping(Path(path)).get("devices")
+    if not isinstance(given, Mapping) or not given:
+        raise UsageError("is not the stack of an engine", where=path, hint="etude calibrate engine writes one")
+    if device and device not in given:
+        said = f"has no values for {device}"
+        raise UsageError(said, where=path, hint=f"it was calibrated on {', '.join(map(str, given))}")
+    with usage_errors():
+        stacks = {str(name): read(ServingStack, figures, f"{path}: {name}") for name, figures in given.items()}
+    return stacks[device] if device else next(iter(stacks.values()))
+
+
+def serving_stack(engine: str | ServingStack, device: str) -> ServingStack:
+    """The stack of an engine, by name or in a file, on a device of the catalogue; a device without its own values uses
+    those of `any`."""
+    if isinstance(engine, ServingStack):
+        return engine
+    if engine.endswith((".yaml", ".yml")):
+        return _of_file(engine, device)
     known = _stacks()
     if engine not in known:
-        raise UsageError(f"unknown engine `{engine}`", hint=f"known: {', '.join(known)}")
+        raise UsageError(f"unknown engine `{engine}`", hint=f"known: {', '.join(known)}, or a YAML file")
     return known[engine].get(device) or known[engine].get(ANY) or ServingStack()

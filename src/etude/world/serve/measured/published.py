@@ -29,6 +29,7 @@ from etude.world.serve.measured.systems import number, text, whole
 from etude.world.serve.requests import Requests, requests_of
 from etude.world.serve.results import request_times, summary
 from etude.world.serve.serving import Group, Served, serve
+from etude.world.serve.stacks import ServingStack
 from etude.world.serve.workloads import poisson
 
 COLUMNS: Final = ("model", "gpu_type", "gpus", "load", "input_tokens", "output_tokens")
@@ -78,7 +79,9 @@ def is_published(columns: Iterable[str]) -> bool:
     return set(COLUMNS) <= set(columns)
 
 
-def predicted_row(row: Row, *, system: str = "", stack: str = "", ops: Path | None = None) -> PublishedRow:
+def predicted_row(
+    row: Row, *, system: str = "", stack: str | ServingStack = "", ops: Path | None = None
+) -> PublishedRow:
     """`system`, `stack` and `ops` override what follows from the row."""
     said: list[str] = []
     if row.get("disaggregated"):
@@ -244,7 +247,7 @@ def _lengths(row: Row, count: int, prompt: int, output: int, said: list[str]) ->
     return tuple(np.maximum(np.rint(random.uniform(low, high, count) * n), 1).astype(int) for n in (prompt, output))  # type: ignore[return-value]
 
 
-def _of_engine(row: Row, rules: EngineRules, engine: Engine, stack: str) -> list[str]:
+def _of_engine(row: Row, rules: EngineRules, engine: Engine, stack: str | ServingStack) -> list[str]:
     named = row.get("engine") or "none"
     said = [] if stack else [f"stack {rules.stack} for the engine `{named}`"]
     how = "prompts share passes with tokens out" if engine.chunked else "prompts before tokens out"
