@@ -66,7 +66,7 @@ class Difference(NamedTuple):
     reason: str
 
 
-SHARDED = ("fsdp2", "fsdp2_kept", "hsdp", "titan", "accumulated_fsdp2")
+SHARDED = ("fsdp2", "fsdp2_kept", "hsdp", "titan", "accumulated_fsdp2", "own_shards")
 PART = "gloo reduces all of a tensor, and copies the rank's part of it when it is waited for"
 STOPPED = "recomputation ends inside of this operator: PyTorch's recording has only the kernel that it called"
 PLACE = "the place of a rank in its mesh is computed beside the program"
@@ -101,8 +101,9 @@ def subjects() -> list[Subject]:
         for name, says, needs in ALONE
     ]
     script = str(HERE / "conformance_programs.py")
-    later = str(HERE / "dry_later_programs.py")
-    own += [Subject(name, says, ranks, [sys.executable, later, str(ranks), name]) for name, says, ranks in LATER]
+    for file, kinds in (("dry_later_programs.py", LATER), ("dry_unseen_programs.py", UNSEEN)):
+        words = [sys.executable, str(HERE / file)]
+        own += [Subject(name, says, ranks, [*words, str(ranks), name]) for name, says, ranks in kinds]
     return own + [
         Subject(p.name, p.says, p.ranks, [sys.executable, script, str(p.ranks), p.name], p.needs, p.optimizers)
         for p in PROGRAMS
@@ -124,6 +125,15 @@ LATER = (
     ("uneven", "`all_to_all_single` and `all_gather` of uneven parts", 3),
 )
 """Written when dry runs of the others stood."""
+UNSEEN = (
+    ("critic", "DDP: a picture maker and a critic with spectral norms, an optimizer each", 2),
+    ("translator", "TP: encoder and decoder, tied words", 2),
+    ("three_stages", "PP: `ScheduleInterleaved1F1B` of three ranks, a norm over all", 3),
+    ("own_shards", "weights gathered ahead and gradients scattered by hand", 2),
+    ("own_tensor_parallel", "TP by `autograd.Function`s, a loss over split words", 2),
+    ("local_steps", "autocast, accumulated gradients, a mean of weights every second step", 2),
+)
+"""Written when these stood as well."""
 
 
 # -- the recording -----------------------------------------------------------------------------------------------------

@@ -169,9 +169,10 @@ def test_stages_of_a_pipeline_are_all_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        ("decide", "dry_train.py:30: rank 0 decides by the value of a tensor"),
+        ("decide", "dry_train.py:34: rank 0 decides by the value of a tensor"),
         ("data", "FileNotFoundError"),
         ("spawn", "starts processes of its own"),
+        ("launch", 'starts processes of its own: `subprocess.run("torchrun'),
         ("gpu", "with --device h100 it finds one"),
         ("weights", "no model was called and no optimizer stepped"),
         ("exit", "the program ended itself: this needs a GPU"),

@@ -1,5 +1,7 @@
 """What stops a program is said with the program's own line, and with what can be done about it."""
 
+import contextlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,6 +9,8 @@ import pytest
 
 from etude.base.errors import UsageError
 from etude.capture.dry.launch import refuse_problem
+from etude.capture.dry.post import OtherRankError, Post
+from etude.capture.dry.processes import starts_python
 from etude.capture.dry.worker import _problem
 
 
@@ -45,3 +49,25 @@ def test_one_rank_is_not_asked_for_its_number() -> None:
 
     assert "--world" not in said(fails)[1]
     assert "--device h100" in said(fails, on_device=False)[1]
+
+
+@pytest.mark.parametrize(
+    "command", [["python3.11", "-u", "work.py"], "A=1 torchrun work.py", ["/bin/sh", "-c", b"srun x"]]
+)
+def test_commands_that_start_programs_of_python(command: Any) -> None:
+    assert starts_python(command)
+
+
+@pytest.mark.parametrize("command", [["git", "log", "train.py"], ["python", "-m", "pip", "freeze"], "nvidia-smi -L"])
+def test_commands_that_a_program_may_run(command: Any) -> None:
+    assert not starts_python(command)
+
+
+def test_a_rank_whose_sender_ended_without_sending_is_run_again_with_more(tmp_path: Path) -> None:
+    """Rank 2 ended since it needs rank 1, which was not run: rank 0 needs rank 2 as before, and that is no error."""
+    (tmp_path / "ended.2").write_text("0")
+    (tmp_path / "all_started").touch()
+    post = Post(tmp_path, 0, {"ranks": [0, 2], "stands": {}}, contextlib.nullcontext)
+    with pytest.raises(OtherRankError) as needed:
+        post.take([], 2)
+    assert needed.value.rank == 2

@@ -1,5 +1,6 @@
 """Two linear layers on whatever device there is. `python dry_train.py WHAT`: what it does besides."""
 
+import subprocess
 import sys
 
 import torch
@@ -12,6 +13,9 @@ if what == "data":
     torch.load("there/is/no/such/file.bin")
 if what == "spawn":
     torch.multiprocessing.spawn(print, nprocs=2)
+if what == "launch":
+    subprocess.run([sys.executable, "--version"], check=True)  # starts no program
+    subprocess.run("torchrun --nproc-per-node 2 train.py", shell=True, check=True)
 model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 32)).to(device)
 optimizer = torch.optim.AdamW(model.parameters())
 if what in ("weights", "exit"):

@@ -30,7 +30,7 @@ def step_window(read: dict[int, DryRank], told: DrySettings) -> tuple[dict[int, 
     """(The ranks with their steps, those that are wanted.) All of the program where it has no steps, or too few."""
     steps = min(one.steps for one in read.values())
     if steps or not told.steps:
-        return read, StepWindow(told.warmup if told.steps and steps > told.warmup else 0)
+        return read, StepWindow(told.warmup, told.steps) if told.steps and steps > told.warmup else StepWindow(0)
     calls = {rank: calls_of_largest(one) for rank, one in read.items()}
     if len({len(of_rank) for of_rank in calls.values()}) > 1 or not all(calls.values()):
         return read, StepWindow(0, assumption="no optimizer made a step: the program is taken from beginning to end")

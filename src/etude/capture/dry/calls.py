@@ -5,6 +5,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+from etude.capture.dry.optimizers import MadeOptimizers
 from etude.capture.dry.watch import Watch
 
 ALIKE_CALLS = 16
@@ -16,8 +17,10 @@ class ModelCalls:
     """Writes down where outermost calls begin. `done` is called when enough calls of the largest model were seen:
     `wanted` (0: never), and after these a row of calls that are alike, where no optimizer was made."""
 
-    def __init__(self, torch: Any, watch: Watch, *, wanted: int, done: Callable[[], None]) -> None:
-        self._torch, self._watch, self._wanted, self._done = torch, watch, wanted, done
+    def __init__(
+        self, torch: Any, watch: Watch, made: MadeOptimizers, *, wanted: int, done: Callable[[], None]
+    ) -> None:
+        self._torch, self._watch, self._made, self._wanted, self._done = torch, watch, made, wanted, done
         self.rows: list[dict[str, Any]] = []
         self._models: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
         """Number and parameters of each."""
@@ -25,8 +28,6 @@ class ModelCalls:
         self._largest = -1, -1
         self._starts: list[int] = []
         """Rows at which calls of the largest model began."""
-        self._has_optimizer = False
-        self._note_optimizers()
 
     def begin(self, model: Any) -> None:
         """An outermost call begins."""
@@ -39,7 +40,7 @@ class ModelCalls:
             self._largest, self._starts = (number, parameters), []
         if number == self._largest[0]:
             self._starts.append(row)
-            if self._wanted and not self._has_optimizer and not self._watch.step and self._are_alike():
+            if self._wanted and not self._made.count and not self._watch.step and self._are_alike():
                 self._done()
 
     def _known(self, model: Any) -> tuple[int, int]:
@@ -56,13 +57,3 @@ class ModelCalls:
         last = self._starts[-ALIKE_CALLS - 1 :]
         parts = [self._watch.rows[a:b] for a, b in pairwise(last)]
         return len({tuple(row[:3] for row in part) for part in parts}) == 1
-
-    def _note_optimizers(self) -> None:
-        base = self._torch.optim.Optimizer
-        begin = base.__init__
-
-        def init(made: Any, *args: Any, **named: Any) -> None:
-            self._has_optimizer = True
-            begin(made, *args, **named)
-
-        base.__init__ = init

@@ -53,7 +53,7 @@ class RanksSeen:
 
     def add(self, rank: int, one: DryRank, *, is_brief: bool) -> None:
         """A rank that was to be brief and made no step of an optimizer has run to its end, if it was not stopped."""
-        (self.brief if is_brief and (one.steps == 1 or one.problem) else self.full)[rank] = one
+        (self.brief if is_brief and (one.steps or one.problem) else self.full)[rank] = one
 
     def asked(self) -> dict[int, int]:
         """Ranks that need an object of another one."""
@@ -138,9 +138,17 @@ def enough_ranks(process: DryRanks, folder: Path, told: DrySettings, named: list
                 seen.forget_unanswered()
             asked, everyone = seen.asked(), seen.full | seen.brief
             if asked:  # what they need is sent while both run
-                full = {
-                    x for rank, of in asked.items() for x in asked_with(everyone[rank].group_members, world, rank, of)
-                }
+                full, before = (
+                    {
+                        x
+                        for rank, of in asked.items()
+                        for x in asked_with(everyone[rank].group_members, world, rank, of)
+                    },
+                    full,
+                )
+                if full <= before:
+                    rank, of = next(iter(asked.items()))
+                    raise UsageError(f"rank {rank} waits for an object of rank {of}, which does not come")
                 brief = set()
                 continue
             seen.check()

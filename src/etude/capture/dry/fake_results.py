@@ -19,7 +19,6 @@ _NOT_BY_SHAPES = frozenset(
         "_resize_output_",
         "_local_scalar_dense",
         "lift_fresh",
-        "_unsafe_view",
     )
 )
 """Operators whose result, or what they do to a tensor, does not follow from shapes alone."""
@@ -79,6 +78,9 @@ class FakeResults:
         if known is None:
             known = self._by_shapes[function] = self._guard_data is not None and self._goes_by_shapes(function)
         if not known:
+            if function.namespace == "profiler":  # marks of the profiler take no tensor
+                with self._torch._C._DisableTorchDispatch():
+                    return function(*args, **kwargs)
             return function(*args, **kwargs)
         given: list[Any] = []
         key = self._key(function, args, kwargs, given)
@@ -104,7 +106,7 @@ class FakeResults:
         tags, name = self._torch.Tag, function._schema.name
         asks = {tags.dynamic_output_shape, tags.data_dependent_output, tags.inplace_view}
         return (
-            name.startswith(("aten::", "_c10d_functional::"))
+            name.startswith(("aten::", "fsdp::", "_c10d_functional::"))
             and name not in _NOT_BY_SHAPES
             and not asks & set(function.tags)
         )

@@ -32,6 +32,27 @@ def ask_placements_once() -> None:
     module.expand_to_full_mesh_op_strategy = expand
 
 
+def look_away_from_placements(watch: Any) -> None:
+    """PyTorch finds the shape of a sharded result with tensors of the whole size, which are no operators of the
+    program, and are nowhere."""
+    try:
+        module: Any = import_module("torch.distributed.tensor._sharding_prop")
+        owner, name = module.ShardingPropagator, "_propagate_tensor_meta_non_cached"
+        original = getattr(owner, name)
+    except (ImportError, AttributeError):
+        return
+
+    @functools.wraps(original)
+    def propagate(*args: Any, **named: Any) -> Any:
+        watch.looks_away += 1
+        try:
+            return original(*args, **named)
+        finally:
+            watch.looks_away -= 1
+
+    setattr(owner, name, propagate)
+
+
 def _key(mesh: Any, schema: Any, strategies: Any, named: dict[str, Any]) -> Any:
     """All that PyTorch goes by; None where something of it has no hash."""
     try:

@@ -56,7 +56,9 @@ class Post:
             waits.touch()
             if not all_started.exists():
                 until = time.monotonic() + PATIENCE_S
-            if time.monotonic() > until or (self._folder / f"ended.{sender}").exists():
+            if (self._folder / f"ended.{sender}").exists() and not file.exists():  # it may need one that is not run
+                raise OtherRankError(sender)
+            if time.monotonic() > until:
                 raise RuntimeError(f"rank {self._rank} waits for an object of rank {sender}, which does not come")
             time.sleep(0.01)
         waits.unlink(missing_ok=True)

@@ -4,6 +4,8 @@ import weakref
 from array import array
 from typing import Any
 
+_PLACES = {"cpu": 0, "meta": 2}
+
 
 class TensorStorages:
     """Numbers storages in the order in which they appear. `events` are (number, bytes) pairs: bytes below 0 free it."""
@@ -12,7 +14,7 @@ class TensorStorages:
         self.events = array("q")
         self.sizes: list[int] = []
         self.places: list[int] = []
-        """The device that a storage is on: 0 the host, 1 the device."""
+        """Where a storage is: 0 the host, 1 the device, 2 nowhere (`meta`)."""
         self.streams: list[int] = []
         self.made_at: list[int] = []
         """The operator that made it: as many rows as there were."""
@@ -32,7 +34,7 @@ class TensorStorages:
         number = self._numbers[key] = len(self.sizes)
         size = storage.nbytes()
         self.sizes.append(0)
-        self.places.append(int(tensor.device.type != "cpu"))
+        self.places.append(_PLACES.get(tensor.device.type, 1))
         self.streams.append(stream)
         self.made_at.append(row)
         self._resize(number, size)

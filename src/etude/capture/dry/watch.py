@@ -31,6 +31,8 @@ class Watch:
         """How many rows and events of memory there were at the end of each step, in turns."""
         self.modules: list[str] = []
         self.optimizing = 0
+        self.looks_away = 0
+        """Above 0 operators are not those of the program."""
         self.tensor_type = torch.Tensor
         self.last_of: dict[int, int] = {}
         self._pending: dict[int, set[int]] = {}
@@ -54,6 +56,12 @@ class Watch:
     def end_step(self) -> None:
         self.step += 1
         self.step_events += [len(self.rows), len(self.storages.events) // 2]
+
+    def join_steps(self) -> None:
+        """All steps so far were parts of the first, which ends now."""
+        self.rows = [(*row[:STEP], 0, *row[STEP + 1 :]) for row in self.rows]
+        self.step, self.step_events = 0, []
+        self.end_step()
 
     def read(self, tensor: Any) -> None:
         """The program asks for a number of a tensor: the host waits for the device."""
@@ -171,7 +179,7 @@ HOST = -1
 """The stream of operators whose tensors are on the host."""
 FIRST_LANE = 1000
 """Streams from here on are those of groups."""
-MODULE, PLACE = COLUMNS.index("module"), COLUMNS.index("place")
+MODULE, PLACE, STEP = (COLUMNS.index(name) for name in ("module", "place", "step"))
 
 
 def watching(torch: Any, watch: Watch, decisions: Any, in_place: InPlace) -> Any:
@@ -195,7 +203,7 @@ def watching(torch: Any, watch: Watch, decisions: Any, in_place: InPlace) -> Any
                     return function.decompose(*args, **(kwargs or {}))
             function, args, kwargs = in_place.call(function, args, kwargs or {}, len(watch.rows), watch.writer)
             result = decisions.result(function, args, kwargs)
-            if in_place.learning:
+            if in_place.learning or watch.looks_away:
                 return result
             watch.operator(function, args, kwargs, result)
             return with_result(torch, result, args) if function._schema.name == "c10d::allreduce_" else result

@@ -2,14 +2,11 @@
 
 import functools
 import gzip
-import multiprocessing
-import multiprocessing.process
 import os
 import runpy
 import sys
 import sysconfig
 import traceback
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +27,16 @@ from etude.capture.dry.in_place import InPlace
 from etude.capture.dry.marks import on_end_of_step
 from etude.capture.dry.modules import watch_modules
 from etude.capture.dry.numbers import Numbers, show_known_as_real
-from etude.capture.dry.placements import ask_placements_once
+from etude.capture.dry.optimizers import MOST_LATE, NEVER, MadeOptimizers
+from etude.capture.dry.placements import ask_placements_once, look_away_from_placements
 from etude.capture.dry.post import OtherRankError, Post
 from etude.capture.dry.problems import DrivenError
+from etude.capture.dry.processes import refuse_processes
 from etude.capture.dry.shards import ShardCuts
 from etude.capture.dry.values import Answers, AskedShapeError, AskedValueError, is_foreign
 from etude.capture.dry.watch import COLUMNS, HOST, Watch, watching
 
 FORMAT = 1
-
-
-class OwnProcessesError(Exception):
-    """The program starts processes of its own."""
 
 
 class StepsDone(BaseException):
@@ -115,14 +110,16 @@ class DryRun:
             groups.stand_in(torch, self.watch, real, post, rank=settings["rank"], world=settings["world"])
             self._cuts = ShardCuts(torch)
             ask_placements_once()
+            look_away_from_placements(self.watch)
         self._loaders()
-        self._processes()
+        refuse_processes(torch)
         self._compile()
         show_known_as_real(torch, self._numbers)
         wanted = self._first + self._steps if self._steps else 0
-        self._calls = ModelCalls(torch, self.watch, wanted=wanted, done=self._called_enough)
+        self._made, self._late = MadeOptimizers(torch), 0
+        self._calls = ModelCalls(torch, self.watch, self._made, wanted=wanted, done=self._called_enough)
         watch_modules(torch, self.watch, self._calls)
-        self._clock = OptimizerClock(torch, self._stepped)
+        self._clock = OptimizerClock(torch, self._stepped, self._regroup)
         on_end_of_step(self.watch.end_step)
 
     def run(self, command: list[str]) -> dict[str, Any]:
@@ -198,8 +195,23 @@ class DryRun:
 
     def _stepped(self, optimizer_steps: int) -> None:
         self.watch.end_step()
-        if self._steps and self.watch.step >= (1 if self._is_brief else self._first + self._steps):
-            raise StepsDone
+        self._end_if_done()
+
+    def _regroup(self) -> bool:
+        """The steps so far were parts of one, which an optimizer ends now that had not stepped before."""
+        self.watch.join_steps()
+        self._end_if_done()
+        return True
+
+    def _end_if_done(self) -> None:
+        if not self._steps or self.watch.step < (1 if self._is_brief else self._first + self._steps):
+            return
+        if self._made.late and self._late < MOST_LATE:
+            self._late += 1
+            return
+        if self._made.late:
+            self.notes.add(NEVER)
+        raise StepsDone
 
     def _called_enough(self) -> None:
         self._cut_short = True
@@ -219,16 +231,6 @@ class DryRun:
             begin(made, *args, **named)
 
         loader.__init__ = functools.wraps(begin)(init)
-
-    def _processes(self) -> None:
-        """Ranks are started by the dry run: a program that starts them itself is refused."""
-
-        def refuse(*_: Any, **__: Any) -> None:
-            raise OwnProcessesError
-
-        import_module("torch.multiprocessing").start_processes = refuse  # type: ignore[attr-defined]
-        self._torch.multiprocessing.spawn = refuse
-        multiprocessing.process.BaseProcess.start = refuse  # type: ignore[method-assign]
 
     def _compile(self) -> None:
         def compile(model: Any = None, **named: Any) -> Any:  # noqa: A001 - stands for torch.compile
