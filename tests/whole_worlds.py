@@ -46,7 +46,7 @@ def _serve(random: Any, name: str) -> dict[str, Any]:
     if name == "chat":
         most, every = int(random.integers(4, 20)), int(random.integers(2, 30))
         rule = {"replicas": f"1..{most}", "scale": f"queue:1..3,every={every}s"}
-        return job | rule | {"rate": float(random.integers(5, 60)), "count": int(random.integers(100, 3000))}
+        return job | rule | {"rate": float(random.integers(1, 12)), "count": int(random.integers(20, 900))}
     if random.integers(3) == 0:
         job["disaggregate"] = str(random.choice(["1:1", "2:1", "1:3"]))
     else:
@@ -86,12 +86,6 @@ def _federate(random: Any, name: str) -> dict[str, Any]:
     return {"federate": "gpt2", "clients": 4, "link": "100Mb/s", "step": "1s", "rounds": 5}
 
 
-def _nodes(job: dict[str, Any]) -> int:
-    """Whole nodes that a workload takes."""
-    own = {"train": 2 + job.get("spares", 0), "jobs": job.get("nodes", 0), "rl": 1, "images": 1}
-    return int(own.get(next(iter(job)), 0))
-
-
 KINDS = {"train": _train, "serve": _serve, "flow": _workflow, "images": _images, "rl": _rl, "jobs": _jobs,
          "federate": _federate}  # fmt: skip
 
@@ -129,9 +123,7 @@ def whole_scenario(seed: int, folder: Path) -> Scenario:
             one["workflow"] = str(folder / "flow.yaml")
         if not failing and "lend_to" not in one:  # nothing that it would recover from
             one.pop("recover", None), one.pop("spares", None)
-    workloads = dict(sorted(workloads.items(), key=lambda item: -_nodes(item[1])))  # parts of nodes last
-    nodes = 1 + sum(_nodes(one) for one in workloads.values()) + int(random.integers(2, 5)) - (len(workloads) < 3)
-    machine: dict[str, Any] = {"system": "dgx-h100", "nodes": nodes, "regions": ["sweden"]}
+    machine: dict[str, Any] = {"system": "dgx-h100", "nodes": int(random.integers(14, 20)), "regions": ["sweden"]}
     events: dict[str, Any] = {}
     if failing:
         mtbf = int(random.integers(5, 60))
