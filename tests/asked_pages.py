@@ -221,7 +221,7 @@ def differences(page: str, again: Again) -> Iterator[str]:
     yield from (f"does not say what it is: {text[:120]}" for text in shown.bare)
     for text, value, query, form in shown.numbers:
         found = again(query)
-        printed = words.shown(form, found)
+        printed = words.formatted_as(form, found)
         if printed.replace(" ", "") != text.replace(" ", "") or not _same(value, found):
             yield f"{text} ({value}) is {printed} ({found}): {query}"
     for table, key, _, number, form, text, _ in shown.cells:

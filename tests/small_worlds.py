@@ -18,8 +18,8 @@ from etude.world.fleet.costs import Config, Costs
 from etude.world.fleet.events import EFFECTS, SCOPES, FleetEvents
 from etude.world.fleet.recovery import Recovery
 from etude.world.fleet.sharing.supply import DevicePrices
-from etude.world.outcome import paid
 from etude.world.policies import NodeLender, policy
+from etude.world.prices import paid
 from etude.world.serve import Engine
 from etude.world.serve.elastic.scale import ScaleRule
 from etude.world.serve.images.costs import ImageCosts

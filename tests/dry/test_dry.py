@@ -227,4 +227,5 @@ def test_casts_of_c_plus_plus_stay_on_the_device(tmp_path: Path) -> None:
     assert [name for name in names if name not in made] == [
         "_softmax", "_to_copy", "_softmax", "_scaled_dot_product_efficient_attention", "_to_copy", "histc",
         "scalar_tensor", "scalar_tensor", "where", "_scaled_dot_product_cudnn_attention", "silu", "silu_backward",
+        "mul", "_softmax",
     ]  # fmt: skip

@@ -15,7 +15,7 @@ from etude.surface.cli import main
 from etude.tell.report.compose import report
 from etude.tell.report.subject import Subject
 from etude.tell.view.page import Page, Told, render
-from etude.tell.view.said import Asked, Said, listed, said
+from etude.tell.view.sentences import Asked, Sentence, sentence, series
 from recorded import event
 
 ROWS = pa.table({"rank": [0, 0, 1, 1], "ns": [10, 30, 5, None], "name": ["a", "b", "a", "c"]})
@@ -69,11 +69,11 @@ def test_what_is_no_expression_over_tables_is_refused(text: str) -> None:
 
 
 def test_a_sentence_keeps_what_its_numbers_are() -> None:
-    half = Said.of(Asked("50%", "a / b", "percent", 0.5))
-    text = said("of {part}, {named}. ", part=half, named=listed([said("x"), half, said("y")]))
+    half = Sentence.of(Asked("50%", "a / b", "percent", 0.5))
+    text = sentence("of {part}, {named}. ", part=half, named=series([sentence("x"), half, sentence("y")]))
     assert text == "of 50%, x, 50% and y."
     assert [one.query for one in text.asked] == ["a / b", "a / b"]
-    assert said("{a} {b}", a=said(""), b="so it is") == "so it is"
+    assert sentence("{a} {b}", a=sentence(""), b="so it is") == "so it is"
     page = render(Page(title="t", subtitle="", verdict=text, told=(Told("info", text),)))
     assert len(read(page).numbers) == 4
 
@@ -84,7 +84,7 @@ def test_a_number_that_does_not_say_what_it_is_is_seen() -> None:
 
 
 def test_a_number_that_is_something_else_is_seen() -> None:
-    wrong = said("It takes {time}.", time=Said.of(Asked("12 ms", "run[0].span_ns", "time", 12_000_000)))
+    wrong = sentence("It takes {time}.", time=Sentence.of(Asked("12 ms", "run[0].span_ns", "time", 12_000_000)))
     page = render(Page(title="t", subtitle="", verdict=wrong))
     again = Again(lambda name: pa.table({"span_ns": [13_000_000]}), lambda: 0)
     assert list(differences(page, again)) == ["12 ms (12000000) is 13 ms (13000000): run[0].span_ns"]

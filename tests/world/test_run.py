@@ -148,6 +148,26 @@ def test_the_account_of_a_mixed_machine_adds_up(tmp_path, capsys):
         (MACHINE + f"workloads:\n{CHAT}events: {{faults: llama3}}\n", "faults without a horizon"),
         (MACHINE + f"workloads:\n{CHAT}policies: {{power: cap-training-first}}\n", "no cap of the power"),
         (MACHINE + f"workloads:\n{CHAT}policies: {{share: lend}}\n", "no workload gives nodes up"),
+        (
+            f"machine: {{system: dgx-h100, nodes: 2, power: 9kW}}\nhorizon: 1h\nworkloads:\n{CHAT}"
+            "policies: {power: cap-training-first}\n",
+            "no training that it could slow",
+        ),
+        (
+            MACHINE + "horizon: 1h\nworkloads:\n  a: {train: gpt2, gpus: 16}\npolicies: {place: spread}\n",
+            "no workload has a part of a node",
+        ),
+        (MACHINE + f"horizon: 1h\nworkloads:\n{CHAT}events: {{carbon: atlantis}}\n", "unknown region `atlantis`"),
+        (MACHINE + f"horizon: 1h\nworkloads:\n{CHAT}events: {{prices: nowhere.csv}}\n", "nowhere.csv"),
+        (
+            MACHINE + "horizon: 1h\nworkloads:\n  a: {serve: gpt2, rate: 4, replicas: 4..2, scale: queue}\n",
+            "`replicas: 4..2` is not a range",
+        ),
+        (
+            MACHINE + "horizon: 1h\nworkloads:\n  a: {serve: gpt2, rate: 4, replicas: 2..4, "
+            "scale: 'queue:1..2,every=1ns'}\n",
+            "the rule looks 3,600,000,000,000 times",
+        ),
         (f"machine: {{system: dgx-h100, nodes: 2, regions: [sweden, france]}}\nworkloads:\n{CHAT}", "in one region"),
         (f"machine: {{system: dgx-h100, nodes: 100000000}}\nworkloads:\n{CHAT}", "nodes"),
         (
@@ -370,3 +390,41 @@ def test_a_group_of_experts_is_as_its_command(tmp_path, capsys):
     )
     assert main(["world", "run", str(tmp_path / "one.yaml")]) == 0
     assert "tokens/s; 0.0 s without tokens" in capsys.readouterr().out
+
+
+def test_what_is_assumed_of_a_rule_is_said(tmp_path, capsys):
+    for scale, said in (("queue", True), ("'queue:2..16'", False)):
+        text = f"{MACHINE}workloads:\n  a: {{serve: gpt2, rate: 4, count: 9, replicas: 2..4, scale: {scale}}}\n"
+        (tmp_path / "one.yaml").write_text(text)
+        assert main(["world", "run", str(tmp_path / "one.yaml")]) == 0
+        assert ("assumed: a rule of queue:2..16" in capsys.readouterr().err) == said
+
+
+SERVED = {
+    "chat": "serve: llama3-8b, tp: 8, replicas: 1, rate: 20, count: 60",
+    "agents": "workflow: swe_agent, models: {planner: llama3-8b, worker: gpt2}",
+}
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_passes_of_several_devices_take_what_their_links_allow(tmp_path, capsys, name):
+    """With a tenth of NVLink from the start they take what they take on a system of the user's own that has no more;
+    from a moment on the later ones take longer; and the network between nodes does not matter to them."""
+    assert main(["systems", "show", "dgx-h100"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("bandwidth: 450 GB/s") == 1
+    (tmp_path / "slow.yaml").write_text(shown.replace("bandwidth: 450 GB/s", "bandwidth: 45 GB/s"))
+    figures, later = {}, f"0,1\n{1 if name == 'chat' else 60},0.1"
+    for system, links in (("dgx-h100", ""), ("slow", ""), ("dgx-h100", "0,0.1"), ("dgx-h100", later)):
+        text = f"workloads:\n  {name}: {{{SERVED[name]}}}\n"
+        if links:
+            (tmp_path / "links.csv").write_text(f"time_s,nvlink\n{links}\n")
+            text += "events: {links: links.csv}\n"
+        on = tmp_path / "slow.yaml" if system == "slow" else system
+        found = ran(tmp_path / "one.yaml", f"machine: {{system: {on}, nodes: 2}}\n{text}", capsys)
+        figures[system, links] = found["workloads"][name]["latency_s"]
+    fast, slow, early, late = figures.values()
+    assert early == slow and fast["mean"] < late["mean"] < slow["mean"]
+    (tmp_path / "links.csv").write_text("time_s,infiniband\n0,0.1\n")
+    assert main(["world", "run", str(tmp_path / "one.yaml")]) == 2
+    assert "no workload feels links" in capsys.readouterr().err

@@ -32,6 +32,8 @@ USED: Final = ("free", "down", "machine", "power", "time", "energy", "cost", "em
 """Names that are used in accounts and pages."""
 LENDERS: Final = ("train", "rl")
 """Kinds of workloads that may give nodes up."""
+SEATED: Final = ("serve", "workflow", "federate")
+"""... that may have devices of a node beside others."""
 ALIKE: Final = {"federate": ("train",), "devices": ("workflow",)}
 """Parameters of a kind that are called like another kind."""
 PATHS: Final = ("requests", "plan", "ops", "sweep", "clients")
@@ -63,7 +65,7 @@ class EventsSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoliciesSpec:
-    place: str = figure("text", "pack, spread, or FILE.py:name", "pack")
+    place: str = text("pack, spread, or FILE.py:name; default: pack")
     share: str = text("never, lend, or FILE.py:name; default: lend")
     power: str = text("cap-training-first, or FILE.py:name; default: cap-training-first")
 
@@ -143,11 +145,21 @@ def scenario_of(given: Mapping[str, Any], where: str, kinds: WorkloadKinds) -> S
     )
 
 
+def region_of(scenario: Scenario) -> str:
+    """Whose emissions count; empty: none."""
+    return scenario.events.carbon or next(iter(scenario.machine.regions), "")
+
+
 def _refuse_unread(whole: _Whole, workloads: Sequence[WorkloadSpec], where: str) -> None:
     """What is said and would change nothing."""
     said = whole.policies
     if said.power and not whole.machine.power_w:
         raise UsageError("policies: power: there is no cap of the power", where=where, hint="machine: {power: 600kW}")
+    if said.power and not any(one.kind == "train" for one in workloads):
+        raise UsageError("policies: power: there is no training that it could slow", where=where, hint="leave it out")
+    if said.place and not any(one.kind in SEATED for one in workloads):
+        hint = "leave it out: the workloads have whole nodes, or none"
+        raise UsageError("policies: place: no workload has a part of a node", where=where, hint=hint)
     if said.share and not any(one.lend_to for one in workloads):
         raise UsageError("policies: share: no workload gives nodes up", where=where, hint="lend_to: chat")
     if len(whole.machine.regions) > 1:

@@ -13,3 +13,11 @@ keys, seen = torch.zeros(1, 2, 8, 64, dtype=torch.bfloat16, device="cuda"), torc
 torch.nn.functional.scaled_dot_product_attention(keys, keys, keys, attn_mask=seen)
 given = torch.zeros(4, device="cuda", requires_grad=True)
 torch.autograd.grad(torch.nn.functional.silu(given), [given], torch.ones(4, device="cuda"))
+
+
+@torch.jit.script
+def shares(given: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.softmax(given * 2, dim=-1)
+
+
+assert shares(scores).shape == scores.shape

@@ -1,7 +1,7 @@
 """Recurrent networks on a CUDA device: one operator of cuDNN, where the host takes one for each layer or each time.
 
-What its forward pass keeps for the backward one is counted as cuDNN asks for it: `benchmarks/measure_recurrent.py`
-measures it, and a test holds these sizes to what an H200 said.
+What its forward pass keeps for the backward one, and what both need while they work, is counted as cuDNN asks for it:
+`benchmarks/measure_recurrent.py` measures both, and a test holds these sizes to what an H200 said.
 """
 
 import functools
@@ -13,6 +13,11 @@ MODES: Final = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 KEPT_OF_MODE: Final = (1, 1, 5, 6)
 """Numbers that a layer keeps of each element of its state at each time: gates, cells, and what makes them."""
 GATES: Final = (1, 1, 4, 3)
+WORKED_WITH: Final = ((4.5, 12.5), (4.5, 12.5), (5.4, 15.0), (4.6, 13.0))
+"""Numbers that either pass works with for each element of a layer's state at each time, whatever the number of layers;
+of one direction and of two. Medians of what was measured."""
+PRODUCTS_BYTES: Final = 8 << 20
+"""For the products of a layer and direction."""
 LSTM: Final = MODES["lstm"]
 HEADER_BYTES: Final = 256
 
@@ -23,6 +28,14 @@ def kept_bytes(mode: int, elements: int, *, layers: int, directions: int, dropou
     numbers = KEPT_OF_MODE[mode] * layers * directions + between
     masks = between * directions * elements // 8 if dropout else 0
     return HEADER_BYTES + numbers * elements * element_size + masks
+
+
+def scratch_bytes(
+    mode: int, elements: int, weights: int, *, layers: int, directions: int, dropout: bool, element_size: int
+) -> int:
+    """What a pass needs while it works: a copy of its `weights` numbers among it."""
+    numbers = WORKED_WITH[mode][directions - 1] + (1.0 if dropout and directions == 1 else 0.0)
+    return round((numbers * elements + weights) * element_size) + PRODUCTS_BYTES * layers * directions
 
 
 def recurrent_on_cuda(torch: Any) -> None:
@@ -50,7 +63,27 @@ def _called(torch: Any, original: Callable[..., Any], mode: int, given: Any, *ar
     each, flat = (4 if biased else 2) + bool(narrow), weights[0].detach()
     share = dropout if training else 0.0
     shape: tuple[Any, ...] = (mode, state, narrow, layers, batch_first, share, training, both, [], None)
+    scratch = functools.partial(
+        torch.empty,
+        scratch_bytes(
+            mode,
+            given.shape[0] * given.shape[1] * state,
+            sum(one.numel() for one in weights),
+            layers=layers,
+            directions=2 if both else 1,
+            dropout=share > 0,
+            element_size=given.element_size(),
+        ),
+        dtype=torch.uint8,
+        device=given.device,
+    )
+    held = scratch()
     results = torch.ops.aten._cudnn_rnn.default(given, weights, each, flat, hidden, cell, *shape)
+    del held
+    if (node := results[0].grad_fn) is not None:
+        during: list[Any] = []
+        node.register_prehook(lambda grads: during.append(scratch()))
+        node.register_hook(lambda made, grads: during.clear())
     return results[:3] if mode == LSTM else results[:2]
 
 

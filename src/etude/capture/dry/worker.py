@@ -237,6 +237,8 @@ class DryRun:
 
         self._torch.compile = compile
         self._torch.nn.Module.compile = lambda module, *args, **named: compile(module) and None
+        # TorchScript would compile the functions that stand for PyTorch's own; what it makes has the same operators.
+        self._torch.jit.script = lambda given, *args, **named: given
 
 
 _LIBRARIES = tuple({path + os.sep for path in map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))})

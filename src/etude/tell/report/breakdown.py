@@ -12,7 +12,7 @@ from etude.tell.report.subject import Subject
 from etude.tell.view.charts import Bar, BarPiece, Heading, bars, legend, table
 from etude.tell.view.markup import Markup, heading, paragraph
 from etude.tell.view.page import Figure, PageSection, Told
-from etude.tell.view.said import Said, said, spoken
+from etude.tell.view.sentences import Sentence, html_of, sentence
 
 SECTION = "breakdown"
 
@@ -78,7 +78,7 @@ def cards(subject: Subject) -> list[Figure]:
         return []
     found = [Figure(subject.computing.capitalize(), subject.percent(COMPUTE), f"of {subject.whose} time", "compute")]
     if s.hidden is not None:
-        hides = said("{share} of communication is hidden", share=subject.percent(HIDDEN))
+        hides = sentence("{share} of communication is hidden", share=subject.percent(HIDDEN))
         found.append(Figure("Waiting for communication", subject.percent(EXPOSED), hides, "communication"))
     if s.memory >= 0.001:
         found.append(Figure("Copying memory", subject.percent(MEMORY), "with nothing else running", "memory"))
@@ -91,7 +91,7 @@ def told(subject: Subject) -> list[Told]:
     s, found = spent(subject), []
     if s.exposed_comm >= MUCH_COMMUNICATION:
         tone = "bad" if s.exposed_comm >= 2 * MUCH_COMMUNICATION else "warn"
-        what = said(
+        what = sentence(
             "{share} of {whose} time goes to communication that no compute hides.",
             share=subject.percent(EXPOSED),
             whose=subject.whose,
@@ -103,8 +103,8 @@ def told(subject: Subject) -> list[Told]:
         found.append(
             Told(
                 "good" if well else "info",
-                said("{part} of communication is hidden behind compute.", part=_part(subject, s.hidden, well)),
-                said("What is not hidden takes {share} of the time.", share=subject.percent(EXPOSED)),
+                sentence("{part} of communication is hidden behind compute.", part=_part(subject, s.hidden, well)),
+                sentence("What is not hidden takes {share} of the time.", share=subject.percent(EXPOSED)),
                 SECTION,
                 None if well else subject.device_time(s.exposed_comm),
                 asked=MEAN_OF_RANKS.format(share=EXPOSED),
@@ -121,7 +121,7 @@ def _left_out(subject: Subject) -> list[Told]:
     left = subject.table("not_counted")
     if not len(left):
         return []
-    what = said(
+    what = sentence(
         "Work of the {noun} that was launched before the recording began is not counted: {time} in {pieces}.",
         noun=subject.noun,
         time=subject.time("sum(not_counted.time_ns)"),
@@ -134,7 +134,7 @@ def _left_out(subject: Subject) -> list[Told]:
     return [Told("info", what, why, "timeline")]
 
 
-def _advice(subject: Subject, s: Spent) -> Said:
+def _advice(subject: Subject, s: Spent) -> Sentence:
     """What is known about exposed communication, and what faster transfers would gain."""
     gain = gains.of_links(subject)
     helped, share = gain or ("", 0.0)
@@ -142,24 +142,24 @@ def _advice(subject: Subject, s: Spent) -> Said:
     less = "send less" if gains.absent(subject) else "send less, or use faster links"
     if (waiting := collectives.waiting(subject)) and waiting.share > 0.5:
         balance = "" if helps else "Balance the ranks, then add bandwidth. "
-        return said(
+        return sentence(
             "{what}: {why} {balance}{helped}", what=waiting.what, why=waiting.why, balance=balance, helped=helped
         )
     if s.compute < LITTLE_COMPUTE * s.exposed_comm:
-        why, do = said("There is almost no compute that could hide it"), less
+        why, do = sentence("There is almost no compute that could hide it"), less
     elif (s.hidden or 0) < LITTLE_HIDDEN:
         part = _part(subject, s.hidden or 0)
-        why, do = said("{part} of all communication overlaps compute", part=part), f"overlap more, {less}"
+        why, do = sentence("{part} of all communication overlaps compute", part=part), f"overlap more, {less}"
     else:
-        why, do = said("Already {share} of it overlaps compute", share=subject.percent(HIDDEN)), less
-    return said("{why}{do}. {helped}", why=why, do=f": {do}" if helps else "", helped=helped)
+        why, do = sentence("Already {share} of it overlaps compute", share=subject.percent(HIDDEN)), less
+    return sentence("{why}{do}. {helped}", why=why, do=f": {do}" if helps else "", helped=helped)
 
 
-def _part(subject: Subject, hidden: float, well: bool = False) -> Said:
+def _part(subject: Subject, hidden: float, well: bool = False) -> Sentence:
     if hidden < 0.001:
-        return said("Hardly any")
+        return sentence("Hardly any")
     share = subject.percent(HIDDEN)
-    return share if well else said("Only {share}", share=share)
+    return share if well else sentence("Only {share}", share=share)
 
 
 def _uneven(subject: Subject) -> list[Told]:
@@ -179,30 +179,30 @@ def _uneven(subject: Subject) -> list[Told]:
     if stage.any():
         middle = f"median(stages[stages.stage == {int(stage[most])}].compute_ns)"
     last, cost = _comes_last(subject, int(rank[most])), round(busy[most] - busy[most] / (1 + over[most]))
-    why = said(
+    why = sentence(
         "It computes for {his}, the median {peers} for {middle}{last}.",
         his=subject.time(his),
         peers=peers,
         middle=subject.time(middle),
         last=last,
     )
-    what = said(
+    what = sentence(
         "Rank {rank} computes {share} longer than the median {peers}.",
         peers=peers,
-        rank=subject.said("label", f"breakdown[{most}].rank"),
+        rank=subject.value("label", f"breakdown[{most}].rank"),
         share=subject.percent(f"{his} / {middle} - 1"),
     )
     return [Told("warn", what, why, SECTION, cost, asked=f"{his} - {middle}")]
 
 
-def _comes_last(subject: Subject, rank: int) -> Said:
+def _comes_last(subject: Subject, rank: int) -> Sentence:
     """How often others wait for a rank, as recorded."""
     calls = subject.table("met")
     if not len(calls):
-        return said("")
+        return sentence("")
     times = f"count(met[met.last_rank == {rank}])"
-    often = subject.number(times) if subject.ask(times) else said("none")
-    return said(
+    often = subject.number(times) if subject.ask(times) else sentence("none")
+    return sentence(
         "; it arrives last at {times} of the {calls} of the run",
         times=often,
         calls=subject.plural("collective", "count(met)"),
@@ -221,11 +221,11 @@ def section(subject: Subject) -> PageSection:
     ]
     more = Markup()
     if left:
-        apart = said(
+        apart = sentence(
             "{n} ranks between these are only in the table.",
             n=subject.number(f"count(breakdown[breakdown.span_ns > 0]) - {len(shown)}"),
         )
-        more = paragraph(spoken(apart))
+        more = paragraph(html_of(apart))
     columns = [
         Heading("rank", "rank"),
         Heading("span_ns", "span", words.time),

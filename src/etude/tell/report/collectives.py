@@ -13,7 +13,7 @@ from etude.tell.view.charts import Bar, BarPiece, Heading, bars, legend, table
 from etude.tell.view.markup import Markup, heading, paragraph
 from etude.tell.view.page import PageSection, Told
 from etude.tell.view.plots import PlotPoint, fitted, heat, plot
-from etude.tell.view.said import Said, said
+from etude.tell.view.sentences import Sentence, sentence
 
 SECTION = "collectives"
 
@@ -30,8 +30,8 @@ TOLD_AS_EXPOSED = 0.15
 class Waiting:
     share: float
     """Share of the time in collectives that is waiting for late members."""
-    what: Said
-    why: Said
+    what: Sentence
+    why: Sentence
 
 
 def waiting(subject: Subject) -> Waiting | None:
@@ -40,29 +40,31 @@ def waiting(subject: Subject) -> Waiting | None:
     if not wait:
         return None
     inside, waited = "waiting[0].in_collectives_ns", "waiting[0].wait_ns"
-    why = said(
+    why = sentence(
         "a rank is in collectives for {whole} and waits for {wait} of that, on average. {last}",
         whole=subject.time(inside),
         wait=subject.time(waited),
         last=_last(subject),
     )
     share = subject.percent(f"{waited} / {inside}")
-    return Waiting(wait / whole, said("{share} of the time in collectives is waiting for late ranks", share=share), why)
+    return Waiting(
+        wait / whole, sentence("{share} of the time in collectives is waiting for late ranks", share=share), why
+    )
 
 
-def _last(subject: Subject) -> Said:
+def _last(subject: Subject) -> Sentence:
     """` Rank 5 arrives last at 92% of them, 3.1 ms after the first.` if one is last much more often than chance."""
     last = subject.table("met")["last_rank"].to_numpy(zero_copy_only=False)
     if len(last) < FEW_CALLS:
-        return said("")
+        return sentence("")
     ranks, times = np.unique(last, return_counts=True)
     rank, often = int(ranks[times.argmax()]), int(times.max()) / len(last)
     if often < max(MOSTLY, 2.0 / len(subject.run.job)):
-        return said("")
+        return sentence("")
     his = f"met[met.last_rank == {rank}]"
-    return said(
+    return sentence(
         "Rank {rank} arrives last at {often} of them, {late} after the first.",
-        rank=subject.said("label", f"{his}[0].last_rank"),
+        rank=subject.value("label", f"{his}[0].last_rank"),
         often=subject.percent(f"count({his}) / count(met)"),
         late=subject.time(f"median({his}.skew_ns)"),
     )
@@ -73,8 +75,8 @@ def told(subject: Subject) -> list[Told]:
     if found is None or found.share < MUCH_WAITING or subject.exposed_share >= TOLD_AS_EXPOSED:
         return []
     gain = gains.of_links(subject)
-    why = said("{why} {gain}", why=found.why.capital(), gain=gain[0] if gain else "")
-    return [Told("warn", said("{what}.", what=found.what), why, SECTION, _seen_ns(subject), asked=SEEN)]
+    why = sentence("{why} {gain}", why=found.why.capital(), gain=gain[0] if gain else "")
+    return [Told("warn", sentence("{what}.", what=found.what), why, SECTION, _seen_ns(subject), asked=SEEN)]
 
 
 SEEN = (
@@ -97,7 +99,7 @@ def section(subject: Subject) -> PageSection:
     body = _split(subject, [("communication", "transfer"), ("idle", "waiting for the last member")])
     body += Markup(f'<div class="two"><div>{_rates(calls.to_pylist())}</div><div>{_matrix(subject)}</div></div>')
     columns = [
-        Heading("collective", "collective", words.spelled, number=False),
+        Heading("collective", "collective", words.hyphenated_name, number=False),
         Heading("group_size", "ranks", words.number),
         Heading("size_bytes", "size", words.size),
         Heading("calls", "calls", words.number),
@@ -154,7 +156,7 @@ def _split(subject: Subject, entries: list[tuple[str, str]]) -> Markup:
     rows = subject.table("collective_sums").to_pylist()
     drawn = [
         Bar(
-            words.spelled(row["collective"]),
+            words.hyphenated_name(row["collective"]),
             tuple(
                 BarPiece(sort, label, row[key], query=f"collective_sums[{number}].{key}")
                 for sort, label, key in (("communication", "transfer", "transfer_ns"), ("idle", "waiting", "wait_ns"))
@@ -174,7 +176,7 @@ def _rates(calls: list[dict[str, float]]) -> Markup:
     most = max(c["transfer_ns"] for c in known)
     marks = [
         PlotPoint(c["size_bytes"], c["busbw_bytes_per_s"], "communication",
-             f"{words.spelled(str(c['collective']))}, {words.number(c['group_size'])} ranks\n"
+             f"{words.hyphenated_name(str(c['collective']))}, {words.number(c['group_size'])} ranks\n"
              f"{words.size(c['size_bytes'])} in {words.time(c['transfer_ns'])}\n{words.rate(c['busbw_bytes_per_s'])}",
              float(np.clip(c["transfer_ns"] / most, 0.0, 1.0)))
         for c in known[::step]

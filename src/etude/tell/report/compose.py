@@ -34,7 +34,7 @@ from etude.tell.report.tables import facts as provenance
 from etude.tell.report.tables import inside_of
 from etude.tell.view.embedded import Packed, pack
 from etude.tell.view.page import Figure, Page, PageSection, Told, timeline
-from etude.tell.view.said import Asked, Said, listed, said
+from etude.tell.view.sentences import Asked, Sentence, sentence, series
 
 NOTHING = Told(
     "good",
@@ -107,7 +107,7 @@ def in_order(told: Sequence[Told], span_ns: int) -> list[Told]:
     return sorted(shown, key=place)
 
 
-def _cost(told: Told, ns: int, span_ns: int) -> Said:
+def _cost(told: Told, ns: int, span_ns: int) -> Sentence:
     share = ns / max(span_ns, 1)
     time: str | Asked = words.time(ns)
     part: str | Asked = words.percent(share)
@@ -115,15 +115,15 @@ def _cost(told: Told, ns: int, span_ns: int) -> Said:
         most = f"least(round({told.asked}), run[0].span_ns)"
         time = Asked(words.time(ns), most, "time", ns)
         part = Asked(words.percent(share), f"{most} / run[0].span_ns", "percent", share)
-    return Said.of(time, " · ", part, " of the run")
+    return Sentence.of(time, " · ", part, " of the run")
 
 
-def _subtitle(subject: Subject) -> Said:
-    job, of = subject.run.job, said("")
+def _subtitle(subject: Subject) -> Sentence:
+    job, of = subject.run.job, sentence("")
     if len(job) < job.world_size:
-        of = said("of {size} ", size=subject.number("run[0].world_size"))
+        of = sentence("of {size} ", size=subject.number("run[0].world_size"))
     ranks = subject.plural("rank", "run[0].ranks")
-    return said(
+    return sentence(
         "{ranks} {of}{gap}· {origin} · {nodes} nodes",
         ranks=ranks,
         of=of,
@@ -133,28 +133,28 @@ def _subtitle(subject: Subject) -> Said:
     )
 
 
-def _verdict(subject: Subject) -> Said:
-    return said("{step} {spent}", step=_step(subject), spent=_spent(subject))
+def _verdict(subject: Subject) -> Sentence:
+    return sentence("{step} {spent}", step=_step(subject), spent=_spent(subject))
 
 
-def _step(subject: Subject) -> Said:
+def _step(subject: Subject) -> Sentence:
     """What a step of the program takes, where a recording says that; else nothing."""
     if times_of(subject.run.job) == RECORDED or subject.run.timing.origin != Origin.MEASURED:
-        return said("")
+        return sentence("")
     found = subject.table("program").to_pylist()[0]
     if not found["step_ns"] or found["busy_share"] is None:
-        return said("")
+        return sentence("")
     here = "program[0]"
     took, busy = subject.time(f"{here}.step_ns"), subject.percent(f"{here}.busy_share")
     if found["low_step_ns"] is not None:
         low, high = subject.time(f"{here}.low_step_ns"), subject.time(f"{here}.high_step_ns")
-        took = said("about {took} (estimated: {low} to {high})", took=took, low=low, high=high)
+        took = sentence("about {took} (estimated: {low} to {high})", took=took, low=low, high=high)
         low, high = subject.percent(f"{here}.low_busy_share"), subject.percent(f"{here}.high_busy_share")
-        busy = said("{busy} ({low} to {high})", busy=busy, low=low, high=high)
-    under = said("")
+        busy = sentence("{busy} ({low} to {high})", busy=busy, low=low, high=high)
+    under = sentence("")
     if found["recorded_step_ns"]:
-        under = said("(recorded under the profiler: {time})", time=subject.time(f"{here}.recorded_step_ns"))
-    return said(
+        under = sentence("(recorded under the profiler: {time})", time=subject.time(f"{here}.recorded_step_ns"))
+    return sentence(
         "A step takes {took}; the {noun} is busy {busy} of it{gap}{under}.",
         took=took,
         noun=subject.noun,
@@ -164,7 +164,7 @@ def _step(subject: Subject) -> Said:
     )
 
 
-def _spent(subject: Subject) -> Said:
+def _spent(subject: Subject) -> Sentence:
     s = breakdown.spent(subject)
     parts = [
         (subject.computing, s.compute, breakdown.COMPUTE),
@@ -173,10 +173,10 @@ def _spent(subject: Subject) -> Said:
         (subject.idling, s.idle, breakdown.IDLE),
     ]
     parts = sorted((p for p in parts if p[1] >= 0.005), key=lambda p: -p[1])
-    told = listed([said("{share} {what}", share=subject.percent(query), what=what) for what, _, query in parts])
-    takes = said("The run takes {time}", time=subject.time("run[0].span_ns"))
+    told = series([sentence("{share} {what}", share=subject.percent(query), what=what) for what, _, query in parts])
+    takes = sentence("The run takes {time}", time=subject.time("run[0].span_ns"))
     if not parts:
-        return said("{takes}.", takes=takes)
+        return sentence("{takes}.", takes=takes)
     whose = (
         f"the {subject.noun} spends its time" if len(subject.run.job) == 1 else f"the {subject.noun}s spend their time"
     )
@@ -185,8 +185,8 @@ def _spent(subject: Subject) -> Said:
         what = "Work on the device spans" if subject.has_device else "Operators span"
         what = what if len(subject.run.job) == 1 or not subject.has_device else "Work on the devices spans"
         spans = subject.time("max(breakdown.span_ns)")
-        return said("{takes}. {what} {spans} of that: {told}.", takes=takes, what=what, spans=spans, told=told)
-    return said("{takes}; {whose} {told}.", takes=takes, whose=whose, told=told)
+        return sentence("{takes}. {what} {spans} of that: {parts}.", takes=takes, what=what, spans=spans, parts=told)
+    return sentence("{takes}; {whose} {parts}.", takes=takes, whose=whose, parts=told)
 
 
 def _doubts(subject: Subject) -> list[Told]:
@@ -207,7 +207,7 @@ def _doubts(subject: Subject) -> list[Told]:
             Told(
                 "warn",
                 "Kernels were launched, but none is recorded.",
-                said(
+                sentence(
                     "{calls} are in the trace and no device activity: it was dropped or not recorded, so "
                     "this report covers the host only.",
                     calls=subject.plural("launch call", "host[0].launches"),
@@ -220,7 +220,7 @@ def _doubts(subject: Subject) -> list[Told]:
         found.append(
             Told(
                 "info",
-                said("The last {last} of the run contain no work.", last=last),
+                sentence("The last {last} of the run contain no work.", last=last),
                 "An operator or a step is open until then, and nothing that it does is recorded.",
                 "timeline",
             )
@@ -244,7 +244,7 @@ def _doubts(subject: Subject) -> list[Told]:
         found.append(
             Told(
                 "info",
-                said(
+                sentence(
                     "{n} of {size} ranks {are} present.",
                     n=subject.number("run[0].ranks"),
                     size=subject.number("run[0].world_size"),
@@ -272,7 +272,7 @@ def _estimated(subject: Subject) -> Told:
     return Told(
         "info",
         "These times are estimated.",
-        said(
+        sentence(
             "They were recorded under a profiler. Without it a step takes {low} to {high}, and the {noun} is idle "
             "{least} to {most} of it; `--as-recorded` shows what was recorded.",
             noun=subject.noun,
@@ -287,10 +287,10 @@ def _estimated(subject: Subject) -> Told:
 def _lost(subject: Subject) -> Told:
     """What is missing in the recording, except events cut at its edges."""
     noted = [
-        subject.said("text" if at else "sentence", f"noted[{at}].text")
+        subject.value("text" if at else "capital", f"noted[{at}].text")
         for at in range(min(len(subject.table("noted")), 3))
     ]
-    what = Said.of(*(piece for at, one in enumerate(noted) for piece in ("; " if at else "", *one.parts)), ".")
+    what = Sentence.of(*(piece for at, one in enumerate(noted) for piece in ("; " if at else "", *one.parts)), ".")
     if inside_of(subject.run.job):
         return Told("warn", "The recording is incomplete, or needs care.", what)
     return Told("info", "The recording begins or ends in the middle of work.", what)
@@ -298,7 +298,7 @@ def _lost(subject: Subject) -> Told:
 
 def timelines(subjects: list[Subject]) -> PageSection:
     packed = pack([s.shown() for s in subjects]) if len(subjects) > 1 else subjects[0].packed
-    lead = said(
+    lead = sentence(
         "Every lane of every rank on one clock: host threads with their calls nested, then the device's streams. "
         "{drawn} {merged}",
         drawn=_drawn(subjects),
@@ -309,22 +309,22 @@ def timelines(subjects: list[Subject]) -> PageSection:
     return PageSection("timeline", "Timeline", lead, body, empty="No node has a time.")
 
 
-def _drawn(subjects: list[Subject]) -> Said:
+def _drawn(subjects: list[Subject]) -> Sentence:
     """Which ranks the timeline has, where that is not all."""
     ranks, kept = sum(len(s.drawn()) for s in subjects), sum(len(s.kept()) for s in subjects)
     total = sum(len(s.run.job) for s in subjects)
     if ranks >= total:
-        return said("")
+        return sentence("")
     drawn, of = _summed(subjects, "timeline[0].drawn"), _summed(subjects, "timeline[0].ranks")
-    choice, left = said(""), said("")
+    choice, left = sentence(""), sentence("")
     if kept > ranks:
-        choice = said("; select from {kept}", kept=_summed(subjects, "timeline[0].kept"))
+        choice = sentence("; select from {kept}", kept=_summed(subjects, "timeline[0].kept"))
     if kept < total:
-        left = said(
+        left = sentence(
             "; {left} are not on this page, `etude timeline` writes all",
             left=_summed(subjects, "timeline[0].ranks - timeline[0].kept"),
         )
-    return said("{drawn} of {of} ranks are drawn{choice}{left}.", drawn=drawn, of=of, choice=choice, left=left)
+    return sentence("{drawn} of {of} ranks are drawn{choice}{left}.", drawn=drawn, of=of, choice=choice, left=left)
 
 
 def _summed(subjects: list[Subject], query: str) -> str:
@@ -334,13 +334,13 @@ def _summed(subjects: list[Subject], query: str) -> str:
     return words.number(sum(subject.ask(query) for subject in subjects))
 
 
-def _merged(subjects: list[Subject], packed: Packed) -> Said:
+def _merged(subjects: list[Subject], packed: Packed) -> Sentence:
     if not packed.merged_below_ns:
-        return said("")
+        return sentence("")
     events, below = words.number(packed.slices), words.time(packed.merged_below_ns)
     if len(subjects) == 1:
         events, below = subjects[0].number("timeline[0].slices"), subjects[0].time("timeline[0].merged_below_ns")
-    return said(
+    return sentence(
         "Of {events} events those shorter than {below} are merged with their neighbours; `etude timeline` writes "
         "them all.",
         events=events,

@@ -16,7 +16,7 @@ from etude.tell.view.charts import Bar, BarPiece, Heading, bars, legend, table
 from etude.tell.view.markup import Markup, heading
 from etude.tell.view.page import PageSection, Told
 from etude.tell.view.plots import StripInterval, strip
-from etude.tell.view.said import Said, listed, said, spoken
+from etude.tell.view.sentences import Sentence, html_of, sentence, series
 
 SECTION = "critical-path"
 
@@ -56,11 +56,11 @@ def told(subject: Subject) -> list[Told]:
 def _longest(subject: Subject, at: int, row: dict[str, Any]) -> Told:
     """The operation with most of the path, and what the run would gain if it were faster."""
     here = f"path_names[{at}]"
-    gain, fast = subject.gain(row["kind"], name=row["name"]), said("")
+    gain, fast = subject.gain(row["kind"], name=row["name"]), sentence("")
     if gain is not None:
         shorter = subject.shorter(f"gain({here}.kind, name={here}.name)")
-        fast = said("Re-timed with all of it twice as fast, the run is {shorter}.", shorter=shorter)
-    why = said(
+        fast = sentence("Re-timed with all of it twice as fast, the run is {shorter}.", shorter=shorter)
+    why = sentence(
         "{times}, {time} in total. {fast}",
         times=subject.plural("time", f"{here}.count"),
         time=subject.time(f"{here}.time_ns"),
@@ -70,9 +70,9 @@ def _longest(subject: Subject, at: int, row: dict[str, Any]) -> Told:
     cost, asked = row["time_ns"], f"{here}.time_ns"
     if without is not None:
         cost, asked = without, f"gain({here}.kind, name={here}.name, part=1.0)"
-    what = said(
+    what = sentence(
         "{name} takes {share} of the critical path.",
-        name=subject.said("operation", f"{here}.name"),
+        name=subject.value("operation", f"{here}.name"),
         share=subject.percent(f"{here}.share"),
     )
     return Told("info", what, why, SECTION, cost, asked=asked)
@@ -87,12 +87,12 @@ def _at_once(subject: Subject) -> tuple[list[Told], float]:
             if name in loads:
                 continue
             here = f"path_names[{at}]"
-            what = said(
+            what = sentence(
                 "{name} takes {share} of the run in one piece.",
-                name=subject.said("call", f"{here}.name"),
+                name=subject.value("call", f"{here}.name"),
                 share=subject.percent(f"{here}.share"),
             )
-            why = said(
+            why = sentence(
                 "{calls}, {time}, in which the host does nothing else: it waits for the device, or for something "
                 "that was not recorded.",
                 calls=subject.plural("call", f"{here}.count"),
@@ -109,14 +109,14 @@ def _host(subject: Subject, share: float, whole: int) -> Told:
     pace = gains.pace(subject)
     without = subject.gain("host", part=1.0)
     cost, asked = (ns, "path_figures[0].host_ns") if without is None else (without, 'gain("host", part=1.0)')
-    paced = pace.said(subject) if pace else said("")
+    paced = pace.sentence(subject) if pace else sentence("")
     much = subject.percent(OF_ALL.format(ns="path_figures[0].host_ns"))
     if not subject.has_device:
         helps = ": larger batches or torch.compile shorten it" if pace and pace.of_host else ""
         return Told(
             tone,
-            said("{much} of the critical path is between operators.", much=much),
-            said("Python, autograd and hooks run there{helps}. {paced}", helps=helps, paced=paced),
+            sentence("{much} of the critical path is between operators.", much=much),
+            sentence("Python, autograd and hooks run there{helps}. {paced}", helps=helps, paced=paced),
             SECTION,
             cost,
             asked=asked,
@@ -131,8 +131,10 @@ def _host(subject: Subject, share: float, whole: int) -> Told:
         waited = "host[0].waits_ns"
         return Told(
             tone,
-            said("The host waits for the device {share} of the run.", share=subject.percent(OF_ALL.format(ns=waited))),
-            said(
+            sentence(
+                "The host waits for the device {share} of the run.", share=subject.percent(OF_ALL.format(ns=waited))
+            ),
+            sentence(
                 "Mostly in {name}: copies of pageable memory and synchronisation return when it is done. Pin "
                 "memory, copy with non_blocking=True, synchronise less.",
                 name=subject.text(f"path_names[{calls[0][0]}].name"),
@@ -145,11 +147,11 @@ def _host(subject: Subject, share: float, whole: int) -> Told:
         begun = "host[0].first_work_ns"
         return Told(
             "info",
-            said(
+            sentence(
                 "The first {share} of the run pass before the device has work.",
                 share=subject.percent(OF_ALL.format(ns=begun)),
             ),
-            said(
+            sentence(
                 "For {time} the critical path runs through the host; record from the first kernel on, or check "
                 "what the host does there.",
                 time=subject.time(begun),
@@ -161,15 +163,15 @@ def _host(subject: Subject, share: float, whole: int) -> Told:
     if pace and pace.of_host:
         return Told(
             tone,
-            said("The host is the bottleneck: the critical path runs through it for {much} of the run.", much=much),
-            said("Larger batches, CUDA graphs or torch.compile reduce host time. {paced}", paced=paced),
+            sentence("The host is the bottleneck: the critical path runs through it for {much} of the run.", much=much),
+            sentence("Larger batches, CUDA graphs or torch.compile reduce host time. {paced}", paced=paced),
             SECTION,
             cost,
             asked=asked,
         )
     return Told(
         "info" if pace else tone,
-        said("The critical path runs through the host for {much} of the run.", much=much),
+        sentence("The critical path runs through the host for {much} of the run.", much=much),
         paced,
         SECTION,
         cost,
@@ -182,10 +184,10 @@ def _loading(subject: Subject, whole: int) -> list[Told]:
     if share < MUCH_ONCE:
         return []
     loading = "host[0].loading_ns"
-    what = said(
+    what = sentence(
         "The run waits for its data loader {share} of the time.", share=subject.percent(OF_ALL.format(ns=loading))
     )
-    why = said(
+    why = sentence(
         "{time} of the critical path are the next batch being fetched: more workers, prefetching, or less work on "
         "each sample help.",
         time=subject.time(loading),
@@ -201,21 +203,21 @@ def _first_use(subject: Subject, whole: int) -> list[Told]:
     named = [_of_first_use(subject, at, n) for at, (_, n, _) in enumerate(calls[:3])]
     left = subject.number("count(first_use) - 3") if len(calls) > 3 else None
     tone, once = "bad" if ns >= 0.5 * whole else "warn", "sum(first_use.time_ns)"
-    what = said(
+    what = sentence(
         "{share} of the run is first use of the device, not work.", share=subject.percent(OF_ALL.format(ns=once))
     )
-    why = said(
+    why = sentence(
         "Runtime calls that load libraries and kernels or set up memory: {calls}. Warm up before recording; "
         "otherwise this report describes a cold start.",
-        calls=listed(named, left),
+        calls=series(named, left),
     )
     return [Told(tone, what, why, SECTION, ns, asked=once)]
 
 
-def _of_first_use(subject: Subject, at: int, count: int) -> Said:
+def _of_first_use(subject: Subject, at: int, count: int) -> Sentence:
     here = f"first_use[{at}]"
-    calls = said(" in {n} calls", n=subject.number(f"{here}.count")) if count > 1 else ""
-    return said(
+    calls = sentence(" in {n} calls", n=subject.number(f"{here}.count")) if count > 1 else ""
+    return sentence(
         "{name} {time}{gap}{calls}",
         name=subject.text(f"{here}.name"),
         time=subject.time(f"{here}.time_ns"),
@@ -250,20 +252,20 @@ def section(subject: Subject) -> PageSection:
         Heading("buys", "saved if halved", words.percent),
     ]
     body += heading("Operations on the path") + table("t-critical-path", rows, columns, query="path_operations")
-    took = Markup(f"<b>{spoken(subject.time('path_figures[0].length_ns'))}</b>")
+    took = Markup(f"<b>{html_of(subject.time('path_figures[0].length_ns'))}</b>")
     long = Markup(f"as long as the run, {took}" if whole == subject.span_ns else f"{took} long")
     lead = Markup("Traced back from the last event to the first, always to the last thing waited for. It is ") + long
-    lead += "; making anything else faster does not shorten the run by itself." + spoken(_unknown(subject))
+    lead += "; making anything else faster does not shorten the run by itself." + html_of(_unknown(subject))
     return PageSection(SECTION, "Critical path", lead, body)
 
 
-def _unknown(subject: Subject) -> Said:
+def _unknown(subject: Subject) -> Sentence:
     """What re-timing does not cover in this run."""
     fixed = subject.retimed.fixed_ns / max(subject.span_ns, 1) if subject.retimed else 0.0
     loose, parts = subject.ask("retiming[0].untied_share"), []
     if fixed >= MUCH_UNKNOWN:
         parts.append(
-            said(
+            sentence(
                 "{share} of the run is not changed by re-timing: work that starts then waits for nothing that "
                 "was recorded.",
                 share=subject.percent("retiming[0].fixed_ns / run[0].span_ns"),
@@ -271,13 +273,13 @@ def _unknown(subject: Subject) -> Said:
         )
     if loose >= MUCH_UNKNOWN:
         parts.append(
-            said(
+            sentence(
                 "No launch was recorded for {share} of the device's time, so host and device are re-timed "
                 "separately: a faster host or device may gain more than shown.",
                 share=subject.percent("retiming[0].untied_share"),
             )
         )
-    return Said.of(*(piece for part in parts for piece in (" ", *part.parts)))
+    return Sentence.of(*(piece for part in parts for piece in (" ", *part.parts)))
 
 
 def _strip(path: pa.Table, whole: int) -> Markup:

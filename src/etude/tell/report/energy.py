@@ -8,7 +8,7 @@ from etude.tell.report.tables import energy_of
 from etude.tell.view.charts import Heading, table
 from etude.tell.view.page import Figure, PageSection
 from etude.tell.view.plots import Axis, fitted, plot
-from etude.tell.view.said import said
+from etude.tell.view.sentences import sentence
 
 SECTION = "energy"
 POINTS = 400
@@ -19,8 +19,8 @@ def cards(subject: Subject) -> list[Figure]:
     """Energy of the run, if the device has power figures."""
     if energy_of(subject) is None:
         return []
-    note = said("modelled, {mean} per device on average", mean=subject.said("watts", "energy[0].mean_w"))
-    return [Figure("Energy", subject.said("joules", "energy[0].energy_j"), note)]
+    note = sentence("modelled, {mean} per device on average", mean=subject.value("watts", "energy[0].mean_w"))
+    return [Figure("Energy", subject.value("joules", "energy[0].energy_j"), note)]
 
 
 def section(subject: Subject) -> PageSection:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from etude.analyse.critical_path import by_kind
 from etude.tell.report.subject import Subject
-from etude.tell.view.said import Said, said
+from etude.tell.view.sentences import Sentence, sentence
 
 LITTLE = 0.02
 """Share of the run below which a gain is not worth advice."""
@@ -37,18 +37,18 @@ class Pace:
         least = max(LITTLE * self.span_ns, MOST * self.at_most_ns)
         return self.host_ns >= least and self.host_ns > self.device_ns
 
-    def said(self, subject: Subject) -> Said:
+    def sentence(self, subject: Subject) -> Sentence:
         if not self.has_device:
             host, device = "if the time between operators were half as long", "if operators were twice as fast"
         else:
             host, device = "with a host twice as fast", "with a device twice as fast"
         ways = (self.host_ns, HOST, host), (self.device_ns, OF_DEVICE, device)
         (most, first, how), (least, second, other) = ways if self.host_ns >= self.device_ns else ways[::-1]
-        both = said("")
+        both = sentence("")
         if self.both_ns > 1.5 * (most + least):
-            both = said("; {shorter} with both", shorter=subject.shorter(BOTH))
+            both = sentence("; {shorter} with both", shorter=subject.shorter(BOTH))
         differ = most >= LITTLE * self.span_ns > least
-        return said(
+        return sentence(
             "Re-timed, the run is {first} {how}, {but} {second} {other}{both}.",
             first=subject.shorter(first),
             how=how,
@@ -68,7 +68,7 @@ def pace(subject: Subject) -> Pace | None:
     return Pace(host, device, both, at_most, subject.span_ns, subject.has_device)
 
 
-def of_links(subject: Subject) -> tuple[Said, float] | None:
+def of_links(subject: Subject) -> tuple[Sentence, float] | None:
     """Gain of communication twice as fast, as a sentence and as a share of the run; None if unknown. If members are
     missing, late arrival cannot be distinguished from the transfer, so it is an upper bound."""
     ns = subject.gain("communication")
@@ -77,8 +77,10 @@ def of_links(subject: Subject) -> tuple[Said, float] | None:
     share = ns / max(subject.span_ns, 1)
     shorter = subject.shorter(LINKS)
     if share >= 0.001 and absent(subject):
-        shorter = said("at most {shorter}: waiting for ranks that are not present counts as transfer", shorter=shorter)
-    return said("Re-timed with transfers twice as fast, the run is {shorter}.", shorter=shorter), share
+        shorter = sentence(
+            "at most {shorter}: waiting for ranks that are not present counts as transfer", shorter=shorter
+        )
+    return sentence("Re-timed with transfers twice as fast, the run is {shorter}.", shorter=shorter), share
 
 
 def absent(subject: Subject) -> bool:

@@ -7,7 +7,7 @@ from etude.tell.report.subject import Subject
 from etude.tell.view.charts import Bar, BarPiece, Heading, bars, legend, table
 from etude.tell.view.markup import Markup, heading
 from etude.tell.view.page import Told
-from etude.tell.view.said import Said, said
+from etude.tell.view.sentences import Sentence, sentence
 
 SECTION = "breakdown"
 """Idle time is a part of that section."""
@@ -61,12 +61,12 @@ def told(subject: Subject, share: float) -> list[Told]:
         "other": "The cause was not recorded.",
     }.get(cause) or _of_the_host(subject, cause)
     who = f"The {subject.noun} is" if len(subject.run.job) == 1 else f"The {subject.noun}s are"
-    mainly = said("")
+    mainly = sentence("")
     if part >= MAIN and subject.has_device:
         much = subject.percent(f'sum(idle[idle.cause == "{cause}"].time_ns) / sum(idle.time_ns)')
-        mainly = said("{much} of that is because {why}.", much=much, why=_because(subject, cause))
+        mainly = sentence("{much} of that is because {why}.", much=much, why=_because(subject, cause))
     tone = "bad" if share >= 2 * MUCH else "warn"
-    what = said(
+    what = sentence(
         "{who} {idling} {share} of the time. {mainly}",
         who=who,
         idling=subject.idling,
@@ -77,33 +77,33 @@ def told(subject: Subject, share: float) -> list[Told]:
     return [Told(tone, what, why, SECTION, subject.device_time(share), asked=cost)]
 
 
-def _of_the_host(subject: Subject, cause: str) -> Said:
+def _of_the_host(subject: Subject, cause: str) -> Sentence:
     """The text if the host had not finished its work: how far that is the limit, and what being faster gains."""
     once = sum(ns for _, _, ns in subject.first_use)
     if once >= MAIN * subject.span_ns:
-        return said("Most of that is first use of the device, which does not occur in a warmed-up run.")
+        return sentence("Most of that is first use of the device, which does not occur in a warmed-up run.")
     if subject.loading_ns >= MAIN * subject.span_ns:
-        return said("Most of that is waiting for the data loader.")
-    path = said(
+        return sentence("Most of that is waiting for the data loader.")
+    path = sentence(
         "The critical path runs through the host for {share} of the run.",
         share=subject.percent("path_figures[0].host_ns / path_figures[0].whole_ns"),
     )
     pace = gains.pace(subject)
-    paced = pace.said(subject) if pace else said("")
+    paced = pace.sentence(subject) if pace else sentence("")
     if not subject.has_device:
         calls = ", calls of the device's runtime" if subject.launches else ""
         helps = ": larger batches or torch.compile help where operators are small" if pace and pace.of_host else ""
-        return said("That is Python, autograd, hooks{calls}{helps}. {paced}", calls=calls, helps=helps, paced=paced)
+        return sentence("That is Python, autograd, hooks{calls}{helps}. {paced}", calls=calls, helps=helps, paced=paced)
     if pace is None:
         return path
     if pace.of_host:
-        return said(
+        return sentence(
             "The host is too slow to keep the device busy: {advice}. {paced} {path}",
             advice=ADVICE[cause],
             paced=paced,
             path=path,
         )
-    return said("{paced} {path}", paced=paced, path=path)
+    return sentence("{paced} {path}", paced=paced, path=path)
 
 
 def _cause(subject: Subject, cause: str) -> tuple[str, str]:

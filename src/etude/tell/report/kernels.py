@@ -8,7 +8,7 @@ from etude.tell.report.subject import Subject
 from etude.tell.view.charts import Bar, BarPiece, Heading, bars, legend, table
 from etude.tell.view.markup import Markup, heading
 from etude.tell.view.page import PageSection, Told
-from etude.tell.view.said import Said, said
+from etude.tell.view.sentences import Sentence, sentence
 
 SECTION = "kernels"
 
@@ -34,7 +34,7 @@ def told(subject: Subject) -> list[Told]:
         found.append(
             Told(
                 "info",
-                said(
+                sentence(
                     "{share} of the {count} kernels are shorter than {tiny}.",
                     tiny=subject.time(str(TINY_NS)),
                     share=subject.percent(f"{SHORT} / {COMPUTE}"),
@@ -47,16 +47,18 @@ def told(subject: Subject) -> list[Told]:
     return found
 
 
-def _advice(subject: Subject, count: int) -> Said:
+def _advice(subject: Subject, count: int) -> Sentence:
     if subject.replayed_kernels >= MANY_TINY * count:
-        return said("CUDA graphs replay most of them, so they need no launch each; fusing them would save the gaps.")
+        return sentence(
+            "CUDA graphs replay most of them, so they need no launch each; fusing them would save the gaps."
+        )
     pace = gains.pace(subject)
-    paced = pace.said(subject) if pace else said("")
+    paced = pace.sentence(subject) if pace else sentence("")
     if pace and not pace.of_host:
-        return said(
+        return sentence(
             "Each costs about as much to launch as to run, but launches are not the limit here. {paced}", paced=paced
         )
-    return said(
+    return sentence(
         "Each costs about as much to launch as to run. Fusing them (torch.compile) or replaying them from a CUDA "
         "graph saves launches. {paced}",
         paced=paced,

@@ -11,7 +11,7 @@ from etude.tell.report.subject import Subject
 from etude.tell.view.charts import Heading, legend, table
 from etude.tell.view.page import Figure, PageSection, Told
 from etude.tell.view.plots import Axis, Line, PlotPoint, fitted, plot
-from etude.tell.view.said import Said, listed, said
+from etude.tell.view.sentences import Sentence, sentence, series
 
 SECTION = "roofline"
 
@@ -38,7 +38,7 @@ def cards(subject: Subject) -> list[Figure]:
     if not subject.ask(USED):
         return []
     least = "" if _known_share(subject) > 0.995 else ", at least"
-    note = said("of the FLOP/s of {device}{least}", device=subject.text("device[0].name"), least=least)
+    note = sentence("of the FLOP/s of {device}{least}", device=subject.text("device[0].name"), least=least)
     return [Figure("Peak used", subject.percent(USED), note)]
 
 
@@ -64,16 +64,16 @@ def told(subject: Subject) -> list[Told]:
         return found
     r, at = max(low, key=lambda one: _lost(one[0]))
     here = f"roofline[{at}]"
-    what = said(
+    what = sentence(
         "{name} takes {share} of the compute time and reaches {part} of what the device allows.",
-        name=subject.said("shortened", f"{here}.name"),
+        name=subject.value("short_name", f"{here}.name"),
         share=subject.percent(f"{here}.time_ns / {WHOLE}"),
-        part=subject.said("percentage", f"{here}.roofline_pct"),
+        part=subject.value("percentage", f"{here}.roofline_pct"),
     )
-    why = said(
+    why = sentence(
         "{calls} with {shapes}: {rates}; {bound} is its limit.",
         calls=subject.plural("call", f"{here}.count"),
-        shapes=subject.said("shapes", f"{here}.shapes"),
+        shapes=subject.value("shapes", f"{here}.shapes"),
         rates=_rates(subject, here, r),
         bound=r["bound"],
     )
@@ -81,10 +81,10 @@ def told(subject: Subject) -> list[Told]:
     return [*found, Told("info", what, why, SECTION, round(_lost(r) / len(subject.run.job)), asked=lost)]
 
 
-def _rates(subject: Subject, here: str, row: dict[str, Any]) -> Said:
-    done = subject.said("flops", f"{here}.flop_per_s" if row["flop_per_s"] is not None else "0")
-    moved = subject.said("rate", f"{here}.bytes_per_s" if row["bytes_per_s"] is not None else "0")
-    return said("{done} and {moved}", done=done, moved=moved)
+def _rates(subject: Subject, here: str, row: dict[str, Any]) -> Sentence:
+    done = subject.value("flops", f"{here}.flop_per_s" if row["flop_per_s"] is not None else "0")
+    moved = subject.value("rate", f"{here}.bytes_per_s" if row["bytes_per_s"] is not None else "0")
+    return sentence("{done} and {moved}", done=done, moved=moved)
 
 
 def _lost(row: dict[str, Any]) -> float:
@@ -98,25 +98,25 @@ def _above(subject: Subject) -> list[Told]:
     if not rows or subject.device is None:
         return []
     r, at = max(rows, key=lambda one: one[0]["roofline_pct"])
-    here, cached = f"roofline[{at}]", said("")
+    here, cached = f"roofline[{at}]", sentence("")
     if r["bound"] == "memory":
-        cached = said(
+        cached = sentence(
             "The {size} that a call moves at least {fits} in the cache of {cache}.",
-            size=subject.said("size", f"{here}.size_bytes"),
+            size=subject.value("size", f"{here}.size_bytes"),
             fits="fit" if r["size_bytes"] <= subject.device.cache_bytes else "do not fit",
-            cache=subject.said("size", "device[0].cache_bytes"),
+            cache=subject.value("size", "device[0].cache_bytes"),
         )
-    why = said(
+    why = sentence(
         "{name} with {shapes} reaches {part}: {rates} in {dtype}. Its FLOPs, its bytes from memory, its data type or "
         "the device is wrong. {cached}",
-        name=subject.said("shortened", f"{here}.name"),
-        shapes=subject.said("shapes", f"{here}.shapes"),
-        part=subject.said("whole_percentage", f"{here}.roofline_pct"),
+        name=subject.value("short_name", f"{here}.name"),
+        shapes=subject.value("shapes", f"{here}.shapes"),
+        part=subject.value("whole_percentage", f"{here}.roofline_pct"),
         rates=_rates(subject, here, r),
         dtype=r["dtype"] or "an unknown type",
         cached=cached,
     )
-    what = said(
+    what = sentence(
         "{many} {are} above the roofline: faster than the peak rates of {device} allow.",
         many=subject.plural("operator", "count(roofline[roofline.roofline_pct > 100])"),
         are=words.verb(len(rows)),
@@ -131,7 +131,7 @@ def section(subject: Subject) -> PageSection:
     known = [r for r in found if r["flop_per_s"] and (r["intensity"] or 0) >= LEAST_INTENSITY]
     if not known:
         empty = "No operator has both FLOPs and bytes. Record shapes (record_shapes=True) to get a roofline."
-        return PageSection(SECTION, "Roofline", "", empty=said("{empty} {open}", empty=empty, open=_open(subject)))
+        return PageSection(SECTION, "Roofline", "", empty=sentence("{empty} {open}", empty=empty, open=_open(subject)))
     most = max(r["time_ns"] for r in known)
     marks = [PlotPoint(r["intensity"], r["flop_per_s"], _sort(r), _tip(r), r["time_ns"] / most) for r in known[:POINTS]]
     x = fitted("FLOPs per byte", lambda v: f"{v:g}", [m.x for m in marks], log=True)
@@ -152,29 +152,33 @@ def section(subject: Subject) -> PageSection:
     return PageSection(SECTION, "Roofline", _lead(subject), body)
 
 
-def _lead(subject: Subject) -> Said:
+def _lead(subject: Subject) -> Sentence:
     if subject.device:
-        known = said(
+        known = sentence(
             "The roof is what the peak rates of {device} allow at that many FLOPs per byte.",
             device=subject.text("device[0].name"),
         )
     else:
         named = subject.run.job.provenance.get("device", "")
         at = list(subject.run.job.provenance).index("device") if named else 0
-        what = said("No peak rates of {device} are known", device=subject.text(f"facts[{at}].value")) if named else None
-        known = said(
+        what = (
+            sentence("No peak rates of {device} are known", device=subject.text(f"facts[{at}].value"))
+            if named
+            else None
+        )
+        known = sentence(
             "{what}, so there is no roofline; --ran-on h100 draws that of an H100.",
-            what=what or said("The device is not known"),
+            what=what or sentence("The device is not known"),
         )
     lead = "Each point is an operator with one shape; its size is its time. {known} {open}"
-    return said(lead, known=known, open=_open(subject))
+    return sentence(lead, known=known, open=_open(subject))
 
 
-def _open(subject: Subject) -> Said:
+def _open(subject: Subject) -> Sentence:
     """Share of the time with unknown FLOPs."""
-    unsure, unknown = said(""), said("")
+    unsure, unknown = sentence(""), sentence("")
     if sum(r["at_most"] for r in subject.roofline.to_pylist()):
-        unsure = said(
+        unsure = sentence(
             "It was not recorded whether {rows} of attention are causal; all pairs are counted, so their FLOPs are an "
             "upper bound.",
             rows=subject.plural("row", "sum(roofline.at_most)"),
@@ -182,13 +186,13 @@ def _open(subject: Subject) -> Said:
     missing = subject.table("not_known") if subject.has_device else None
     share = subject.ask(f"sum(not_known.time_ns) / most({WHOLE}, 1)") if missing is not None else 0.0
     if missing is not None and share >= NOT_KNOWN:
-        names = [subject.said("operator", f"not_known[{at}].name") for at in range(min(len(missing), 3))]
-        unknown = said(
+        names = [subject.value("operator", f"not_known[{at}].name") for at in range(min(len(missing), 3))]
+        unknown = sentence(
             "Neither FLOPs nor bytes are known for {share} of the compute time: {names}.",
             share=subject.percent(f"least(sum(not_known.time_ns) / {WHOLE}, 1)"),
-            names=listed(names, subject.number("count(not_known) - 3") if len(missing) > 3 else None),
+            names=series(names, subject.number("count(not_known) - 3") if len(missing) > 3 else None),
         )
-    return said("{unsure} {unknown}", unsure=unsure, unknown=unknown)
+    return sentence("{unsure} {unknown}", unsure=unsure, unknown=unknown)
 
 
 def _sort(row: dict[str, Any]) -> str:

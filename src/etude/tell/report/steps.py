@@ -9,7 +9,7 @@ from etude.tell.report.breakdown import pieces
 from etude.tell.report.subject import Subject
 from etude.tell.view.charts import Bar, BarPiece, Heading, bars, legend, table
 from etude.tell.view.page import Figure, PageSection, Told
-from etude.tell.view.said import said
+from etude.tell.view.sentences import sentence
 
 SECTION = "steps"
 
@@ -32,7 +32,7 @@ def cards(subject: Subject) -> list[Figure]:
     rows = _mean(subject)
     if len(rows) < 2:
         return []
-    of = said("the median of {steps}", steps=subject.number("count(step_means)"))
+    of = sentence("the median of {steps}", steps=subject.number("count(step_means)"))
     return [Figure("Step", subject.time(MIDDLE), of)]
 
 
@@ -44,12 +44,12 @@ def told(subject: Subject) -> list[Told]:
     if spans[slowest] < (1 + UNSTEADY) * middle:
         return []
     longer = f"step_means[step_means.span_ns > {MIDDLE}].span_ns"
-    what = said(
+    what = sentence(
         "Steps vary: the slowest of {steps} takes {share} longer than the median.",
         steps=subject.number("count(step_means)"),
         share=subject.percent(f"{SLOWEST} / {MIDDLE} - 1"),
     )
-    why = said("{slowest} compared with {middle}.", slowest=subject.time(SLOWEST), middle=subject.time(MIDDLE))
+    why = sentence("{slowest} compared with {middle}.", slowest=subject.time(SLOWEST), middle=subject.time(MIDDLE))
     cost = round(np.maximum(spans - middle, 0).sum())
     return [Told("info", what, why, SECTION, cost, asked=f"sum({longer} - {MIDDLE})")]
 

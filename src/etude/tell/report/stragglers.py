@@ -10,7 +10,7 @@ from etude.tell.report import words
 from etude.tell.report.subject import SUSPECTS, Subject
 from etude.tell.view.charts import Heading, table
 from etude.tell.view.page import PageSection, Told
-from etude.tell.view.said import Said, listed, said
+from etude.tell.view.sentences import Sentence, sentence, series
 
 SECTION = "stragglers"
 
@@ -32,22 +32,22 @@ def told(subject: Subject) -> list[Told]:
     rows = subject.stragglers.to_pylist()
     for at, row in enumerate(rows[:SUSPECTS]):
         here = f"stragglers[{at}]"
-        evidence = said(
+        evidence = sentence(
             "{evidence} (confidence {sure}).",
-            evidence=subject.said("sentence", f"{here}.evidence"),
+            evidence=subject.value("capital", f"{here}.evidence"),
             sure=subject.percent(f"{here}.confidence"),
         )
         costs = _costs(subject, row)
         tone = "bad" if costs is None or costs >= MATTERS else "info"
         if tone != "bad":
-            little = said("That is {share} of its time.", share=subject.percent(OF_TIME.format(here=here)))
-            evidence = said("{evidence} {little}", evidence=evidence, little=little)
+            little = sentence("That is {share} of its time.", share=subject.percent(OF_TIME.format(here=here)))
+            evidence = sentence("{evidence} {little}", evidence=evidence, little=little)
         gain = _gain(subject, row, costs)
         asked = "" if gain is None else _asked(subject, at, row)
         found.append(Told(tone, _headline(subject, at, row), evidence, SECTION, gain, asked=asked))
     if len(rows) > SUSPECTS:
         more = subject.plural("more straggler", f"count(stragglers) - {SUSPECTS}")
-        found.append(Told("warn", said("{more} found.", more=more), "", SECTION))
+        found.append(Told("warn", sentence("{more} found.", more=more), "", SECTION))
     return found
 
 
@@ -83,30 +83,34 @@ def _asked(subject: Subject, at: int, row: dict[str, Any]) -> str:
     return f'gain("{KINDS[row["kind"]]}", part={PART.format(here=here)}{of})'
 
 
-def _headline(subject: Subject, at: int, row: dict[str, Any]) -> Said:
+def _headline(subject: Subject, at: int, row: dict[str, Any]) -> Sentence:
     here = f"stragglers[{at}]"
     if row["ranks"]:
-        many = [subject.said("label", f"item({here}.ranks, {i})") for i in range(len(row["ranks"]))]
+        many = [subject.value("label", f"item({here}.ranks, {i})") for i in range(len(row["ranks"]))]
     else:
-        many = [subject.said("label", f"{here}.rank")] if row["rank"] >= 0 else []
+        many = [subject.value("label", f"{here}.rank")] if row["rank"] >= 0 else []
     left = subject.number(f"count({here}.ranks) - 4") if len(many) > 4 else None
-    who = said("rank {rank}", rank=many[0]) if len(many) == 1 else said("ranks {many}", many=listed(many[:4], left))
-    who = (who if many else said("all ranks")).capital()
+    who = (
+        sentence("rank {rank}", rank=many[0])
+        if len(many) == 1
+        else sentence("ranks {many}", many=series(many[:4], left))
+    )
+    who = (who if many else sentence("all ranks")).capital()
     if row["kind"] == "missing_participant":
-        return said("{who} did not reach a collective.", who=who)
+        return sentence("{who} did not reach a collective.", who=who)
     if row["kind"] == "desync":
         do = "do" if len(many) > 1 else "does"
-        return said("{who} {do} not make the same calls as the others.", who=who, do=do)
+        return sentence("{who} {do} not make the same calls as the others.", who=who, do=do)
     if row["kind"] == "stalled_collective":
-        return said("{who} are in a collective that does not complete.", who=who)
-    small = Said.of(f"{who.parts[0]}".lower(), *who.parts[1:])
+        return sentence("{who} are in a collective that does not complete.", who=who)
+    small = Sentence.of(f"{who.parts[0]}".lower(), *who.parts[1:])
     whose = {"slow_link": "The link of {who}", "late_host": "The host of {who}"}.get(row["kind"])
     long = (row["slowdown_pct"] or 0) >= 100
     slower = f"most({here}.slowdown_pct, 0)" if row["slowdown_pct"] is not None else "0"
-    return said(
+    return sentence(
         "{whose} takes {much} {than} its peers{when}.",
-        whose=said(whose, who=small) if whose else who,
-        much=subject.said("extended" if long else "whole_percentage", slower),
+        whose=sentence(whose, who=small) if whose else who,
+        much=subject.value("multiple" if long else "whole_percentage", slower),
         than="as long as" if long else "longer than",
         when={"acute": ", during part of the run", "chronic": ", during the whole run"}.get(row["pattern"], ""),
     )

@@ -25,7 +25,7 @@ from etude.model.use import Use, has_device, uses
 from etude.tell.report import words
 from etude.tell.report.tables import BETWEEN, TABLES
 from etude.tell.view.embedded import Packed, Shown, pack
-from etude.tell.view.said import Asked, Said, said
+from etude.tell.view.sentences import Asked, Sentence, sentence
 from etude.tell.view.slices import UNRECORDED, Slices, slices_of
 
 UNSEEN, ON_THE_WAY = "(nothing recorded)", "from one activity of the device to the next"
@@ -85,32 +85,32 @@ class Subject:
     def _gained(self, *kinds: str, name: str = "", part: float = 0.5, rank: int | None = None) -> int | None:
         return self.gain(*kinds, name=name, part=part, rank=rank)
 
-    def said(self, form: str, query: str) -> Said:
+    def value(self, form: str, query: str) -> Sentence:
         """The value of an expression as it is printed, with the expression."""
         value = self.ask(query)
-        return Said.of(Asked(words.shown(form, value), query, form, value))
+        return Sentence.of(Asked(words.formatted_as(form, value), query, form, value))
 
-    def time(self, query: str) -> Said:
-        return self.said("time", query)
+    def time(self, query: str) -> Sentence:
+        return self.value("time", query)
 
-    def percent(self, query: str) -> Said:
-        return self.said("percent", query)
+    def percent(self, query: str) -> Sentence:
+        return self.value("percent", query)
 
-    def number(self, query: str) -> Said:
-        return self.said("number", query)
+    def number(self, query: str) -> Sentence:
+        return self.value("number", query)
 
-    def plural(self, noun: str, query: str) -> Said:
-        return self.said(f"plural:{noun}", query)
+    def plural(self, noun: str, query: str) -> Sentence:
+        return self.value(f"plural:{noun}", query)
 
-    def text(self, query: str) -> Said:
-        return self.said("text", query)
+    def text(self, query: str) -> Sentence:
+        return self.value("text", query)
 
-    def shorter(self, ns: str) -> Said:
+    def shorter(self, ns: str) -> Sentence:
         """`12 ms (9.1%) shorter`; `no shorter` if too little to see."""
         if self.ask(ns) / max(self.span_ns, 1) < 0.001:
-            return Said.of("no shorter")
+            return Sentence.of("no shorter")
         share = f"{ns} / most(run[0].span_ns, 1)"
-        return said("{time} ({share}) shorter", time=self.time(ns), share=self.percent(share))
+        return sentence("{time} ({share}) shorter", time=self.time(ns), share=self.percent(share))
 
     @cached_property
     def packed(self) -> Packed:

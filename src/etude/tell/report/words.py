@@ -53,7 +53,7 @@ def whole_percentage(value: float) -> str:
     return f"{value:.0f}%"
 
 
-def extended(share: float) -> str:
+def multiple(share: float) -> str:
     """A slow-down, as a share of the usual time."""
     return times(1 + share / 100)
 
@@ -71,7 +71,7 @@ def flops_or_none(per_s: float) -> str:
     return flops(per_s) if per_s else "–"
 
 
-def spelled(name: str) -> str:
+def hyphenated_name(name: str) -> str:
     """`all_reduce` as `all-reduce`."""
     return name.replace("_", "-")
 
@@ -96,7 +96,7 @@ def text(value: object) -> str:
     return str(value)
 
 
-def sentence(value: str) -> str:
+def capital(value: str) -> str:
     """With a capital first letter."""
     return f"{value[:1].upper()}{value[1:]}"
 
@@ -106,7 +106,7 @@ def operation(name: str) -> str:
     return short(kernel(name))
 
 
-def shortened(name: str) -> str:
+def short_name(name: str) -> str:
     return short(name)
 
 
@@ -200,18 +200,18 @@ FORMS: Final[dict[str, Callable[[Any], str]]] = {
         whole_percentage,
         number,
         times,
-        extended,
+        multiple,
         label,
         rate_or_none,
         flops_or_none,
-        spelled,
+        hyphenated_name,
         intensity,
         joules,
         watts,
         text,
-        sentence,
+        capital,
         operation,
-        shortened,
+        short_name,
         shapes,
         operator,
         call,
@@ -221,7 +221,7 @@ FORMS: Final[dict[str, Callable[[Any], str]]] = {
 """The formats of numbers on a page, by the name that a page gives; `plural:NOUN` is a number with its noun."""
 
 
-def shown(form: str, value: Any) -> str:
+def formatted_as(form: str, value: Any) -> str:
     """A value in one of the formats."""
     name, _, noun = form.partition(":")
     return plural(value, noun) if noun else FORMS[name](value)

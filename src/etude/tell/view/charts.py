@@ -10,7 +10,7 @@ from typing import Any
 
 from etude.tell.view.lengths import sized
 from etude.tell.view.markup import Markup, escaped
-from etude.tell.view.said import Asked, marked
+from etude.tell.view.sentences import Asked, data_element
 
 __all__ = ["Bar", "BarPiece", "Heading", "bars", "legend", "table"]
 
@@ -60,7 +60,7 @@ def _sum(row: Bar, total: float, show: Callable[[float], str]) -> Markup:
     shown = escaped(row.text or show(total))
     if row.text or not queries or not all(queries):
         return shown
-    return marked(Asked(str(shown), " + ".join(queries), show.__name__, total), shown)
+    return data_element(Asked(str(shown), " + ".join(queries), show.__name__, total), shown)
 
 
 def _piece(piece: BarPiece, full: float, total: float, show: Callable[[float], str]) -> str:

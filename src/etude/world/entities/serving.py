@@ -7,8 +7,8 @@ go to others, and lost replicas start elsewhere, or when devices are free again.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,8 @@ from etude.base.errors import UsageError
 from etude.kernels.arrays import I64
 from etude.world.clock import NEVER, Event
 from etude.world.devices import DevicePool
-from etude.world.entities.machine import FAULT, GIVEN, MACHINE, OFFER, WANTED, PlainWorkload
+from etude.world.entities.links import LinkedReplicas
+from etude.world.entities.machine import FAULT, GIVEN, LINKS, MACHINE, OFFER, WANTED, PlainWorkload
 from etude.world.entities.seats import SeatedScale
 from etude.world.serve import Engine
 from etude.world.serve import state as of
@@ -25,6 +26,9 @@ from etude.world.serve.hooks import loop_with
 from etude.world.serve.requests import Requests
 from etude.world.serve.results import Limits, request_table, summary
 from etude.world.serve.serving import NO_LOG, Group, Ready, Served, ServingOptions, stuck
+
+ALL: Final = ""
+"""Name of the one model of a stream."""
 
 
 @dataclass(slots=True)
@@ -44,6 +48,11 @@ class ServingWorkload(PlainWorkload):
     done: bool = False
     decided: bool = False
     """Whether the rule decided since the last moment."""
+    changes: list[Event] = field(default_factory=list)
+    """Of links that its passes feel."""
+    linked: LinkedReplicas | None = None
+    linked_ns: int = 0
+    """What links leave it now, and since when; None: they never changed."""
     made_of: Any = None
     """Models and pools of its replicas, and what their costs were worked out from; None if costs were given."""
 
@@ -78,7 +87,13 @@ class ServingWorkload(PlainWorkload):
             self.scale.lose(state, down, now)
         elif event.kind == OFFER:
             self.scale.retry(now)
+        elif event.kind == LINKS:
+            self.linked, self.linked_ns = event.about, now
+            self.ready = self.ready._replace(machines=event.about.machines[ALL])
         return self._told(now)
+
+    def link_events(self) -> list[Event]:
+        return self.changes
 
     def short(self) -> int:
         return self.scale.missing * self.scale.tp

@@ -169,10 +169,15 @@ class Ready(NamedTuple):
 def ready_for(requests: Requests, engine: Engine, groups: Sequence[Group], options: ServingOptions) -> Ready:
     rules = rules_of(engine, groups, options)
     state = start_of(requests, engine, groups, rules, options)
-    kinds = [(group.cost, group.energy) for group in groups]
-    machines = machines_of(kinds if options.draft is None else [*kinds, (options.draft, UNKNOWN)])
     _check(requests, engine, rules, state, options)
+    machines = group_machines(groups, options.draft)
     return Ready(state, rules, machines, HookAnswers(options.hooks, options.router, rules))
+
+
+def group_machines(groups: Sequence[Group], draft: StepCost | None = None) -> Machines:
+    """A kind of machine for each group, and one for the draft model."""
+    kinds = [(group.cost, group.energy) for group in groups]
+    return machines_of(kinds if draft is None else [*kinds, (draft, UNKNOWN)])
 
 
 def rules_of(engine: Engine, groups: Sequence[Group], options: ServingOptions) -> of.Rules:

@@ -36,12 +36,14 @@ def window(world: RunningWorld, spec: WorkloadSpec, wanted: WindowRequest, where
             f"{' and '.join(busy)} have passes, and models are not one job", where=where, hint=f"--role {busy[0]}"
         )
     role, system = serving.flow.models[busy[0]], open_system(serving.system)
-    model = open_model(role.model)
+    model, cost = open_model(role.model), pools[busy[0]].on.cost
+    if (linked := serve.linked_at(workload, wanted, where)) is not None:
+        system, cost = linked.system, linked.costs[busy[0]]
     on = ReplicaSoftware(
         model=model,
         plan=replica_plan(model, role.tp),
         system=system,
         stack=serving_stack(serving.stack, device_name(system)),
-        cost=pools[busy[0]].on.cost,
+        cost=cost,
     )
     return serve.window_of_passes(on, seen[busy[0]].moment(), where)

@@ -11,7 +11,7 @@ from etude.base.figures import argument, figure, part, text
 from etude.base.grammar import line, pairs
 from etude.base.outputs import Printed
 from etude.base.parameters import replaces, request_of, spelled, whole
-from etude.machine import open_system
+from etude.machine import System, open_system
 from etude.make.generate.model import open_model
 from etude.world.serve.asked.kept import KeptStream, ServedPlace, ServingKept, told
 from etude.world.serve.deployment import deployed, replica_plan
@@ -153,7 +153,11 @@ class FlowServing:
         )
         return loop, on, notes
 
-    def _deployed(self) -> tuple[dict[str, Deployed], tuple[str, ...]]:
+    def on_network(self, system: System) -> dict[str, Deployed]:
+        """The same while the links of its system are others."""
+        return self._deployed(system)[0]
+
+    def _deployed(self, changed: System | None = None) -> tuple[dict[str, Deployed], tuple[str, ...]]:
         """What each role of the workflow runs on, and what had to be assumed of its model."""
         on, notes = {}, []
         for name, role in self.flow.models.items():
@@ -161,7 +165,8 @@ class FlowServing:
             if network.assumed:
                 notes.append(f"assumed {network.assumed}")
             plan = replica_plan(network, role.tp)
-            placed = deployed(network, plan, open_system(self.system), self.engine, stack=self.stack)
+            system = changed or open_system(self.system)
+            placed = deployed(network, plan, system, self.engine, stack=self.stack)
             on[name] = placed_on(placed, self.engine, ranks=role.tp, replicas=role.replicas * self.replicas)
             if self.split:
                 on[name] = split_replicas(on[name], *self.split, self.link_bytes_per_s, self.link_latency_ns)

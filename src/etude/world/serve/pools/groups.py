@@ -19,7 +19,7 @@ from etude.base.errors import UsageError
 from etude.base.figures import figure, read, read_mapping, text, usage_errors
 from etude.base.grammar import line, pairs
 from etude.base.trust import check_code
-from etude.machine import open_system
+from etude.machine import System, open_system
 from etude.make.generate.model import Model
 from etude.world.serve import state as of
 from etude.world.serve.deployment import Deployment, deployed, deployed_program, replica_plan
@@ -196,9 +196,11 @@ def deployed_pools(
     *,
     system: str,
     precision: str = "bf16",
+    network: System | None = None,
     **options: Any,
 ) -> tuple[list[Group], Deployment]:
-    """Each pool as a group of the loop; and the deployment of the first."""
+    """Each pool as a group of the loop; and the deployment of the first. `network`: what the system is like while its
+    links are others."""
     made: dict[tuple[str, int, int, int, int, int], Deployment] = {}
     groups = []
     if options.get("experts") is not None and any(pool.count > 1 for pool in pools):
@@ -212,7 +214,7 @@ def deployed_pools(
         if isinstance(model, ServedProgram):
             key = (named, pool.tp, 1, 1, 0, 1)
             if key not in made:
-                on = open_system(named)
+                on = network or open_system(named)
                 tables = kept_tables(model, on, ranks=pool.tp)
                 made[key] = deployed_program(model.spec, tables, on, engine, **options)
             groups.append(_group(made[key], pool))
@@ -224,9 +226,8 @@ def deployed_pools(
         key = (named, pool.tp, pool.ep, pool.count if shared else 1, streams, pool.pp)
         if key not in made:
             plan = replica_plan(model, pool.tp, ep=pool.tp if shared else pool.ep, precision=precision)
-            made[key] = deployed(
-                model, plan, open_system(named), engine, groups=key[3], streams=streams, pp=pool.pp, **options
-            )
+            on = network or open_system(named)
+            made[key] = deployed(model, plan, on, engine, groups=key[3], streams=streams, pp=pool.pp, **options)
         groups.append(_group(made[key], pool))
     return groups, next(iter(made.values()))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from etude.tell.view.markup import Markup, escaped, joined
 
-__all__ = ["Asked", "Said", "listed", "marked", "said", "spoken"]
+__all__ = ["Asked", "Sentence", "data_element", "html_of", "sentence", "series"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +24,14 @@ class Asked:
     value: Any
 
 
-class Said(str):
+class Sentence(str):
     """A text, with the numbers in it; as a text it is nothing but that."""
 
     __slots__ = ("parts",)
     parts: tuple[str | Asked, ...]
 
     @classmethod
-    def of(cls, *parts: str | Asked) -> Said:
+    def of(cls, *parts: str | Asked) -> Sentence:
         found = cls("".join(part.text if isinstance(part, Asked) else part for part in parts))
         found.parts = parts
         return found
@@ -40,35 +40,35 @@ class Said(str):
     def asked(self) -> tuple[Asked, ...]:
         return tuple(part for part in self.parts if isinstance(part, Asked))
 
-    def capital(self) -> Said:
+    def capital(self) -> Sentence:
         """The same with a capital first letter."""
         first, *rest = self.parts or ("",)
-        return self if isinstance(first, Asked) else Said.of(f"{first[:1].upper()}{first[1:]}", *rest)
+        return self if isinstance(first, Asked) else Sentence.of(f"{first[:1].upper()}{first[1:]}", *rest)
 
 
-def said(template: str, /, **named: str) -> Said:
-    """`said("{share} of the time", share=subject.percent(...))`: a template, and what it names. Spaces at both ends are
-    taken off."""
+def sentence(template: str, /, **named: str) -> Sentence:
+    """`sentence("{share} of the time", share=subject.percent(...))`: a template, and what it names. Spaces at both
+    ends are taken off."""
     parts: list[str | Asked] = []
     for text, name, _, _ in Formatter().parse(template):
         parts.append(text)
         if name is not None:
             value = named[name]
-            parts += value.parts if isinstance(value, Said) else (value,)
+            parts += value.parts if isinstance(value, Sentence) else (value,)
     return _trimmed(parts)
 
 
-def listed(items: list[Said], left: Said | None = None) -> Said:
+def series(items: list[Sentence], left: Sentence | None = None) -> Sentence:
     """`a, b and c`, or `a, b and 4 more`."""
-    shown = [*items, said("{left} more", left=left)] if left is not None else items
+    shown = [*items, sentence("{left} more", left=left)] if left is not None else items
     parts: list[str | Asked] = []
     for number, one in enumerate(shown):
         parts += [] if not number else [" and "] if number == len(shown) - 1 else [", "]
         parts += one.parts
-    return Said.of(*parts)
+    return Sentence.of(*parts)
 
 
-def _trimmed(parts: list[str | Asked]) -> Said:
+def _trimmed(parts: list[str | Asked]) -> Sentence:
     left = [part for part in parts if part]
     while left and isinstance(left[0], str) and not left[0].lstrip():
         left.pop(0)
@@ -78,17 +78,17 @@ def _trimmed(parts: list[str | Asked]) -> Said:
         left.pop()
     if left and isinstance(left[-1], str):
         left[-1] = left[-1].rstrip()
-    return Said.of(*left)
+    return Sentence.of(*left)
 
 
-def spoken(text: str) -> Markup:
+def html_of(text: str) -> Markup:
     """A text as HTML, each of its numbers with its expression."""
-    if not isinstance(text, Said):
+    if not isinstance(text, Sentence):
         return escaped(text)
-    return joined(marked(part, escaped(part.text)) if isinstance(part, Asked) else part for part in text.parts)
+    return joined(data_element(part, escaped(part.text)) if isinstance(part, Asked) else part for part in text.parts)
 
 
-def marked(one: Asked, shown: Markup) -> Markup:
+def data_element(one: Asked, shown: Markup) -> Markup:
     """A number as it is shown, with its expression."""
     query, form = escape(one.query), escape(one.form)
     return Markup(f'<data value="{escape(str(one.value))}" data-query="{query}" data-form="{form}">{shown}</data>')
