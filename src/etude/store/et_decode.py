@@ -18,7 +18,7 @@ from etude.model.schema import COLUMN, NODE, OWNED, OWNED_INDEX, UNKNOWN, Collec
 from etude.model.trace import Attr, Layout, Trace, constant, lanes
 from etude.store import compressed, et_ids, et_wire
 from etude.store import et_kernels as k
-from etude.store.et_irregular import extra_time, extra_type, fields, regular_attribute, regular_node
+from etude.store.et_irregular import check_text, extra_time, extra_type, fields, regular_attribute, regular_node
 
 _BLOCK = 1 << 18
 """Nodes decoded between two interrupt checks: Ctrl-C works between blocks."""
@@ -294,7 +294,7 @@ def check_metadata(metadata: bytes, where: str, base: int) -> None:
     """Checks that a GlobalMetadata message and its attributes are well-formed."""
     for f in fields(metadata, where, base):
         if f.wire == 2 and f.number == 1:
-            _utf8(f.payload, where, base)
+            check_text(f.payload, where, base)
         elif f.wire == 2 and f.number == 2:
             attribute(f.payload, where, base)
 
@@ -322,13 +322,6 @@ def attribute(payload: bytes, where: str, base: int) -> tuple[str, ValueKind, ob
                 raw = int.from_bytes(f.payload, "little", signed=kind in (ValueKind.SFIXED32, ValueKind.SFIXED64))
                 value = cell_to_scalar(kind, raw - 2**64 if raw >= 2**63 else raw)
     return name, kind, value, doc
-
-
-def _utf8(payload: bytes, where: str, base: int) -> None:
-    try:
-        payload.decode()
-    except UnicodeDecodeError:
-        raise FormatError("text that is not UTF-8", path=where, offset=base) from None
 
 
 # -- from raw columns to the model -------------------------------------------------------------------------------------

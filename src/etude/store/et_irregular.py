@@ -118,7 +118,7 @@ class _Text:
     def merge(self, data: bytes, where: str, base: int) -> None:
         for f in fields(data, where, base, 1):
             if f.wire == 2 and f.number <= 3:
-                _check_text(f.payload, where, base)
+                check_text(f.payload, where, base)
                 self.texts[f.number] = f.payload
             else:
                 self.unknown += f.raw
@@ -127,7 +127,7 @@ class _Text:
         return b"".join(delimited(n, t) for n, t in sorted(self.texts.items()))
 
 
-def _check_text(payload: bytes, where: str, base: int) -> None:
+def check_text(payload: bytes, where: str, base: int) -> None:
     try:
         payload.decode()
     except UnicodeDecodeError:
@@ -138,7 +138,7 @@ def check_value(f: WireField, where: str, base: int) -> None:
     """Checks that an attribute's value is well-formed, even if a later one will replace it."""
     kind = ValueKind(f.number - 2)
     if kind == ValueKind.STRING:
-        _check_text(f.payload, where, base)
+        check_text(f.payload, where, base)
     elif kind.is_list:
         heap = as_read(pad(f.payload))
         problem = check_list(heap, words(heap), int(kind), 0, len(f.payload), np.empty(MAX_DEPTH, np.uint64))
@@ -154,7 +154,7 @@ def regular_attribute(data: bytes, where: str, base: int) -> bytes:
     number = 0
     for f in fields(data, where, base, 1):
         if f.wire == 2 and f.number in (1, 2):
-            _check_text(f.payload, where, base)
+            check_text(f.payload, where, base)
             if f.number == 1:
                 name, has_name = f.payload, True
             else:
@@ -188,7 +188,7 @@ def regular_node(data: bytes, where: str, base: int) -> tuple[bytes, bytes]:
         if f.number in (1, 3, 6, 7) and f.wire == 0:
             numbers[f.number] = f.value
         elif f.number == 2 and f.wire == 2:
-            _check_text(f.payload, where, base)
+            check_text(f.payload, where, base)
             name = f.payload
         elif f.number in (4, 5) and f.wire == 0:
             deps[f.number].append(f.value)
