@@ -24,10 +24,13 @@ class MemoryOf(Analysis):
 
     etude memory trace.json.gz                 needs profile_memory=True
     etude memory trace.json.gz --copies
+    etude memory snapshot.pickle               of torch.cuda.memory._dump_snapshot; no code of it runs
+    etude memory snapshot.pickle --owners      what was alive at the peak, by owner and line
     """
 
     copies: bool = figure("switch", "show the bandwidth of copies, by direction", False)
     each: bool = figure("switch", "list the memory in use over time, event by event", False)
+    owners: bool = figure("switch", "of a snapshot: what was alive at the peak, and is at the end, by owner", False)
     counted: str = counted_as(needs="copies")
 
 
@@ -82,12 +85,38 @@ class Allocated:
         return found if self.each else peaks(found)
 
 
-def memory_inputs(asked: MemoryOf) -> Analysed | Allocated | AllocatedByRank:
+@dataclass(frozen=True, slots=True)
+class SnapshotInputs:
+    """Inputs of what a snapshot of an allocator says."""
+
+    path: Path
+    view: str
+
+    def run(self) -> "pa.Table":
+        from etude.analyse.allocator import AllocatorHistory, allocator_levels, allocator_owners, allocator_peaks
+        from etude.capture.ingest import allocations
+
+        history = AllocatorHistory(*allocations.read_snapshot(self.path))
+        show = {"each": allocator_levels, "owners": allocator_owners}.get(self.view, allocator_peaks)
+        return show(history)
+
+
+def memory_inputs(asked: MemoryOf) -> Analysed | Allocated | AllocatedByRank | SnapshotInputs:
     from etude.analyse import memory as analyse
     from etude.analyse.counting import counting_of
     from etude.capture.opening import is_profile, is_run
 
-    view = only_one(asked, "copies", "each")
+    view = only_one(asked, "copies", "each", "owners")
+    if is_snapshot(asked):
+        if view == "copies" or asked.system or asked.timing is not None:
+            raise UsageError("a snapshot of an allocator has no copies and no times of nodes", where=asked.path)
+        return SnapshotInputs(Path(asked.path), view)
+    if view == "owners":
+        raise UsageError(
+            "owners are known of a snapshot of the allocator",
+            where=asked.path,
+            hint="torch.cuda.memory._record_memory_history(), then torch.cuda.memory._dump_snapshot(FILE)",
+        )
     if view == "copies":
         return Analysed(RunSource.of(asked), partial(analyse.copies, counting=counting_of(asked.counted)))
     if not asked.system and asked.timing is None and is_profile(Path(asked.path)):
@@ -95,6 +124,12 @@ def memory_inputs(asked: MemoryOf) -> Analysed | Allocated | AllocatedByRank:
     if not asked.system and asked.timing is None and is_run(Path(asked.path)):
         return AllocatedByRank(Path(asked.path), view == "each")
     return Analysed(RunSource.of(asked), analyse.levels if view == "each" else _peaks, nothing=NO_EVENTS)
+
+
+def is_snapshot(asked: MemoryOf) -> bool:
+    from etude.capture.ingest import allocations
+
+    return allocations.is_snapshot(Path(asked.path))
 
 
 def _peaks(run: "Run") -> "pa.Table":
