@@ -46,9 +46,9 @@ class AllocatorSnapshot(NamedTuple):
 
 
 def is_snapshot(path: Path) -> bool:
-    """Whether a file is a pickle."""
+    """Whether a file is a pickle; of one that is not there, by its name."""
     if not path.is_file():
-        return False
+        return path.suffix in (".pickle", ".pkl")
     with path.open("rb") as file:
         return file.read(1) == PICKLE
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from etude.base.errors import UsageError
 from etude.base.figures import figure
-from etude.base.parameters import only_one
+from etude.base.parameters import only_one, spelled
 from etude.steps.asked.runs import Analysed, Analysis, RunSource, counted_as
 
 if TYPE_CHECKING:
@@ -25,12 +25,11 @@ class MemoryOf(Analysis):
     etude memory trace.json.gz                 needs profile_memory=True
     etude memory trace.json.gz --copies
     etude memory snapshot.pickle               of torch.cuda.memory._dump_snapshot; no code of it runs
-    etude memory snapshot.pickle --owners      what was alive at the peak, by owner and line
     """
 
     copies: bool = figure("switch", "show the bandwidth of copies, by direction", False)
     each: bool = figure("switch", "list the memory in use over time, event by event", False)
-    owners: bool = figure("switch", "of a snapshot: what was alive at the peak, and is at the end, by owner", False)
+    owners: bool = figure("switch", "list what a snapshot has at its peak and at its end, by owner", False)
     counted: str = counted_as(needs="copies")
 
 
@@ -108,12 +107,13 @@ def memory_inputs(asked: MemoryOf) -> Analysed | Allocated | AllocatedByRank | S
 
     view = only_one(asked, "copies", "each", "owners")
     if is_snapshot(asked):
-        if view == "copies" or asked.system or asked.timing is not None:
-            raise UsageError("a snapshot of an allocator has no copies and no times of nodes", where=asked.path)
+        given = {"copies": view == "copies", "system": asked.system, "timing": asked.timing is not None}
+        if unread := next((name for name, is_there in given.items() if is_there), ""):
+            raise UsageError(f"{spelled(asked, unread)} is not read of a snapshot of an allocator", where=asked.path)
         return SnapshotInputs(Path(asked.path), view)
     if view == "owners":
         raise UsageError(
-            "owners are known of a snapshot of the allocator",
+            f"{spelled(asked, 'owners')} is for a snapshot of the allocator",
             where=asked.path,
             hint="torch.cuda.memory._record_memory_history(), then torch.cuda.memory._dump_snapshot(FILE)",
         )
