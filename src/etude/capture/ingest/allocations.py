@@ -1,10 +1,12 @@
-"""The allocator's activity: the profiler's `[memory]` events as a table."""
+"""The allocator's activity: the profiler's `[memory]` events as a table; and snapshots of it."""
 
 from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
 
+from etude.capture.ingest.snapshots import is_snapshot as is_snapshot
+from etude.capture.ingest.snapshots import read_snapshot as read_snapshot
 from etude.capture.link.device import DeviceTrace
 from etude.model.schema import UNKNOWN
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from etude.base.errors import UsageError
 from etude.base.figures import switch
-from etude.base.parameters import only_one
+from etude.base.parameters import only_one, spelled
 from etude.steps.asked.runs import Analysed, Analysis, RunSource, counted_as
 
 if TYPE_CHECKING:
@@ -24,10 +24,12 @@ class MemoryOf(Analysis):
 
     etude memory trace.json.gz                 needs profile_memory=True
     etude memory trace.json.gz --copies
+    etude memory snapshot.pickle               of torch.cuda.memory._dump_snapshot; no code of it runs
     """
 
     copies: bool = switch("show the bandwidth of copies, by direction")
     each: bool = switch("list the memory in use over time, event by event")
+    owners: bool = switch("list what a snapshot has at its peak and at its end, by owner")
     counted: str = counted_as(needs="copies")
 
 
@@ -76,12 +78,39 @@ class Allocated:
         return found if self.each else peaks(found)
 
 
-def memory_inputs(asked: MemoryOf) -> Analysed | Allocated | AllocatedByRank:
+@dataclass(frozen=True, slots=True)
+class SnapshotInputs:
+    """Inputs of what a snapshot of an allocator says."""
+
+    path: Path
+    view: str
+
+    def run(self) -> "pa.Table":
+        from etude.analyse.allocator import AllocatorHistory, allocator_levels, allocator_owners, allocator_peaks
+        from etude.capture.ingest import allocations
+
+        history = AllocatorHistory(*allocations.read_snapshot(self.path))
+        show = {"each": allocator_levels, "owners": allocator_owners}.get(self.view, allocator_peaks)
+        return show(history)
+
+
+def memory_inputs(asked: MemoryOf) -> Analysed | Allocated | AllocatedByRank | SnapshotInputs:
     from etude.analyse import memory as analyse
     from etude.analyse.counting import counting_of
     from etude.capture.opening import is_profile, is_run
 
-    view = only_one(asked, "copies", "each")
+    view = only_one(asked, "copies", "each", "owners")
+    if is_snapshot(asked):
+        given = {"copies": view == "copies", "system": asked.system, "timing": asked.timing is not None}
+        if unread := next((name for name, is_there in given.items() if is_there), ""):
+            raise UsageError(f"{spelled(asked, unread)} is not read of a snapshot of an allocator", where=asked.path)
+        return SnapshotInputs(Path(asked.path), view)
+    if view == "owners":
+        raise UsageError(
+            f"{spelled(asked, 'owners')} is for a snapshot of the allocator",
+            where=asked.path,
+            hint="torch.cuda.memory._record_memory_history(), then torch.cuda.memory._dump_snapshot(FILE)",
+        )
     if view == "copies":
         return Analysed(RunSource.of(asked), partial(analyse.copies, counting=counting_of(asked.counted)))
     if not asked.system and asked.timing is None and is_profile(Path(asked.path)):
@@ -89,6 +118,12 @@ def memory_inputs(asked: MemoryOf) -> Analysed | Allocated | AllocatedByRank:
     if not asked.system and asked.timing is None and is_run(Path(asked.path)):
         return AllocatedByRank(Path(asked.path), view == "each")
     return Analysed(RunSource.of(asked), analyse.levels if view == "each" else _peaks, nothing=NO_EVENTS)
+
+
+def is_snapshot(asked: MemoryOf) -> bool:
+    from etude.capture.ingest import allocations
+
+    return allocations.is_snapshot(Path(asked.path))
 
 
 def _peaks(run: "Run") -> "pa.Table":
