@@ -1,10 +1,12 @@
 """Records programs of `foreign_programs.py` on this machine's GPU, with steps timed without a profiler around it.
 
-    python benchmarks/record_foreign.py -o recorded/ [--only llama gpt2 | --held-out] [--batch 2]
+    python benchmarks/record_foreign.py -o recorded/ [--only llama gpt2 | --held-out] [--batch 2] [--beside 1]
 
 A folder for each, as `etude collect` writes it, and `reference.json`: the step without a profiler just before and just
 after (20 steps, from an idle device to an idle device), and the share of a step that the device is busy, recorded with
-the activities of the device alone. `program_times.py` compares what Etude makes of the folders with these.
+the activities of the device alone. With `--beside` also steps of another batch in the same process, for
+`validate_dry_steps.py`: the host of a virtual machine runs one process a third faster than the next.
+`program_times.py` compares what Etude makes of the folders with these.
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ def warm(torch, step) -> None:
         torch.cuda.synchronize()
 
 
-def record(name: str, folder: Path, batch: int) -> None:
+def record(name: str, folder: Path, batch: int, beside: int) -> None:
     """One program has the device at a time; the next one is loading its libraries meanwhile."""
     import torch
     import torchvision  # noqa: F401
@@ -96,26 +98,34 @@ def record(name: str, folder: Path, batch: int) -> None:
 
     with (folder.parent / TURN).open("w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
-        _record(torch, PROGRAMS[name], folder, batch)
+        _record(torch, PROGRAMS[name], folder, batch, beside)
 
 
-def _record(torch, program, folder: Path, batch: int) -> None:
+def _record(torch, program, folder: Path, batch: int, beside: int) -> None:
     from etude.capture.collect.torch import trace
 
     torch.manual_seed(0)
-    step = program(batch)
-    warm(torch, step)
+    step, other = program(batch), program(beside) if beside else None
+    beside_ns = []
+    for each in (other, step):
+        if each is not None:
+            warm(torch, each)
+    if other is not None:
+        beside_ns.append(timed_ns(torch, other))
     before = timed_ns(torch, step)
     with trace(folder, steps=3, warmup=6, detect_steps=False) as recording:
         for _ in range(60):
             step()
             recording.step()
     after = timed_ns(torch, step)
+    if other is not None:
+        beside_ns.append(timed_ns(torch, other))
     found = {
         "name": folder.name,
         "batch": batch,
         "before_ns": before,
         "after_ns": after,
+        "beside": dict(zip(("before_ns", "after_ns"), beside_ns, strict=False)) | {"batch": beside},
         "busy_alone": busy_alone(torch, step),
         "busy_share": busy_share(torch, step, folder),
     }
@@ -132,16 +142,18 @@ def main() -> None:
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--held-out", action="store_true", help="those that nothing was tried on")
     parser.add_argument("--batch", type=int, default=1, help="times the batch of each program")
+    parser.add_argument("--beside", type=int, default=0, help="times the batch of steps that are timed as well")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        record(given.one, given.out / given.one, given.batch)
+        record(given.one, given.out / given.one, given.batch, given.beside)
         return
     given.out.mkdir(parents=True, exist_ok=True)
     names = given.only or [program.__name__ for program in (HELD_OUT if given.held_out else SEEN)]
 
     def recorded(name: str) -> None:  # a process for each: caches and allocators start anew
         command = [sys.executable, __file__, "-o", str(given.out), "--batch", str(given.batch), "--one", name]
+        command += ["--beside", str(given.beside)]
         try:
             code = subprocess.run(command, timeout=200, check=False).returncode
         except subprocess.TimeoutExpired:

@@ -4,9 +4,9 @@
 
 `recorded/bN` is what `record_foreign.py --batch N` wrote, `dry/` what `record_dry.py --steps 3` wrote (neither is in
 the repository). Each program at one batch gets the times of its recording at the other one, as `etude predict --program
---times-of` gives them. The reference is the step without a profiler just before and just after the recording; where
-the two differ by more than 5%, the error is relative to the nearer one. Also printed: the same with the recording of
-the batch itself, which shows what the host of the machine changes between two runs.
+--times-of` gives them. The reference is the step without a profiler just before and just after the recording, timed in
+the process of the recording at the other batch if that was made with `--beside`; where the two differ by more than 5%,
+the error is relative to the nearer one. Also printed: the same with the recording of the batch itself.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ DIFFER = 0.05
 
 
 def program_of(name: str, batch: int, dry: Path) -> DryProgram | None:
-    rank = read_dry_rank(dry / f"{name}{'' if batch == 1 else f'-b{batch}'}.rank.json.gz")
-    if rank.problem is not None or not rank.steps:
+    file = dry / f"{name}{'' if batch == 1 else f'-b{batch}'}.rank.json.gz"
+    rank = read_dry_rank(file) if file.exists() else None
+    if rank is None or rank.problem is not None or not rank.steps:
         return None
     trace = dry_trace(rank, 1)
     job = dry_job(name, uniform_mesh([], 1), {0: trace}, None)
@@ -60,13 +61,16 @@ def main() -> None:
             if program is None:
                 print(f"{folder.name:24} b{batch} stops where values decide, or has no optimizer")
                 continue
-            reference = json.loads((given.recorded[batch - 1] / folder.name / "reference.json").read_text())
+            own, across = (json.loads((place / folder.name / "reference.json").read_text())
+                           for place in (given.recorded[batch - 1], given.recorded[2 - batch]))  # fmt: skip
+            beside = across.get("beside", {})
+            reference = beside if beside.get("batch") == batch else own
             sides = f"{reference['before_ns'] / 1e6:7.2f} {reference['after_ns'] / 1e6:7.2f}"
             shown = []
             for what, place in (("other", given.recorded[2 - batch]), ("same", given.recorded[batch - 1])):
                 times = etude.open(place / folder.name)
                 step_ns = predict_program(program, system, stack=stack, times_of=times).step_ns
-                off = error(step_ns, reference)
+                off = error(step_ns, reference if what == "other" else own)
                 found[what].append(off)
                 shown.append(f"{what} batch {step_ns / 1e6:7.2f} {off:+7.1%}")
             step_ns = predict_program(program, system, stack=stack, host_ns=10_000).step_ns

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import sys
 import time
 from collections import defaultdict
@@ -82,13 +83,20 @@ def main() -> None:
     asked.add_argument("--largest", type=int, default=1024, help="most ranks of a run")
     asked.add_argument("--show", action="store_true", help="what is said of runs that are judged wrong")
     asked.add_argument("--json", type=Path)
+    asked.add_argument("--workers", type=int, default=1, help="processes; the same runs and figures")
     given = asked.parse_args()
     factors = [float(f) for f in given.factors.split(",")]
     foreign_faults.MOST = given.most
     foreign_faults.SIZES = tuple(size for size in foreign_faults.SIZES if size <= given.largest)
-    results = [judged("clean", 1.0, given.seed + i) for i in range(given.clean)]
+    asked_for = [("clean", 1.0, given.seed + i) for i in range(given.clean)]
     for kind in given.kinds.split(",") if given.each else ():
-        results += [judged(kind, factors[i % len(factors)], given.seed + i) for i in range(given.each)]
+        asked_for += [(kind, factors[i % len(factors)], given.seed + i) for i in range(given.each)]
+    if given.workers > 1:
+        judged("clean", 1.0, given.seed)  # what is compiled once need not be by each of them
+        with multiprocessing.get_context("fork").Pool(given.workers) as pool:
+            results = pool.starmap(judged, asked_for, chunksize=1)
+    else:
+        results = [judged(*one) for one in asked_for]
     report(results, show=given.show)
     if given.json:
         kept = [

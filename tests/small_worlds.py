@@ -1,7 +1,8 @@
 """Small machines with workloads whose times are chosen, not predicted."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +18,8 @@ from etude.world.fleet.costs import Config, Costs
 from etude.world.fleet.events import EFFECTS, SCOPES, FleetEvents
 from etude.world.fleet.recovery import Recovery
 from etude.world.fleet.sharing.supply import DevicePrices
-from etude.world.outcome import paid
 from etude.world.policies import NodeLender, policy
+from etude.world.prices import paid
 from etude.world.serve import Engine
 from etude.world.serve.elastic.scale import ScaleRule
 from etude.world.serve.images.costs import ImageCosts
@@ -27,6 +28,7 @@ from etude.world.serve.images.serving import ImageLoop
 from etude.world.serve.images.words import DegreeRule
 from etude.world.serve.requests import Requests, requests_of
 from etude.world.serve.serving import Group, ServingOptions, ready_for
+from etude.world.serve.state import DECODE, PREFILL
 from etude.world.serve.steps import StepCost, step_cost
 
 S = 1_000_000_000
@@ -112,15 +114,21 @@ def serving(
     cost: StepCost = CONSTANT,
     tp: int = 1,
     least: int = 0,
+    split: tuple[int, int] = (0, 0),
+    rules: Mapping[str, Any] | None = None,
+    **more: Any,
 ) -> ServingWorkload:
-    engine, rows = Engine(async_scheduling=False, enable_prefix_caching=False), max(most, replicas)
+    """`split` replicas read prompts and write answers apart; `rules` are of the engine, `more` are options."""
+    replicas = sum(split) or replicas
+    engine, rows = Engine(async_scheduling=False, enable_prefix_caching=False, **rules or {}), max(most, replicas)
     rule = ScaleRule(most=rows, least=least or replicas, every_ns=every_ns, low=1.0, high=2.0)
     scale = SeatedScale(rule, replicas, cold_ns, who=name, tp=tp, devices=machine.devices)
     for row in range(replicas):
         seat = machine.devices.take_seat(name, tp, 0)
         assert seat is not None
         scale.seats[row] = seat
-    groups, options = [Group(cost, rows)], ServingOptions(router=router)
+    apart = [Group(cost, split[0], PREFILL), Group(cost, split[1], DECODE)]
+    groups, options = apart if sum(split) else [Group(cost, rows)], ServingOptions(router=router, **more)
     ready = ready_for(requests, engine, groups, options)
     made = ServingWorkload(name, requests, groups, engine, options, ready, scale, {"": {}}, machine.devices)
     machine.workloads[name] = made

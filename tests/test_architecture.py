@@ -84,10 +84,21 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"make.generate", "world.clock", "world.devices", "world.entities", "world.scenario"},
     "world.build": BASE
     | ROOMS_OF_WORLD
-    | {"world.clock", "world.devices", "world.policies", "world.entities", "world.makers", "world.scenario"},
+    | {
+        "world.clock",
+        "world.devices",
+        "world.policies",
+        "world.entities",
+        "world.makers",
+        "world.prices",
+        "world.scenario",
+    },
+    "world.prices": {"world.fleet", "world.devices"},
     "world.folder": GROUND,
     "world.headlines": set(),
-    "world.outcome": BASE | ROOMS_OF_WORLD | {"world.build", "world.devices", "world.folder"},
+    "world.outcome": BASE
+    | ROOMS_OF_WORLD
+    | {"world.build", "world.devices", "world.folder", "world.prices", "world.scenario"},
     "world.windows": BASE
     | ROOMS_OF_WORLD
     | {"cost", "make.generate", "make.transform", "run.simulate", "steps"}

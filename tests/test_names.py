@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "etude"
-CLASSES, FUNCTIONS, FILES, FORMATTED_BY_HAND = 0, 288, 65, 700
+CLASSES, FUNCTIONS, FILES, FORMATTED_BY_HAND = 0, 288, 65, 389
 """Most public class names of two or more files, public functions and files that are a bare participle or preposition,
 and lines that are kept from the formatter."""
 

@@ -7,7 +7,12 @@ import pytest
 
 from etude.analyse.diagnose import diagnose
 from etude.analyse.findings import FAULTS
+from etude.analyse.slower_sets import stage_changes
+from etude.model.build import build_trace
+from etude.model.job import Part, assemble
 from etude.model.run import Run
+from etude.model.schema import UNKNOWN, Collective, Kind
+from etude.model.timing import measured
 from summed_steps import noise, run_of
 
 
@@ -74,3 +79,47 @@ def test_the_record_has_the_keys_that_scripts_read():
     (record,) = [f.record() for f in diagnose(run_of(slower)) if f.kind in FAULTS]
     assert list(record) == ["kind", "level", "ranks", "steps", "share", "cost_ns", "confidence", "words"]
     assert json.loads(json.dumps(record)) == record
+
+
+def halted(sizes: tuple[tuple[int, int], ...]) -> Run:
+    """Two ranks that sum one after another; of each call the bytes of both. The last one never ends."""
+    n = len(sizes)
+    parts, begun, lasted = [], [], []
+    for rank in range(2):
+        columns = {
+            "kind": np.full(n, int(Kind.COLL)),
+            "name": ["all_reduce"] * n,
+            "cpu": np.zeros(n, np.int8),
+            "stream": np.full(n, 7),
+            "collective": np.full(n, int(Collective.ALL_REDUCE)),
+            "in_bytes": np.array([both[rank] for both in sizes]),
+            "group": np.zeros(n, int),
+        }
+        parts.append(Part(rank, build_trace(columns, group_slots=["g0"]), [("world", [0, 1])], np.zeros(0, np.int64)))
+        begun.append(np.arange(n, dtype=np.int64) * 1000)
+        lasted.append(np.append(np.full(n - 1, 500), UNKNOWN).astype(np.int64))
+    timing = measured(begun, lasted)
+    assert timing is not None
+    return Run(assemble("halted", parts).replace(timing=timing), timing)
+
+
+def test_of_two_that_disagree_the_one_that_never_asked_so_before_is_named():
+    (one,) = diagnose(halted(((4096, 4096), (4096, 4096), (4096, 2048))))
+    assert (one.kind, one.ranks) == ("desync", (1,))
+    assert "rank 1 asks for all_reduce of 2,048 bytes, the others all_reduce of 4,096 bytes" in one.words
+
+
+def test_of_two_that_disagree_in_their_first_call_both_are_named():
+    (one,) = diagnose(halted(((4096, 2048),)))
+    assert (one.kind, one.ranks, one.confidence) == ("desync", (0, 1), 0.7)
+
+
+def test_a_stage_that_becomes_slower_is_seen_without_peers_and_what_all_do_is_not():
+    """Three stages of two ranks; all are 5% longer in step 3, the second stage 10% from step 5 on."""
+    reference = np.zeros((6, 10)) + np.repeat([0.3, 0.1, 0.2], 2)[:, None]
+    reference[:, 3] += 0.05
+    reference[2:4, 5:] += 0.10
+    found = stage_changes(reference, np.repeat([0, 1, 2], 2))
+    expected = np.zeros((6, 10))
+    expected[2:4, 5:] = 0.10
+    assert np.allclose(found, expected, atol=1e-12)

@@ -169,7 +169,7 @@ def test_policies_by_hand():
     assert reside(items, 2, "pinned").misses == 4  # 0 and 1 stay, 2 passes twice
     writes = np.array([1, 0, 0, 0, 0, 0], bool)
     assert reside(items, 2, "lru", writes).stores == 1
-    assert reside(items, 2, "lru").loaded_bytes(10) == 60
+    assert reside(items, 2, "lru").misses == 6
 
 
 @pytest.mark.parametrize(("room", "policy", "message"), [(0, "lru", "room for 0"), (1, "random", "unknown policy")])

@@ -217,12 +217,15 @@ def test_other_commands_and_options_are_refused(tmp_path: Path, capsys: pytest.C
 
 def test_casts_of_c_plus_plus_stay_on_the_device(tmp_path: Path) -> None:
     """Softmax of 16-bit numbers in 32 bits is one kernel by `nn.functional`, and a cast and a kernel otherwise; values
-    that are narrower than keys take the memory-efficient attention; whole numbers are counted."""
+    that are narrower than keys take the memory-efficient attention; whole numbers are counted; a mask of truths is
+    made one of numbers once, and is read as it is; SiLU has one kernel backward."""
     assert dry(tmp_path / "job", "dry_kernels.py", options=("--device", "h100", "--whole")) == 0
     trace = etude.open(tmp_path / "job").traces[0]
     assert set(trace.cpu.tolist()) == {0}
     names = [trace.text("name", i).removeprefix("aten::") for i in range(len(trace))]
-    made = ("zeros", "fill_", "zero_")
+    made = ("zeros", "ones", "fill_", "zero_")
     assert [name for name in names if name not in made] == [
         "_softmax", "_to_copy", "_softmax", "_scaled_dot_product_efficient_attention", "_to_copy", "histc",
+        "scalar_tensor", "scalar_tensor", "where", "_scaled_dot_product_cudnn_attention", "silu", "silu_backward",
+        "mul", "_softmax",
     ]  # fmt: skip

@@ -163,7 +163,6 @@ def test_the_order_of_1f1b_is_the_textbooks():
     s = schedule("1f1b", ranks=2, micro_batches=3)
     assert s.order(0) == ["0F0", "0F1", "0B0", "0F2", "0B1", "0B2"]
     assert s.order(1) == ["1F0", "1B0", "1F1", "1B1", "1F2", "1B2"]
-    assert not s.splits_backward
 
 
 def test_the_order_of_interleaved_is_megatrons():

@@ -107,7 +107,7 @@ def test_what_a_file_says_of_itself(tmp_path: Path, where: str) -> None:
     (tmp_path / "a.json").write_text(json.dumps(content[where]))
     for name in ("a.json.gz", "a.json"):
         assert recordings.said(tmp_path / name) == (
-            recordings.Said() if where == "nowhere" else recordings.Said(rank=3, world_size=8)
+            recordings.RecordedRank() if where == "nowhere" else recordings.RecordedRank(rank=3, world_size=8)
         )
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from etude.base.errors import UsageError
+from etude.base.grammar import line
 from etude.surface.cli import main
 from etude.world.serve import Engine, serve
 from etude.world.serve import state as of
@@ -21,7 +22,7 @@ from etude.world.serve.elastic.reconfigure import (
     read_timetable,
     reconfigured,
 )
-from etude.world.serve.elastic.scale import Scale, ScaleRule, read_scale, scaled
+from etude.world.serve.elastic.scale import EXAMPLE, Scale, ScaleRule, scale_rule, scaled
 from etude.world.serve.requests import Requests, requests_of
 from etude.world.serve.serving import Group
 from etude.world.serve.steps import step_cost
@@ -351,7 +352,7 @@ def test_prompts_and_answers_scale_apart():
 )
 def test_rules_of_scaling_that_are_refused(text: str):
     with pytest.raises(UsageError):
-        read_scale(text, 2, lambda name: max)
+        scale_rule(line(text, "--scale", EXAMPLE), 2, lambda name: max)
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

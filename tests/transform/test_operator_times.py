@@ -64,6 +64,17 @@ def test_other_shapes_take_as_long_as_they_have_elements() -> None:
     assert found.by_key == 0.0 and found.by_name == 1.0
 
 
+def test_a_small_operator_says_little_of_a_large_one() -> None:
+    """The shortest takes 2,000 ns; memory takes 4,000 ns for a million numbers of 4 bytes, and nothing to speak of for
+    64: the million take twice as long, and not a million 64th."""
+    device = Device(name="d", memory_bandwidth_bytes_per_s=1e12)
+    run = recorded(("own::fill", texts([64]), 1, 1, 2000))
+    found = with_operator_times(dry(("own::fill", texts([1_000_000]))), run, device)
+    assert durations(found.job)["own::fill"] == [4000]
+    found = with_operator_times(dry(("own::fill", texts([128]))), run, device)
+    assert durations(found.job)["own::fill"] == [2000]
+
+
 def test_the_nearest_shape_is_that_with_the_fewest_other_sizes() -> None:
     run = recorded(
         ("aten::mm", texts([64, 32], [32, 16]), 1, 1, 100), ("aten::mm", texts([96, 48], [48, 16]), 1, 1, 900)

@@ -6,8 +6,8 @@ import pytest
 from etude.base.errors import UsageError
 from etude.world.devices import DOWN, FREE, DevicePool, Holding, held_ns
 from etude.world.fleet.sharing.supply import DevicePrices
-from etude.world.outcome import paid, read_prices
 from etude.world.policies import known, policy
+from etude.world.prices import paid, read_prices
 
 
 def test_seats_nodes_and_faults_by_hand():

@@ -9,7 +9,8 @@ import pytest
 from etude.surface.cli import main
 
 MACHINE = "machine: {system: dgx-h100, nodes: 2}\n"
-CLIENTS = Path(__file__).parents[2] / "examples" / "clients.csv"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+CLIENTS = EXAMPLES / "clients.csv"
 CHAT = "  chat: {serve: gpt2, replicas: 2, rate: 20, count: 60, slo: {ttft: 1s}}\n"
 
 
@@ -133,6 +134,13 @@ def test_the_account_of_a_mixed_machine_adds_up(tmp_path, capsys):
         (MACHINE + "horizon: 1h\nworkloads:\n  a: {serve: gpt2, rate: 4, replicas: 17}\n", "16 have room"),
         (MACHINE + "horizon: 1h\nworkloads:\n  a: {train: gpt2, gpus: 32}\n", "needs 4 nodes"),
         (MACHINE + "workloads:\n  a: {train: gpt2, gpus: 8}\n", "never ends"),
+        (MACHINE + "workloads:\n  a: {experts: mixtral-8x7b, ep: 8}\n", "never ends"),
+        (MACHINE + "horizon: 1h\nworkloads:\n  a: {experts: mixtral-8x7b, ep: 8, fail: rank1@5s}\n", "one for all"),
+        (MACHINE + "horizon: 1h\nworkloads:\n  a: {experts: mixtral-8x7b, ep: 8, recover: shrink}\n", "recover"),
+        (MACHINE + "horizon: 1h\nworkloads:\n  a: {experts: deepseek-v3, ep: 32}\n", "needs 4 nodes"),
+        (MACHINE + "horizon: 1h\nworkloads:\n  a: {devices: mixed.yaml, place: heft}\n", "no workflow"),
+        (MACHINE + "horizon: 1h\nworkloads:\n  a: {devices: m.yaml, workflow: swe_agent}\n", "one way to place"),
+        (MACHINE + "horizon: 1h\nworkloads:\n  a: {functions: nowhere.yaml}\n", "nowhere.yaml"),
         (MACHINE + "horizon: 1h\nworkloads:\n  a: {train: gpt2, gpus: 8, days: 3}\n", "one for all"),
         (MACHINE + "horizon: 1h\nworkloads:\n  a: {train: gpt2, gpus: 8, lend_to: b}\n", "no workload `b`"),
         (MACHINE + f"horizon: 1h\nworkloads:\n{CHAT}policies: {{place: tight}}\n", "unknown policy"),
@@ -140,6 +148,26 @@ def test_the_account_of_a_mixed_machine_adds_up(tmp_path, capsys):
         (MACHINE + f"workloads:\n{CHAT}events: {{faults: llama3}}\n", "faults without a horizon"),
         (MACHINE + f"workloads:\n{CHAT}policies: {{power: cap-training-first}}\n", "no cap of the power"),
         (MACHINE + f"workloads:\n{CHAT}policies: {{share: lend}}\n", "no workload gives nodes up"),
+        (
+            f"machine: {{system: dgx-h100, nodes: 2, power: 9kW}}\nhorizon: 1h\nworkloads:\n{CHAT}"
+            "policies: {power: cap-training-first}\n",
+            "no training that it could slow",
+        ),
+        (
+            MACHINE + "horizon: 1h\nworkloads:\n  a: {train: gpt2, gpus: 16}\npolicies: {place: spread}\n",
+            "no workload has a part of a node",
+        ),
+        (MACHINE + f"horizon: 1h\nworkloads:\n{CHAT}events: {{carbon: atlantis}}\n", "unknown region `atlantis`"),
+        (MACHINE + f"horizon: 1h\nworkloads:\n{CHAT}events: {{prices: nowhere.csv}}\n", "nowhere.csv"),
+        (
+            MACHINE + "horizon: 1h\nworkloads:\n  a: {serve: gpt2, rate: 4, replicas: 4..2, scale: queue}\n",
+            "`replicas: 4..2` is not a range",
+        ),
+        (
+            MACHINE + "horizon: 1h\nworkloads:\n  a: {serve: gpt2, rate: 4, replicas: 2..4, "
+            "scale: 'queue:1..2,every=1ns'}\n",
+            "the rule looks 3,600,000,000,000 times",
+        ),
         (f"machine: {{system: dgx-h100, nodes: 2, regions: [sweden, france]}}\nworkloads:\n{CHAT}", "in one region"),
         (f"machine: {{system: dgx-h100, nodes: 100000000}}\nworkloads:\n{CHAT}", "nodes"),
         (
@@ -147,6 +175,11 @@ def test_the_account_of_a_mixed_machine_adds_up(tmp_path, capsys):
             "1,000,000 replicas",
         ),
         (MACHINE + f"horizon: 1h\nworkloads:\n{CHAT}events: {{faults: 'node:mtbf=1ns'}}\n", "too many"),
+        (
+            MACHINE + "horizon: 1h\nworkloads:\n  a: {serve: gpt2, rate: 4, replicas: 2, "
+            "cache: blocks host=1GB sharded link=50GB/s}\nevents: {faults: 'node:mtbf=1h'}\n",
+            "every replica has a part",
+        ),
         (MACHINE + f"horizon: 1h\nworkloads:\n{CHAT}events: {{faults: 'node:every=1s,times=99999999'}}\n", "too many"),
     ],
 )
@@ -189,9 +222,26 @@ def test_agents_on_separate_replicas_with_a_prefix_cache_beside_a_service(tmp_pa
     wanted = json.loads(capsys.readouterr().out)
     for name in ("latency_s", "cache_hit_tokens", "calls"):
         assert its[name] == wanted[name], name
-    (tmp_path / "apart.yaml").write_text(f"{text}horizon: 1h\nevents: {{faults: 'node:mtbf=1h'}}\n")
-    assert main(["world", "run", str(tmp_path / "apart.yaml")]) == 2
-    assert "separate prefill cannot be lost" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("replicas", ["replicas: 2", "disaggregate: '1:2'"])
+@pytest.mark.parametrize("node", [0, 1])
+def test_the_only_call_of_a_workflow_goes_on_where_it_is_not_lost(tmp_path, capsys, monkeypatch, replicas, node):
+    """Ready at 0.68 s, it takes 0.26 s; at 0.8 s a node fails, and nothing else happens that would wake others."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one.yaml").write_text(
+        "name: one\nmodels: {m: gpt2}\nsessions: 1\ntasks:\n  ask: {model: m, message: 200, output: 400}\n"
+    )
+    (tmp_path / "faults.csv").write_text(f"time_s,name,effect,node,nodes,duration_s\n0.8,node,stop,{node},1,600\n")
+    text = f"workloads:\n  agents: {{workflow: one.yaml, {replicas}}}\npolicies: {{place: spread}}\n"
+    machine = "machine: {system: dgx-h100, nodes: 3}\n"
+    alone = ran(tmp_path / "alone.yaml", f"{machine}{text}", capsys)["workloads"]["agents"]
+    lost = ran(tmp_path / "lost.yaml", f"{machine}horizon: 10s\n{text}events: {{faults: faults.csv}}\n", capsys)
+    its = lost["workloads"]["agents"]
+    assert (its["sessions_done"], its["failures"]) == (1, 1)
+    more = its["latency_s"]["mean"] - alone["latency_s"]["mean"]
+    again = node == (1 if "disaggregate" in replicas else 0)  # the replica that writes the answer
+    assert (0 < more < 0.01) if again else more == pytest.approx(0, abs=1e-9)
 
 
 def test_training_is_slower_while_its_links_are(tmp_path, capsys):
@@ -280,3 +330,101 @@ def test_images_feel_faults_and_say_so(tmp_path, capsys):
     assert sum(sum(one.values()) for one in parts["parts"].values()) == parts["total"]
     assert main(["world", "run", str(tmp_path / "one.yaml")]) == 0
     assert "1 nodes lost, 8 requests begun again" in capsys.readouterr().out
+
+
+FUNCTIONS = """
+model: qwen1.5-moe.yaml
+system: dgx-a100
+experts_per_function: 30
+tenants: 2
+every: 2min
+duration: 10min
+prompt: 8
+output: 4
+"""
+
+
+def test_what_has_devices_of_its_own_is_as_its_command(tmp_path, capsys):
+    """Functions of experts, and calls on devices of several kinds, on the clock of a machine of which they hold
+    nothing; and what has ended by a moment."""
+    for name in ("qwen1.5-moe.yaml", "workflows/mixed.yaml", "workflows/dags/report.yaml"):
+        (tmp_path / Path(name).name).write_text((EXAMPLES / name).read_text())
+    (tmp_path / "moe.yaml").write_text(FUNCTIONS)
+    flow = tmp_path / "report.yaml"
+    text = (
+        f"{MACHINE}workloads:\n  calls: {{functions: moe.yaml}}\n"
+        f"  flows: {{devices: mixed.yaml, workflow: {flow}, place: heft}}\n"
+    )
+    found = ran(tmp_path / "both.yaml", text, capsys, "-o", str(tmp_path / "out"))["workloads"]
+    assert main(["fleet", "functions", str(tmp_path / "moe.yaml"), "--json"]) == 0
+    wanted = json.loads(capsys.readouterr().out)
+    for name in ("requests", "invocations", "cold", "latency_s", "instance_s", "of_full", "resident_byte_s"):
+        assert found["calls"][name] == wanted[name], name
+    args = ["serve", "devices", str(flow), "--devices", str(tmp_path / "mixed.yaml"), "--place", "heft", "--json"]
+    assert main(args) == 0
+    wanted = json.loads(capsys.readouterr().out)
+    for name in ("makespan_s", "latency_s", "loads", "found_tokens", "fetch_s", "run_s"):
+        assert found["flows"][name] == wanted[name], name
+    assert found["calls"]["device_s"] == found["flows"]["device_s"] == {"busy": 0, "idle": 0}
+    requests = pq.read_table(tmp_path / "out" / "calls_requests.parquet").to_pydict()
+    half = ran(tmp_path / "half.yaml", f"{text}horizon: 200s\n", capsys)["workloads"]
+    ended = [end for end in requests["end_s"] if end <= 200]
+    assert (half["calls"]["finished"], half["calls"]["requests"]) == (
+        len(ended), sum(came < 200 for came in requests["arrival_s"]),
+    )  # fmt: skip
+    assert ran(tmp_path / "short.yaml", f"{text}horizon: 1s\n", capsys)["workloads"]["flows"]["sessions_done"] == 0
+
+
+def test_a_group_of_experts_is_as_its_command(tmp_path, capsys):
+    text = f"{MACHINE}horizon: 2min\nworkloads:\n  group: {{experts: mixtral-8x7b, ep: 8, recover: shrink}}\n"
+    (tmp_path / "faults.csv").write_text("time_s,name,effect,node,nodes,duration_s\n30,node,stop,1,1,60\n")
+    found = ran(tmp_path / "one.yaml", f"{text}events: {{faults: faults.csv}}\n", capsys)
+    args = "fleet experts mixtral-8x7b --ep 8 --system dgx-h100 --horizon 2min --json"
+    assert main(args.split()) == 0
+    wanted = json.loads(capsys.readouterr().out)
+    its = found["workloads"]["group"]  # the other node fails
+    for name in ("tokens", "step_s", "planned_tokens_per_s", "rank_bytes", "useful_s"):
+        assert its[name] == wanted[name], name
+    assert found["account"]["device_ns"]["parts"]["group"]["useful"] == pytest.approx(
+        8 * its["useful_s"] * 1e9, rel=1e-6
+    )
+    assert main(["world", "run", str(tmp_path / "one.yaml")]) == 0
+    assert "tokens/s; 0.0 s without tokens" in capsys.readouterr().out
+
+
+def test_what_is_assumed_of_a_rule_is_said(tmp_path, capsys):
+    for scale, said in (("queue", True), ("'queue:2..16'", False)):
+        text = f"{MACHINE}workloads:\n  a: {{serve: gpt2, rate: 4, count: 9, replicas: 2..4, scale: {scale}}}\n"
+        (tmp_path / "one.yaml").write_text(text)
+        assert main(["world", "run", str(tmp_path / "one.yaml")]) == 0
+        assert ("assumed: a rule of queue:2..16" in capsys.readouterr().err) == said
+
+
+SERVED = {
+    "chat": "serve: llama3-8b, tp: 8, replicas: 1, rate: 20, count: 60",
+    "agents": "workflow: swe_agent, models: {planner: llama3-8b, worker: gpt2}",
+}
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_passes_of_several_devices_take_what_their_links_allow(tmp_path, capsys, name):
+    """With a tenth of NVLink from the start they take what they take on a system of the user's own that has no more;
+    from a moment on the later ones take longer; and the network between nodes does not matter to them."""
+    assert main(["systems", "show", "dgx-h100"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("bandwidth: 450 GB/s") == 1
+    (tmp_path / "slow.yaml").write_text(shown.replace("bandwidth: 450 GB/s", "bandwidth: 45 GB/s"))
+    figures, later = {}, f"0,1\n{1 if name == 'chat' else 60},0.1"
+    for system, links in (("dgx-h100", ""), ("slow", ""), ("dgx-h100", "0,0.1"), ("dgx-h100", later)):
+        text = f"workloads:\n  {name}: {{{SERVED[name]}}}\n"
+        if links:
+            (tmp_path / "links.csv").write_text(f"time_s,nvlink\n{links}\n")
+            text += "events: {links: links.csv}\n"
+        on = tmp_path / "slow.yaml" if system == "slow" else system
+        found = ran(tmp_path / "one.yaml", f"machine: {{system: {on}, nodes: 2}}\n{text}", capsys)
+        figures[system, links] = found["workloads"][name]["latency_s"]
+    fast, slow, early, late = figures.values()
+    assert early == slow and fast["mean"] < late["mean"] < slow["mean"]
+    (tmp_path / "links.csv").write_text("time_s,infiniband\n0,0.1\n")
+    assert main(["world", "run", str(tmp_path / "one.yaml")]) == 2
+    assert "no workload feels links" in capsys.readouterr().err

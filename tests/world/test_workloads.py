@@ -7,9 +7,10 @@ from etude.base.errors import UsageError
 from etude.world.clock import Clock, Event
 from etude.world.devices import DOWN, FREE
 from etude.world.entities.jobs import JobsWorkload
+from etude.world.entities.machine import LINKS
 from etude.world.entities.power import PowerGovernor
 from etude.world.entities.rollouts import RolloutWorkload
-from etude.world.entities.training import LINKS, training_workload
+from etude.world.entities.training import training_workload
 from etude.world.fleet.checkpoint import SaveTier
 from etude.world.fleet.recovery import Recovery
 from etude.world.fleet.rl import read_rl

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from etude.analyse.counting import OURS, Counting
-from etude.analyse.device_work import on_device, uses_as
+from etude.analyse.device_work import left_over, on_device, uses_as
 from etude.analyse.grouping import by_rank, pattern_of
 from etude.analyse.measures import CLASSES, COLUMNS, measures, time_by_bits, time_by_class
 from etude.base.errors import UsageError
@@ -15,7 +15,7 @@ from etude.model.run import Run, RunPart
 from etude.model.schema import Collective, Kind
 from etude.model.use import Use
 
-__all__ = ["breakdown", "kernel_types", "overlap"]
+__all__ = ["breakdown", "kernel_types", "not_counted", "overlap"]
 
 
 def breakdown(run: Run, counting: Counting = OURS) -> pa.Table:
@@ -29,6 +29,21 @@ def breakdown(run: Run, counting: Counting = OURS) -> pa.Table:
         use = uses_as(part.trace, counting)
         rows.append((part.at, measures(part, np.flatnonzero(on_device(part, use, counting)), use)))
     return by_rank(run.job, rows, COLUMNS)
+
+
+def not_counted(run: Run) -> pa.Table:
+    """Device work of an earlier step that was launched before the recording began, by rank that has any: rank, count,
+    time_ns (as long as it takes, added up), span_ns (from its first start to its last end)."""
+    rows = []
+    for part in run.parts():
+        left = np.flatnonzero(left_over(part))
+        if len(left):
+            start, end = part.start_ns[left], part.end_ns[left]
+            figures = len(left), int((end - start).sum()), int(end.max() - start.min())
+            rows += [(rank, *figures) for rank in run.job.ranks[part.at].tolist()]
+    columns = zip(*sorted(rows), strict=True) if rows else ([], [], [], [])
+    names = ("rank", "count", "time_ns", "span_ns")
+    return pa.table({name: pa.array(list(one), pa.int64()) for name, one in zip(names, columns, strict=True)})
 
 
 def kernel_types(run: Run, counting: Counting = OURS) -> pa.Table:
@@ -93,7 +108,5 @@ def _named_mask(part: RunPart, use: U8, name: str) -> Bool:
     names = [c.name.lower() for c in Collective if c]
     if name.replace("-", "_").lower() in names:
         return (trace.kind == Kind.COLL) & (trace.collective == Collective.parse(name))
-    raise UsageError(
-        f"unknown group of nodes: `{name}`",
-        hint=f"known: {', '.join([*plain, 'name:REGEX', 'module:REGEX', 'phase:REGEX', 'stream:N', *names])}",
-    )
+    hint = f"known: {', '.join([*plain, 'name:REGEX', 'module:REGEX', 'phase:REGEX', 'stream:N', *names])}"
+    raise UsageError(f"unknown group of nodes: `{name}`", hint=hint)

@@ -25,7 +25,15 @@ from etude.analyse.operations import CollectiveCalls, calls
 from etude.analyse.own_times import RunTimes, WorkLevels, busy_shares, run_times
 from etude.analyse.segments import Segments
 from etude.analyse.slow_links import Links
-from etude.analyse.slower_sets import FEWEST_STEPS, SERIES, Episode, clean_levels, common_episodes, episodes
+from etude.analyse.slower_sets import (
+    FEWEST_STEPS,
+    SERIES,
+    Episode,
+    clean_levels,
+    common_episodes,
+    episodes,
+    stage_changes,
+)
 from etude.analyse.stretches import Slow
 from etude.analyse.unequal_calls import unequal_calls
 from etude.analyse.what_if import Retimed
@@ -230,8 +238,7 @@ class _Diagnosis:
         named: set[int] = set()
         common = {(one.kind, one.every) for one in known if one.level == "job"}
         of_work = times.compute
-        levels = clean_levels(of_work.relative, of_work.error, times.stage)
-        for one in self._holding_up(episodes(levels, self.least), Shows.BESIDE_OTHERS):
+        for one in self._holding_up(self._of_devices(of_work), Shows.BESIDE_OTHERS):
             one = self._with_its_node(one)
             found += self._slow(one)
             named |= set(one.rows)
@@ -257,6 +264,21 @@ class _Diagnosis:
                     found.append(replace(made, figures={"hidden": 1.0}))
                     named |= set(rows)
         return found
+
+    def _of_devices(self, work: WorkLevels) -> list[Episode]:
+        """Devices above their peers; over time also whole stages of a pipeline, above what they were."""
+        times = self.times
+        beside = episodes(clean_levels(work.relative, work.error, times.stage), self.least)
+        if not times.stage.any() or len(times.steps) < FEWEST_STEPS:
+            return beside
+        moved = work.relative + stage_changes(work.past - work.relative, times.stage)
+        changed = clean_levels(moved, work.error, np.zeros_like(times.stage))
+        found = [one for one in episodes(changed, self.least) if one.pattern != "whole"]
+        # a stage that is slow at first looks the same as others that are slow later
+        over_time = [one for one in found if one.first > 0 or one.pattern in ("drift", "periodic")]
+        named = {row for one in over_time for row in one.rows}
+        left = [replace(one, rows=tuple(row for row in one.rows if row not in named)) for one in beside]
+        return [*over_time, *(one for one in left if one.rows)]
 
     def _matters(self, one: Verdict) -> bool:
         """Of few steps, or of hosts that compute: what costs nothing may be chance."""

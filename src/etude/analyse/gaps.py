@@ -117,10 +117,8 @@ def _schedule(span: int, gaps: Gaps, repeat: int, rows: int) -> list[_Part]:
             left, saved = left - (goal - saved), goal
         done += parts[-1].last - parts[-1].first
         if len(parts) > MOST_GAPS or done // span * rows > MOST_ROWS:
-            raise UsageError(
-                f"a timeline of more than {MOST_GAPS:,} gaps or {MOST_ROWS:,} changes of power",
-                hint="repeat less; checkpoints must be more frequent than failures",
-            )
+            hint = "repeat less; checkpoints must be more frequent than failures"
+            raise UsageError(f"a timeline of more than {MOST_GAPS:,} gaps or {MOST_ROWS:,} changes of power", hint=hint)
     return parts
 
 

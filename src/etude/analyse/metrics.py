@@ -39,14 +39,7 @@ def metrics(run: Run, *, device: Device | None = None) -> pa.Table:
     etude.metrics(run)
     """
     device = device or (run.system.device if run.system else None)
-    rows = [
-        *_times(run),
-        *_parts(run),
-        *_used(run, device),
-        *_calls(run),
-        *_traffic(run.job),
-        *served(run),
-    ]
+    rows = [*_times(run), *_parts(run), *_used(run, device), *_calls(run), *_traffic(run.job), *served(run)]
     found = [{"metric": metric, "value": float(value), "unit": unit} for metric, value, unit in rows]
     return table(found, {"metric": pa.string(), "value": pa.float64(), "unit": pa.string()})
 

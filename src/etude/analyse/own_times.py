@@ -293,11 +293,12 @@ def _idle(part: RunPart, use: U8, step: I64, count: int, inside: bool) -> tuple[
     idle = np.bincount(step[ends[counts]], gap, count).astype(np.float64)
     fetched = np.flatnonzero(loads_batch(part) & part.timed)
     loading = np.zeros(count)
-    if len(fetched) and counts.any():
+    if len(fetched):
         fetched = fetched[np.argsort(part.start_ns[fetched], kind="stable")]
         a, b = merged(part.start_ns[fetched], part.end_ns[fetched])
-        shared = _covered(last[:-1][counts], first[1:][counts], a, b)
-        loading = np.bincount(step[ends[counts]], shared, count).astype(np.float64)
+        if counts.any():
+            shared = _covered(last[:-1][counts], first[1:][counts], a, b)
+            loading = np.bincount(step[ends[counts]], shared, count).astype(np.float64)
         if count == 1:  # of a single step, before its first work too
             begin_ns = part.start_ns[part.timed].min()
             loading += _covered(np.array([begin_ns]), first[:1], a, b)

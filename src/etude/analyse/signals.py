@@ -67,11 +67,9 @@ def joined(samples: Samples, table: pa.Table, *, where: str = "") -> RankSignals
     step = np.searchsorted(start, at_ns, "right") - 1
     inside = (step >= 0) & (at_ns < ends[np.maximum(step, 0)]) & (row >= 0)
     if not inside.any():
-        raise UsageError(
-            f"no row is within the time of the run, {int(start[0])} to {int(ends[-1])} ns",
-            where=where,
-            hint=f"the rows are between {int(at_ns.min())} and {int(at_ns.max())} ns",
-        )
+        problem = f"no row is within the time of the run, {int(start[0])} to {int(ends[-1])} ns"
+        hint = f"the rows are between {int(at_ns.min())} and {int(at_ns.max())} ns"
+        raise UsageError(problem, where=where, hint=hint)
     values: dict[str, F64] = {}
     events: list[Row] = []
     for name, chosen, numbers in _columns(table, time, where):
@@ -129,9 +127,7 @@ def _rows(samples: Samples, table: pa.Table, where: str) -> tuple[I64, str]:
         known = sorted(set(places), key=lambda p: (_natural(str(p[0])), _natural(str(p[1]))))
         if len(known) != len(samples.ranks):
             raise UsageError(
-                f"{len(known)} devices and {len(samples.ranks)} ranks",
-                where=where,
-                hint="add a column `rank`",
+                f"{len(known)} devices and {len(samples.ranks)} ranks", where=where, hint="add a column `rank`"
             )
         note = "ranks are assigned to devices in the order of host and gpu"
         number = {place: i for i, place in enumerate(known)}

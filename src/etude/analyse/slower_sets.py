@@ -16,7 +16,7 @@ import numpy as np
 
 from etude.kernels.arrays import F64, I64, Bool
 
-__all__ = ["FEWEST_STEPS", "SERIES", "Episode", "clean_levels", "common_episodes", "episodes"]
+__all__ = ["FEWEST_STEPS", "SERIES", "Episode", "clean_levels", "common_episodes", "episodes", "stage_changes"]
 
 SURE: Final = 5.0
 """Standard errors by which a rank lies above the others."""
@@ -36,6 +36,8 @@ SHOWN: Final = 0.75
 LEAST_STATIC: Final = 0.004
 """Spread of equal devices, as a logarithm: what is known of them before they are seen."""
 MOST_CHANGES: Final = 4
+QUIET: Final = 0.2
+"""Part of the steps in which a stage is as it usually is, at least."""
 ENOUGH: Final = 16
 """Ranks from which their spread is known well in a few steps, ..."""
 LATER: Final = 2.0
@@ -101,6 +103,19 @@ def clean_levels(values: F64, error: F64, stage: I64, static: float = LEAST_STAT
     else:
         rho, sigma = 0.5, max(inner, _mad(apart) * np.sqrt(steps / max(steps - 1, 1)) if steps > 2 else inner)
     return CleanLevels(values, max(sigma, 1e-4), rho, static, stage)
+
+
+def stage_changes(reference: F64, stage: I64) -> F64:
+    """Ranks x steps: by how much the reference of each rank's stage lies above its own lowest level, less what the
+    stages have in common. `reference` is the level of a rank less its distance from its peers."""
+    names, of = np.unique(stage, return_inverse=True)
+    each = np.stack([_middle(reference[of == one], 0) for one in range(len(names))])
+    known = np.isfinite(each)
+    low = [np.quantile(row[some], QUIET) if some.any() else 0.0 for row, some in zip(each, known, strict=True)]
+    each = each - np.array(low)[:, None]
+    shared = np.quantile(np.where(known, each, np.inf), REFERENCE, axis=0, method="lower")
+    found: F64 = np.where(known, each - shared, 0.0)[of.reshape(-1)]
+    return found
 
 
 def _without_change(x: F64) -> F64:
@@ -183,7 +198,7 @@ def _above(
         height[np.isfinite(height) & ~np.isin(levels.stage, levels.stage[lower])] = np.nan
     known = np.abs(height[lower])
     wide = 0.0 if not len(known) else 1.4826 * float(np.median(known)) if len(known) > 3 else float(known.max())
-    wide = max(wide, float(np.median(pairs)) if len(pairs) > 1 else 0.0)
+    wide = max(wide, sorted(pairs)[(len(pairs) - 1) // 2] if len(pairs) > 1 else 0.0)  # of two the one that is alike
     spread = float(np.hypot(max(wide, error), error / np.sqrt(max(len(known), 1))))
     limit = SURE if len(known) > 3 else SURE + 1
     with np.errstate(invalid="ignore"):

@@ -21,8 +21,9 @@ SIZED = (
     Collective.ALL_GATHER,
 )
 """Collectives whose members give the same size."""
-SURE, EVEN = 0.97, 0.7
-"""Confidence where few differ, and where as many differ as agree."""
+SURE, KNOWN, EVEN = 0.97, 0.9, 0.7
+"""Confidence where few differ; where as many differ as agree, and calls that ended were as some of them ask; and where
+neither is known."""
 
 
 def unequal_calls(run: Run, found: CollectiveCalls) -> list[tuple[tuple[int, ...], str, float]]:
@@ -46,20 +47,32 @@ def unequal_calls(run: Run, found: CollectiveCalls) -> list[tuple[tuple[int, ...
             continue
         which = which.reshape(-1)
         usual = int(np.argmax(count))
+        known = [one for one, value in enumerate(values) if _is_usual(found, value, sized)]
+        if 2 * count[usual] <= len(at) and len(known) == 1:  # of two the one that asks for what was never asked for
+            usual = known[0]
         odd = np.flatnonzero(which != usual)
-        even = len(odd) * 2 >= len(at)
+        even = len(odd) * 2 >= len(at) and len(known) != 1
         ranks = tuple(job.ranks[at[odd]].tolist()) if not even else tuple(job.ranks[at].tolist())
         name = Collective(int(found.collective[call])).name.lower()
         text = (
             f"in {name} {int(found.number[call])} of group `{group_name(job, group)}` of {len(at)} ranks "
             f"{_asks(job.ranks[at[odd]], values[which[odd[0]]])}, the others {_of(values[usual])}: the call never ends"
         )
-        told[group] = ranks, text, EVEN if even else SURE
+        told[group] = ranks, text, EVEN if even else SURE if 2 * len(odd) < len(at) else KNOWN
     return list(told.values())
 
 
+def _is_usual(found: CollectiveCalls, value: I64, sized: bool) -> bool:
+    """Whether a call of the run that ended was of this kind and size."""
+    ended = np.zeros(len(found), bool)
+    ended[found.of[found.end_ns != UNKNOWN]] = True
+    same = found.collective == value[0]
+    return bool((ended & same & ((found.size_bytes == value[1]) if sized else True)).any())
+
+
 def _asks(ranks: I32, value: I64) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)} ask for {_of(value)}"
+    who = "ranks" if len(ranks) > 1 else "rank"
+    return f"{who} {ranges(ranks)} {'ask' if len(ranks) > 1 else 'asks'} for {_of(value)}"
 
 
 def _of(value: I64) -> str:

@@ -39,11 +39,7 @@ MOST_NODES: Final = 20_000_000
 
 
 def what_if(
-    run: Run,
-    classes: Sequence[tuple[str, str]],
-    *,
-    faster: Sequence[float] = FASTER,
-    rendezvous: bool | None = None,
+    run: Run, classes: Sequence[tuple[str, str]], *, faster: Sequence[float] = FASTER, rendezvous: bool | None = None
 ) -> pa.Table:
     """One row per class (kind, name), as `critical_path.by_name` has them: how much shorter the run is with all nodes
     of the class faster by 10, 50, 100%: buys_10_ns, buys_50_ns, buys_100_ns. A name of "" is all of the kind.

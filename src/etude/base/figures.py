@@ -69,10 +69,10 @@ EXAMPLE: Final = {
 
 
 def figure(
-    kind: str, doc: str, default: Any = MISSING, *, zero: bool = False, of: type[Any] | None = None, **more: Any
+    kind: str, doc: str, default: Any = MISSING, *, zero: bool | None = None, of: type[Any] | None = None, **more: Any
 ) -> Any:
-    """A field of a dataclass that `read` fills. `zero`: 0 is allowed; `of`: the dataclass or enum inside;
-    str for a noun that is given by its name alone.
+    """A field of a dataclass that `read` fills. `zero`: 0 is allowed, as it is by itself where it is the default;
+    `of`: the dataclass or enum inside, by itself that of the default; str for a noun that is given by its name alone.
 
     `more` is what a surface shows or checks besides:
       least, most   bounds of a number
@@ -87,6 +87,10 @@ def figure(
     """
     if unknown := more.keys() - MORE:
         raise TypeError(f"figure: unknown {', '.join(sorted(unknown))}")
+    if kind == "choice" and of is None:
+        of = type(default)
+    if zero is None:
+        zero = default == 0 and type(default) in (int, float)
     about = {"kind": kind, "doc": doc, "zero": zero, "of": of, **more}
     if default is MISSING:
         return field(metadata=about)
@@ -98,6 +102,16 @@ def figure(
 MORE: Final = frozenset(
     {"least", "most", "needs", "like", "names", "panel", "rare", "metavar", "place", "key", "plain", "local"}
 )
+
+
+def text(doc: str, **more: Any) -> Any:
+    """A figure that is a text, empty if it is not given."""
+    return figure("text", doc, "", **more)
+
+
+def switch(doc: str, **more: Any) -> Any:
+    """A figure that is on or off, and off if it is not given."""
+    return figure("switch", doc, False, **more)
 
 
 def argument(kind: str, doc: str, default: Any = MISSING, **more: Any) -> Any:

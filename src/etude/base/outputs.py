@@ -7,23 +7,23 @@ from pathlib import Path
 from typing import Any
 
 from etude.base.errors import UsageError
-from etude.base.figures import argument, figure, part
+from etude.base.figures import argument, figure, part, switch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Printed:
     """How a record is printed."""
 
-    json: bool = figure("switch", "print JSON", False)
+    json: bool = switch("print JSON")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tabled:
     """How a table is printed."""
 
-    json: bool = figure("switch", "print JSON", False)
-    csv: bool = figure("switch", "print CSV", False)
-    md: bool = figure("switch", "print a Markdown table", False)
+    json: bool = switch("print JSON")
+    csv: bool = switch("print CSV")
+    md: bool = switch("print a Markdown table")
 
     def __post_init__(self) -> None:
         if self.json + self.csv + self.md > 1:
@@ -47,7 +47,7 @@ class Written:
     """Parameters of a verb that writes: where to, and whether what is there may be replaced."""
 
     out: str | None = figure("out", "file or folder to write", None, names=("-o",))
-    force: bool = figure("switch", "replace what is there", False, needs="out", names=("-f",))
+    force: bool = switch("replace what is there", needs="out", names=("-f",))
 
 
 @dataclass(frozen=True, slots=True)

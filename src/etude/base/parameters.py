@@ -4,7 +4,7 @@
     class Idle:
         path: str = argument("path", "a run")
         launches: bool = figure("switch", "show launches", False)
-        calls: str = figure("text", "only calls whose names match", "", needs="launches", like="^cuda")
+        calls: str = text("only calls whose names match", needs="launches", like="^cuda")
 
     asked = ask(Idle, {"path": "run/", "calls": "^cuda"}, FLAGS)    # error: --calls is read only with --launches
     inputs = idle_inputs(asked)                                     # reads `asked.path`, `asked.launches`, ...
@@ -321,7 +321,5 @@ def refuse_unread(asked: Any) -> None:
     others = [request.spelling.name(n) for n in request.given if n in request.read and not known[n].is_argument]
     for name in request.given:
         if name not in request.read:
-            raise UsageError(
-                f"{request.spelling.name(name)} was given, but this run does not read it",
-                hint=(f"it was given with {', '.join(others)}; " if others else "") + _help_of(request),
-            )
+            hint = (f"it was given with {', '.join(others)}; " if others else "") + _help_of(request)
+            raise UsageError(f"{request.spelling.name(name)} was given, but this run does not read it", hint=hint)

@@ -93,9 +93,14 @@ def several(of: Shape, least: int = 0) -> Shape:
     return Shape("list", least=least, most=inf, rest=of)
 
 
-def of_each(shape: Shape, names: str) -> dict[str, Shape]:
+def names_in(text: str) -> tuple[str, ...]:
+    """The words of a text, as a list of names is written."""
+    return tuple(text.split())
+
+
+def of_each(shape: Shape, text: str) -> dict[str, Shape]:
     """The same shape for several names with spaces between them."""
-    return dict.fromkeys(names.split(), shape)
+    return dict.fromkeys(names_in(text), shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,12 @@ HINT: Final = "--trust allows it, if you know the file and who wrote it"
 WRITES: Final = {"-o", "--out", "--memory-out", "--requests-out", "--job-out", "--link-stats"}
 """Options that name what is written."""
 WRITES_THERE: Final = {
-    ("simulate", "--timing"), ("simulate jobs", "--timing"), ("simulate astra", "--timing"), ("energy", "--timeline"),
+    ("simulate", "--timing"),
+    ("simulate jobs", "--timing"),
+    ("simulate astra", "--timing"),
+    ("energy", "--timeline"),
     ("anonymise", "--key"),
-}  # fmt: skip
+}
 """Options that do so in one command only."""
 OUT_BEHIND: Final = {"convert": 1}
 """Command -> how many things it reads before the place that it writes."""

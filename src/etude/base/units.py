@@ -28,9 +28,13 @@ _BYTES_BINARY = {"B": 1} | {f"{prefix}B": scale for prefix, scale in _BINARY.ite
 _TIME = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 
 _READ = (
-    ("ns", 1, 1e3), ("µs", 1e3, 1e6), ("ms", 1e6, 1e9), ("s", 1e9, 120e9), ("min", 60e9, 7200e9),
+    ("ns", 1, 1e3),
+    ("µs", 1e3, 1e6),
+    ("ms", 1e6, 1e9),
+    ("s", 1e9, 120e9),
+    ("min", 60e9, 7200e9),
     ("h", 3600e9, float("inf")),
-)  # fmt: skip
+)
 """Unit, its nanoseconds, and below which time it is the one to read."""
 
 _Scales = dict[str, int] | dict[str, Fraction]

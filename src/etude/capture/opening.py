@@ -93,10 +93,8 @@ def _stored(job: Job, times: runs.WantedTimes, where: str) -> Job:
 
     if times.as_recorded:
         return as_recorded(job, where)
-    raise UsageError(
-        "is no recording of PyTorch's profiler: only a recording is timed anew", where=where,
-        hint="--as-recorded applies to stored jobs as well",
-    )  # fmt: skip
+    hint = "--as-recorded applies to stored jobs as well"
+    raise UsageError("is no recording of PyTorch's profiler: only a recording is timed anew", where=where, hint=hint)
 
 
 def open_run(path: str | os.PathLike[str], **options: Any) -> Run:

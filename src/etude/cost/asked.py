@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.base.figures import argument, figure, part
+from etude.base.figures import argument, figure, part, text
 from etude.base.outputs import Tabled
 from etude.base.talk import say
 from etude.machine.asked import OnDevice
@@ -66,7 +66,7 @@ class ProductKernels(OnDevice):
     kernel: tuple[str, ...] = figure(
         "several", "`product:w4a16:g128`, `product:lcma:auto`, ...", (), like="product:w8a8"
     )
-    units: str = figure("text", "units of the device: `auto`, a name, or a split: `cpu+sme`", "", like="auto")
+    units: str = text("units of the device: `auto`, a name, or a split: `cpu+sme`", like="auto")
     output: Tabled = part(Tabled)
 
 

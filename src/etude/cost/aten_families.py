@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import prod
 from typing import Final
 
+from etude.base.shapes import names_in
 from etude.cost import ops
 from etude.cost.aten_inputs import Inputs, Shape, width_of
 from etude.cost.aten_matrix import MATRIX_FAMILIES, Family
@@ -161,18 +162,22 @@ def _optimizer(kind: str) -> Family:
 
 # -- the table ---------------------------------------------------------------------------------------------------------
 
-_UNARY: Final = ("relu", "neg", "abs", "sqrt", "rsqrt", "reciprocal", "sign", "ceil", "floor", "round", "logical_not",
-                 "bitwise_not", "tril", "triu", "dropout", "native_dropout")  # fmt: skip
-_BINARY: Final = ("add", "sub", "rsub", "mul", "div", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge",
-                  "bitwise_and", "bitwise_or", "logical_and", "logical_or", "remainder", "clamp_min", "clamp_max",
-                  "threshold_backward", "native_dropout_backward")  # fmt: skip
+_UNARY: Final = names_in("""
+    relu neg abs sqrt rsqrt reciprocal sign ceil floor round logical_not bitwise_not tril triu dropout native_dropout
+""")
+_BINARY: Final = names_in("""
+    add sub rsub mul div maximum minimum eq ne lt le gt ge bitwise_and bitwise_or logical_and logical_or remainder
+    clamp_min clamp_max threshold_backward native_dropout_backward
+""")
 _OF_THREE: Final = ("clamp", "masked_fill", "where", "mse_loss_backward")
 _TERNARY: Final = ("lerp", "addcmul", "addcdiv")
-_CURVES: Final = ("gelu", "silu", "sigmoid", "tanh", "exp", "log", "erf", "sin", "cos", "hardswish", "mish", "elu",
-                  "leaky_relu", "softplus")  # fmt: skip
+_CURVES: Final = names_in("""
+    gelu silu sigmoid tanh exp log erf sin cos hardswish mish elu leaky_relu softplus
+""")
 _CURVES_OF_TWO: Final = ("pow", "gelu_backward", "silu_backward", "sigmoid_backward", "tanh_backward")
-_REDUCTIONS: Final = ("sum", "mean", "max", "min", "amax", "amin", "argmax", "argmin", "norm", "linalg_vector_norm",
-                      "prod", "all", "any", "var", "std", "cumsum", "mse_loss")  # fmt: skip
+_REDUCTIONS: Final = names_in("""
+    sum mean max min amax amin argmax argmin norm linalg_vector_norm prod all any var std cumsum mse_loss
+""")
 
 
 def _each(names: Sequence[str], family: Family) -> dict[str, Family]:
@@ -206,8 +211,11 @@ FAMILIES: Final[dict[str, Family]] = {
     **_each(_CURVES_OF_TWO, _pointwise(2, ops.ACTIVATION_FLOPS, OpClass.ACTIVATION)),
     **{f"aten::{name}": _reduction for name in _REDUCTIONS},
     "aten::nll_loss_forward": _picked,
-    **{f"aten::_foreach_{name}{ending}": _foreach()
-       for name in ("add", "sub", "mul", "div", "sqrt", "neg", "reciprocal") for ending in ("", "_")},
+    **{
+        f"aten::_foreach_{name}{ending}": _foreach()
+        for name in ("add", "sub", "mul", "div", "sqrt", "neg", "reciprocal")
+        for ending in ("", "_")
+    },
     "aten::_foreach_copy_": _foreach(0),
     **{f"aten::_foreach_{name}{ending}": _foreach(3) for name in _TERNARY for ending in ("", "_")},
     "aten::copy_": _copy,
@@ -224,7 +232,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "aten::_fused_adamw_": _optimizer("adamw"),
     "aten::_fused_adam_": _optimizer("adamw"),
     "aten::_fused_sgd_": _optimizer("momentum"),
-}  # fmt: skip
+}
 """Operators whose work follows from their arguments."""
 
 MADE_OF_OTHERS: Final = frozenset(

@@ -206,10 +206,8 @@ def _quantised_of(name: str, found: re.Match[str]) -> Quantised:
     if any(size == "0" for size, _, _ in parts) or any(not count for _, count in groups):
         raise UsageError(f"kernel `{name}`: groups from 1 on", hint="g128, grow, or g128:1,row:3")
     if found[5] and (activation != 16 or weight > 8):
-        raise UsageError(
-            f"kernel `{name}`: separate unpacking needs weights of up to 8 bits and activations of 16",
-            hint="product:w4a16:g128:apart",
-        )
+        problem = f"kernel `{name}`: separate unpacking needs weights of up to 8 bits and activations of 16"
+        raise UsageError(problem, hint="product:w4a16:g128:apart")
     whole = sum(count for _, count in groups)
     return Quantised(weight, activation, tuple((s, c / whole) for s, c in groups), zero, bool(found[5]))
 

@@ -85,8 +85,12 @@ class Quantised(NamedTuple):
         around = batch * (m * k * inputs + width * m * n)
         if self.apart:
             between = weights * (UNPACKED_BYTES + width)
-            return Need(flops, around + weights * width, kernels=3,
-                        series_bytes=weights * self.weight_bits(k) / 8 + 2 * between - weights * width)  # fmt: skip
+            return Need(
+                flops,
+                around + weights * width,
+                kernels=3,
+                series_bytes=weights * self.weight_bits(k) / 8 + 2 * between - weights * width,
+            )
         size = weights * self.weight_bits(k) / 8 + around
         if self.activation == 16:
             return Need(flops, size)

@@ -131,15 +131,7 @@ class ScheduleBuilder:
         self.rows: list[tuple[int, NDArray[Any]]] = []
 
     def add(
-        self,
-        src: Any,
-        dst: Any,
-        first: Any,
-        count: Any,
-        *,
-        after: Any = None,
-        put: Put = Put.COPY,
-        stride: int = 1,
+        self, src: Any, dst: Any, first: Any, count: Any, *, after: Any = None, put: Put = Put.COPY, stride: int = 1
     ) -> I64:
         """Transfers of one shape; `after` has one more axis: what each waits for, -1 for nothing. Returns their ids."""
         src = np.asarray(src, np.int64)

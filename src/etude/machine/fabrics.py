@@ -155,11 +155,8 @@ def topology_of_system(system: System) -> Topology:
         core = {at: _core(level) for at, level in enumerate(levels) if level.oversubscription > 1}
         made = product([_dimension(level) for level in levels], split_ties=True, core=core)
     elif any(level.rails for level in levels):
-        raise ClusterError(
-            "levels: rails cannot be combined with a switch for all",
-            where=f"system `{system.name}`",
-            hint="`rails: true` on both",
-        )
+        problem = "levels: rails cannot be combined with a switch for all"
+        raise ClusterError(problem, where=f"system `{system.name}`", hint="`rails: true` on both")
     else:
         made = _Trees(system).topology()
     seats = np.array(system.placement or range(len(system)), np.int32)

@@ -45,9 +45,7 @@ def with_faults(topology: Topology, slow: Mapping[tuple[End, End], float]) -> tu
     except ClusterError as problem:
         gone = ", ".join(f"{a}/{b}" for (a, b), factor in slow.items() if math.isinf(factor))
         raise ClusterError(
-            f"{problem.problem} without the failed links: {gone}",
-            where=topology.name,
-            hint="there is no other path",
+            f"{problem.problem} without the failed links: {gone}", where=topology.name, hint="there is no other path"
         ) from None
     return made, [f"{int(failed.sum()):,} directed links have failed, and routes avoid them"]
 

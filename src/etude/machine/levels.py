@@ -156,6 +156,9 @@ def _flat(topology: Topology, width: NDArray[np.float64], start: I64, links: Any
     """One switch, as slow as the slowest route to rank 0 and with the latency of the farthest."""
     latency = np.add.reduceat(topology.latency_ns[links], start[:-1][np.diff(start) > 0]).max()
     return Level(
-        name="graph", kind=LevelKind.SWITCH, size=len(topology), bandwidth_bytes_per_s=float(width.min()),
+        name="graph",
+        kind=LevelKind.SWITCH,
+        size=len(topology),
+        bandwidth_bytes_per_s=float(width.min()),
         latency_ns=float(latency),
-    )  # fmt: skip
+    )

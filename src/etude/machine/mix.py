@@ -42,8 +42,7 @@ def _kind_numbers(devices: tuple[tuple[str, str], ...], sizes: Sizes) -> I64:
     if (found < 0).any():
         missing = int(np.flatnonzero(found < 0)[0])
         raise ClusterError(
-            f"devices: device {missing} of {count} has no kind",
-            hint=f"{devices[-1][0]}: {missing}-{count - 1}",
+            f"devices: device {missing} of {count} has no kind", hint=f"{devices[-1][0]}: {missing}-{count - 1}"
         )
     found.setflags(write=False)
     return found

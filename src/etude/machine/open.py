@@ -234,11 +234,8 @@ def _devices(cluster: AnnotatedTopology, where: str) -> list[Device]:
     empty = [kind for kind in kinds if not cluster.figures[kind]]
     if empty and len(kinds) > 1:
         rank = int((cluster.figure_of == empty[0]).argmax())
-        raise ClusterError(
-            f"the device of rank {rank} is not described, but others are",
-            where=where,
-            hint="annotate all of them: 'host[:]xpu[:]'",
-        )
+        hint = "annotate all of them: 'host[:]xpu[:]'"
+        raise ClusterError(f"the device of rank {rank} is not described, but others are", where=where, hint=hint)
     return [_device(dict(cluster.figures[kind])) for kind in kinds]
 
 

@@ -27,24 +27,20 @@ LEAST_CLOCK: Final = 0.3
 class PowerCosts:
     """Costs of work above the idle power, at the nominal clock."""
 
-    active_w: float = figure("power", "power of running kernels, independent of their work", 0.0, zero=True)
+    active_w: float = figure("power", "power of running kernels, independent of their work", 0.0)
     flop_pj: Mapping[str, float] = figure("map of number", "pJ of a FLOP by data type of the matrix units", {})
-    vector_pj: float = figure("number", "pJ of a FLOP of the vector units", 0.0, zero=True)
-    byte_pj: float = figure("number", "pJ of a byte read from or written to the memory", 0.0, zero=True)
-    link_byte_pj: float = figure("number", "pJ of a byte sent over a link", 0.0, zero=True)
-    quantised_w: float = figure(
-        "power", "additional power of experts whose weights are scaled or unpacked", 0.0, zero=True
-    )
-    communication_w: float = figure("power", "power of a running collective or message", 0.0, zero=True)
-    clock_mhz: float = figure("number", "nominal clock in MHz; 0 unknown", 0.0, zero=True)
-    least_clock_mhz: float = figure("number", "lowest clock in MHz; 0 unknown", 0.0, zero=True)
+    vector_pj: float = figure("number", "pJ of a FLOP of the vector units", 0.0)
+    byte_pj: float = figure("number", "pJ of a byte read from or written to the memory", 0.0)
+    link_byte_pj: float = figure("number", "pJ of a byte sent over a link", 0.0)
+    quantised_w: float = figure("power", "additional power of experts whose weights are scaled or unpacked", 0.0)
+    communication_w: float = figure("power", "power of a running collective or message", 0.0)
+    clock_mhz: float = figure("number", "nominal clock in MHz; 0 unknown", 0.0)
+    least_clock_mhz: float = figure("number", "lowest clock in MHz; 0 unknown", 0.0)
     exponent: float = figure("number", "exponent of the clock in the power of the cores", EXPONENT)
-    voltage_clock_mhz: float = figure(
-        "number", "clock in MHz below which the voltage is constant; 0 unknown", 0.0, zero=True
-    )
+    voltage_clock_mhz: float = figure("number", "clock in MHz below which the voltage is constant; 0 unknown", 0.0)
     least_voltage: float = figure("number", "voltage there relative to that at the nominal clock", 1.0)
-    memory_clock_mhz: float = figure("number", "clock in MHz below which the memory is also slower", 0.0, zero=True)
-    clocked_idle: float = figure("number", "fraction of the idle power that follows the clock", 0.0, zero=True)
+    memory_clock_mhz: float = figure("number", "clock in MHz below which the memory is also slower", 0.0)
+    clocked_idle: float = figure("number", "fraction of the idle power that follows the clock", 0.0)
     measured_clocks: bool = figure("flag", "whether these four were measured on this device", False)
 
     def __post_init__(self) -> None:

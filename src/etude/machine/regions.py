@@ -15,7 +15,7 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Final
 
 from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, parse, read
+from etude.base.figures import figure, parse, read, text
 from etude.base.units import parse_time
 
 if TYPE_CHECKING:
@@ -34,11 +34,11 @@ _COLUMNS: Final = {
 class Region:
     """A place with machines."""
 
-    name: str = figure("text", "name", "")
-    carbon_g_per_kwh: float = figure("number", "grams of CO2 per kWh; 0 unknown", 0.0, zero=True)
-    price_per_kwh: float = figure("number", "dollars per kWh; 0 unknown", 0.0, zero=True)
+    name: str = text("name")
+    carbon_g_per_kwh: float = figure("number", "grams of CO2 per kWh; 0 unknown", 0.0)
+    price_per_kwh: float = figure("number", "dollars per kWh; 0 unknown", 0.0)
     pue: float = figure("number", "energy of the site relative to that of its machines", 1.0)
-    round_trip_ns: float = figure("time", "round trip to a point where all regions and users meet", 0.0, zero=True)
+    round_trip_ns: float = figure("time", "round trip to a point where all regions and users meet", 0.0)
     available: float = figure("fraction", "fraction of hours in which it is available", 1.0)
     source: Mapping[str, str] = figure("texts", "source of the values", {})
 
@@ -87,10 +87,10 @@ def _of_table(path: str | PathLike[str]) -> dict[str, Region]:
     for number, row in enumerate(rows, 2):
         keys = {"carbon_g_per_kwh", "price_per_kwh", "pue", "round_trip", "available"}
         about: dict[str, Any] = {}
-        for column, text in row.items():
+        for column, written in row.items():
             key = _COLUMNS.get(column, column)
-            if key in keys and text:
-                about[key] = text
+            if key in keys and written:
+                about[key] = written
         if row["region"] and row["region"] not in found:
             found[row["region"]] = read(Region, {"name": row["region"], **about}, f"{where}: line {number}")
     return found
@@ -129,8 +129,8 @@ def _far_apart(level: Any, known: Mapping[str, Region], where: str) -> Any:
     found = [known.get(name) or _named(name, known, where) for name in names]
     silent = next((one.name for one in found if not one.round_trip_ns), "")
     if silent:
-        raise ClusterError(f"the round trip to region `{silent}` is not given", where=f"{where}: regions",
-                           hint=f"regions: {{{silent}: {{round_trip: 80ms}}}} of the system")  # fmt: skip
+        hint = f"regions: {{{silent}: {{round_trip: 80ms}}}} of the system"
+        raise ClusterError(f"the round trip to region `{silent}` is not given", where=f"{where}: regions", hint=hint)
     ways = sorted(found[i].round_trip_ns for i in range(len(found)) if names[i] not in names[:i])
     more = sum(ways[-2:]) / 2 if len(ways) > 1 else 0.0
     rest = {key: value for key, value in level.items() if key != "regions"}

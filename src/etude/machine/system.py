@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, plain, read, said
+from etude.base.figures import figure, plain, read, said, text
 from etude.kernels.arrays import I64
 from etude.machine.data_plane import DataPlane
 from etude.machine.mix import as_text, kind_numbers
@@ -71,20 +71,16 @@ class OpCost:
     flop_efficiency: float = figure("fraction", "reachable part of the peak rate", 0.8)
     memory_efficiency: float = figure("fraction", "reachable part of the memory bandwidth", 0.9)
     traffic: float = figure("number", "bytes moved for each byte counted", 1.0)
-    depth_ns: float = figure(
-        "time", "latency of 1024 steps along the reduced dimension, or along a row", 0.0, zero=True
-    )
-    wave_ns: float = figure("time", "start and end of one wave of tiles", 0.0, zero=True)
+    depth_ns: float = figure("time", "latency of 1024 steps along the reduced dimension, or along a row", 0.0)
+    wave_ns: float = figure("time", "start and end of one wave of tiles", 0.0)
     tile_falloff: float = figure(
         "number", "fraction of a core's time with the largest tile that grows for smaller tiles", 0.2, zero=True
     )
     tile_rows: int = figure("count", "rows to which a product of fewer than 64 rows is padded", 64)
     split_ns: float = figure("time", "cost of adding up a reduction that is split over cores", 3000.0, zero=True)
-    epilogue: float = figure(
-        "number", "fraction of the time to write a product's result that is not hidden", 0.0, zero=True
-    )
-    row_ns: float = figure("time", "cost of a row of a normalisation or softmax", 0.0, zero=True)
-    width_exponent: float = figure("number", "growth of the traffic with the row's width / 1024", 0.0, zero=True)
+    epilogue: float = figure("number", "fraction of the time to write a product's result that is not hidden", 0.0)
+    row_ns: float = figure("time", "cost of a row of a normalisation or softmax", 0.0)
+    width_exponent: float = figure("number", "growth of the traffic with the row's width / 1024", 0.0)
 
 
 _NOT_A_UNIT: Final = ("", "auto")
@@ -110,9 +106,9 @@ class Device:
     packed: tuple[str, ...] = figure(
         "list", "units with their own operand layout: results of others are copied first", (), of=str
     )
-    memory_bytes: int = figure("bytes", "size of its memory", 0, zero=True)
-    memory_bandwidth_bytes_per_s: float = figure("bandwidth", "peak bandwidth of its memory", 0.0, zero=True)
-    cache_bytes: int = figure("bytes", "last-level cache", 0, zero=True)
+    memory_bytes: int = figure("bytes", "size of its memory", 0)
+    memory_bandwidth_bytes_per_s: float = figure("bandwidth", "peak bandwidth of its memory", 0.0)
+    cache_bytes: int = figure("bytes", "last-level cache", 0)
     cache_speedup: float = figure("number", "cache bandwidth over memory bandwidth", 1.0)
     cores: int = figure("count", "multiprocessors, compute units or cores that take one tile each", 1)
     cpu: bool = figure("flag", "whether it is a CPU: a program finds no accelerator on it", False)
@@ -121,10 +117,10 @@ class Device:
     )
     sustained_after_ns: float = figure("time", "duration of an op at which half of the drop is reached", 200_000.0)
     launch_ns: float = figure("time", "host time to launch a kernel", 4000.0, zero=True)
-    power_w: float = figure("power", "board power limit; 0 unknown", 0.0, zero=True)
-    idle_power_w: float = figure("power", "power when idle; 0 unknown", 0.0, zero=True)
+    power_w: float = figure("power", "board power limit; 0 unknown", 0.0)
+    idle_power_w: float = figure("power", "power when idle; 0 unknown", 0.0)
     energy: PowerCosts | None = figure("one", "energy of work beyond idle; default: derived", None, of=PowerCosts)
-    price: float = figure("number", "price in dollars per hour; 0 unknown", 0.0, zero=True)
+    price: float = figure("number", "price in dollars per hour; 0 unknown", 0.0)
     available: float = figure("fraction", "fraction of hours in which one is available", 1.0)
     ops: Mapping[str, OpCost] = figure("map of one", "constants by op class, `default` for the others", {}, of=OpCost)
     sharing: KernelSharing = figure("one", "how kernels of several streams share it", KernelSharing(), of=KernelSharing)
@@ -141,10 +137,8 @@ class Device:
             if name not in self.units:
                 raise ClusterError(f"packed: no unit `{name}`", hint=f"known: {', '.join(self.units) or 'none'}")
         if self.units and not self.peak_flop_per_s:
-            raise ClusterError(
-                "units are given without `peak`, which applies if no unit is named",
-                hint="peak: those of the fastest unit",
-            )
+            hint = "peak: those of the fastest unit"
+            raise ClusterError("units are given without `peak`, which applies if no unit is named", hint=hint)
         if self.power_w and self.idle_power_w >= self.power_w:
             raise ClusterError(f"idle_power: {self.idle_power_w:g} W is not below the limit of {self.power_w:g} W")
         if min(self.power_w, self.idle_power_w, self.price) < 0:
@@ -197,10 +191,8 @@ class Level:
     efficiency_by_units: Mapping[str, float] = figure(
         "map of fraction", "the same for a collective over this many of its units", {}
     )
-    in_switch_efficiency: float = figure(
-        "fraction", "the same for reduction in the switch; 0: not supported", 0.0, zero=True
-    )
-    wrap: int = figure("count", "a slice of the ring closes if its size is a multiple of this; 0: always", 0, zero=True)
+    in_switch_efficiency: float = figure("fraction", "the same for reduction in the switch; 0: not supported", 0.0)
+    wrap: int = figure("count", "a slice of the ring closes if its size is a multiple of this; 0: always", 0)
     wrap_together: bool = figure(
         "flag", "the ring closes only where that holds for every dimension of the torus", False
     )
@@ -208,7 +200,7 @@ class Level:
     rails: bool = figure("flag", "units of the same position share a switch; the others are reached through it", False)
     on_host_link: bool = figure("flag", "its bytes use the device's link to the host (PCIe), which copies share", False)
     port: LevelPort = figure(
-        "choice", "`own`, or `shared` with the level below; by default by bandwidth", LevelPort.NONE, of=LevelPort
+        "choice", "`own`, or `shared` with the level below; by default by bandwidth", LevelPort.NONE
     )
     step_ns: Mapping[str, float] = figure(
         "map of time", "latency of a collective's step by protocol, and `in_switch`", {}, zero=True
@@ -262,11 +254,11 @@ class Protocol:
     """A way to move the bytes of a collective, of which NCCL has three: a short start for a fraction of the
     bandwidth."""
 
-    launch_ns: float = figure("time", "fixed cost of a collective", 0.0, zero=True)
+    launch_ns: float = figure("time", "fixed cost of a collective", 0.0)
     bandwidth_fraction: float = figure("fraction", "payload in what is sent", 1.0)
-    most_bytes: int = figure("bytes", "payload above which it is not used; 0: no limit", 0, zero=True)
-    least_ns: float = figure("time", "minimum time of a collective", 0.0, zero=True)
-    chunk_ns: float = figure("time", "cost of one more chunk in flight; makes the pipeline's ramp", 0.0, zero=True)
+    most_bytes: int = figure("bytes", "payload above which it is not used; 0: no limit", 0)
+    least_ns: float = figure("time", "minimum time of a collective", 0.0)
+    chunk_ns: float = figure("time", "cost of one more chunk in flight; makes the pipeline's ramp", 0.0)
     ramp_bytes: int = figure("bytes", "bytes through a port above which chunks stop growing", 64_000_000)
 
 
@@ -276,9 +268,9 @@ class CollectiveSettings:
 
     algorithm: Mapping[str, str] = figure("map of text", "algorithm by collective; `auto` where none is named", {})
     protocols: Mapping[str, Protocol] = figure("map of one", "available protocols", {}, of=Protocol)
-    message_ns: float = figure("time", "cost of one more message of an all-to-all or gather", 0.0, zero=True)
-    p2p_launch_ns: float = figure("time", "fixed cost of a single message", 0.0, zero=True)
-    p2p_least_ns: float = figure("time", "minimum time of a single message", 0.0, zero=True)
+    message_ns: float = figure("time", "cost of one more message of an all-to-all or gather", 0.0)
+    p2p_launch_ns: float = figure("time", "fixed cost of a single message", 0.0)
+    p2p_least_ns: float = figure("time", "minimum time of a single message", 0.0)
     max_chunks: int = figure("count", "largest number of chunks of a pipelined collective", 64)
     window_counts: int = figure("count", "counts that `put` and `get` send to each target: experts of a rank", 1)
     source: Mapping[str, str] = figure("texts", "source of the values: one text, or one for each key", {})
@@ -310,7 +302,7 @@ class System:
     """
 
     name: str = figure("text", "name")
-    doc: str = figure("text", "description", "")
+    doc: str = text("description")
     device: Device = figure("one", "the accelerator, or the name of one in the catalogue", of=Device)
     devices: Mapping[str, str] = figure(
         "map of text", "a mix instead: which devices are of which kind, `h100: 0-15` or `a100: nvlink 2-3`", {}
@@ -397,10 +389,8 @@ class System:
             self.check_linked(int(wanted.max()) + 1)
         if wanted.size and not 0 <= wanted.min() <= wanted.max() < self.num_ranks:
             bad = wanted[(wanted < 0) | (wanted >= self.num_ranks)][0]
-            raise UsageError(
-                f"system `{self.name}` has no device for rank {bad}: it has {self.num_ranks}",
-                hint="" if self.topology is not None else "use more nodes: `resized(devices)`",
-            )
+            hint = "" if self.topology is not None else "use more nodes: `resized(devices)`"
+            raise UsageError(f"system `{self.name}` has no device for rank {bad}: it has {self.num_ranks}", hint=hint)
         return np.array(self.placement, np.int64)[wanted] if self.placement else wanted
 
     def __repr__(self) -> str:

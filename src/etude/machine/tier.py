@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from etude.base.errors import ClusterError
-from etude.base.figures import figure
+from etude.base.figures import figure, text
 
 RANK, NODE, ALL = SCOPES = ("rank", "node", "all")
 """Who may have something in common, besides units of a level by its name; `node` is the innermost level."""
@@ -17,21 +17,21 @@ class Tier:
     """A place for bytes. Requests of `slots` threads or streams are in progress at once (Little's law)."""
 
     name: str = figure("text", "name: host, peer, nvme, store")
-    capacity_bytes: int = figure("bytes", "capacity; 0: no limit", 0, zero=True)
+    capacity_bytes: int = figure("bytes", "capacity; 0: no limit", 0)
     read_bytes_per_s: float = figure("bandwidth", "read rate, all requests together")
     write_bytes_per_s: float = figure("bandwidth", "write rate, all requests together")
-    thread_bytes_per_s: float = figure("bandwidth", "read rate of one request; 0: no limit", 0.0, zero=True)
-    latency_ns: float = figure("time", "fixed time of a read request", 0.0, zero=True)
-    write_latency_ns: float = figure("time", "fixed time of a write request", 0.0, zero=True)
-    call_ns: float = figure("time", "time of a request in the caller, one after another", 0.0, zero=True)
-    turn_ns: float = figure("time", "the same where several threads take turns", 0.0, zero=True)
-    read_ahead_bytes: int = figure("bytes", "minimum bytes that it requests from the tier below", 0, zero=True)
-    slots: int = figure("count", "largest number of requests in flight; 0: no limit", 0, zero=True)
+    thread_bytes_per_s: float = figure("bandwidth", "read rate of one request; 0: no limit", 0.0)
+    latency_ns: float = figure("time", "fixed time of a read request", 0.0)
+    write_latency_ns: float = figure("time", "fixed time of a write request", 0.0)
+    call_ns: float = figure("time", "time of a request in the caller, one after another", 0.0)
+    turn_ns: float = figure("time", "the same where several threads take turns", 0.0)
+    read_ahead_bytes: int = figure("bytes", "minimum bytes that it requests from the tier below", 0)
+    slots: int = figure("count", "largest number of requests in flight; 0: no limit", 0)
     per: str = figure("text", "scope that shares one tier: `rank`, `node`, a level, `all`", "node")
     links: int = figure(
         "count", "number of channels, each with `read` and `write`, that its ranks share; 0: one per rank", 1, zero=True
     )
-    below: str = figure("text", "the tier below, which it caches and to which it is flushed", "")
+    below: str = text("the tier below, which it caches and to which it is flushed")
     source: Mapping[str, str] = figure("texts", "source of the values: one text, or one for each key", {})
 
     def part(self, ranks: int) -> float:
@@ -54,9 +54,9 @@ class Checkpointing:
 
     name: str = figure("text", "name: torch_save, dcp_load")
     save_bytes_per_s: float = figure(
-        "bandwidth", "serialising, with the copy from the device; 0: it does not save", 0.0, zero=True
+        "bandwidth", "serialising, with the copy from the device; 0: it does not save", 0.0
     )
-    load_bytes_per_s: float = figure("bandwidth", "reading it into the device; 0: it does not load", 0.0, zero=True)
+    load_bytes_per_s: float = figure("bandwidth", "reading it into the device; 0: it does not load", 0.0)
     reads_file: bool = figure("flag", "the file is also read, if it is not in a cache", False)
     source: Mapping[str, str] = figure("texts", "source of the values: one text, or one for each key", {})
 
@@ -78,10 +78,8 @@ def check_tiers(tiers: Sequence[Tier], levels: Sequence[str]) -> None:
         seen = [tier.name]
         while tier.below:
             if tier.below not in by_name:
-                raise ClusterError(
-                    f"tiers: `{tier.name}` is above `{tier.below}`, which is not a tier",
-                    hint=f"known: {', '.join(by_name)}",
-                )
+                hint = f"known: {', '.join(by_name)}"
+                raise ClusterError(f"tiers: `{tier.name}` is above `{tier.below}`, which is not a tier", hint=hint)
             tier = by_name[tier.below]
             if tier.name in seen:
                 raise ClusterError(f"tiers: a cycle: {' > '.join([*seen, tier.name])}")

@@ -259,10 +259,7 @@ def mesh(sizes: Sequence[int], wire: Wire) -> Topology:
 
 
 def product(
-    dimensions: Sequence[tuple[Shape, int, Wire]],
-    *,
-    split_ties: bool = False,
-    core: Mapping[int, Wire] | None = None,
+    dimensions: Sequence[tuple[Shape, int, Wire]], *, split_ties: bool = False, core: Mapping[int, Wire] | None = None
 ) -> Topology:
     """Devices in a grid; along each dimension, every line of them is joined in that dimension's shape.
 

@@ -14,9 +14,7 @@ from etude.model.schema import ValueKind
 from etude.model.text import slice_bytes
 
 V = ValueKind
-_PACK: Final = {
-    V.DOUBLE: "<d", V.FLOAT: "<f", V.FIXED32: "<I", V.FIXED64: "<Q", V.SFIXED32: "<i", V.SFIXED64: "<q",
-}  # fmt: skip
+_PACK: Final = {V.DOUBLE: "<d", V.FLOAT: "<f", V.FIXED32: "<I", V.FIXED64: "<Q", V.SFIXED32: "<i", V.SFIXED64: "<q"}
 _RANGE: Final = {
     V.INT32: (-(2**31), 2**31), V.SINT32: (-(2**31), 2**31), V.SFIXED32: (-(2**31), 2**31),
     V.UINT32: (0, 2**32), V.FIXED32: (0, 2**32), V.BOOL: (0, 2),
@@ -120,16 +118,16 @@ def _list_field(one: ValueKind, payload: bytes, p: int, tag: int, out: list[Any]
         if tag >> 3 == 1 and one in _PACK and struct.calcsize(_PACK[one]) == size:
             out.append(struct.unpack_from(_PACK[one], payload, p)[0])
         return p + size
-    return _skip_group(payload, p, tag >> 3)
+    return _skip_group(payload, p)
 
 
-def _skip_group(payload: bytes, p: int, number: int) -> int:
+def _skip_group(payload: bytes, p: int) -> int:
     while True:
         tag, p = decode_varint(payload, p)
         if tag & 7 == 4:
             return p
         if tag & 7 == 3:
-            p = _skip_group(payload, p, tag >> 3)
+            p = _skip_group(payload, p)
         else:
             p = _list_field(V.NONE, payload, p, tag | 1 << 60, [])
 

@@ -175,12 +175,7 @@ class TraceBuilder:
     def part(self, rank: int, groups: Mapping[str, Sequence[int]] | None = None) -> Part:
         """This trace as one rank of a job; groups not named here have unknown members."""
         known = groups or {}
-        return Part(
-            rank,
-            self.build(),
-            [(g, known.get(g)) for g in self.groups],
-            np.array(list(self.peers), np.int64),
-        )
+        return Part(rank, self.build(), [(g, known.get(g)) for g in self.groups], np.array(list(self.peers), np.int64))
 
 
 def _with_attrs(trace: Trace, attrs: Sequence[Mapping[str, tuple[ValueKind, Any]]]) -> Trace:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from etude.base.errors import ClusterError
-from etude.base.figures import figure, plain, read, usage_errors
+from etude.base.figures import figure, plain, read, text, usage_errors
 
 FORMAT: Final = 1
 
@@ -26,54 +26,54 @@ class Workload(StrEnum):
 class ModelCard:
     """The network. Counts are for the whole model."""
 
-    name: str = figure("text", "name", "")
-    family: str = figure("text", "family: decoder, encoder, dlrm, ...", "")
-    params: int = figure("count", "parameters", 0, zero=True)
-    layers: int = figure("count", "layers", 0, zero=True)
-    hidden: int = figure("count", "width of the residual stream", 0, zero=True)
-    heads: int = figure("count", "attention heads", 0, zero=True)
-    experts: int = figure("count", "routed experts; 0: dense", 0, zero=True)
-    vocab: int = figure("count", "rows of the embedding", 0, zero=True)
-    assumed: str = figure("text", "what was assumed about the shape, and why", "")
+    name: str = text("name")
+    family: str = text("family: decoder, encoder, dlrm, ...")
+    params: int = figure("count", "parameters", 0)
+    layers: int = figure("count", "layers", 0)
+    hidden: int = figure("count", "width of the residual stream", 0)
+    heads: int = figure("count", "attention heads", 0)
+    experts: int = figure("count", "routed experts; 0: dense", 0)
+    vocab: int = figure("count", "rows of the embedding", 0)
+    assumed: str = text("what was assumed about the shape, and why")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanCard:
     """The task, and how it was parallelised."""
 
-    workload: Workload = figure("choice", "training or serving", Workload.NONE, of=Workload)
-    ranks: int = figure("count", "ranks of the run", 0, zero=True)
+    workload: Workload = figure("choice", "training or serving", Workload.NONE)
+    ranks: int = figure("count", "ranks of the run", 0)
     tp: int = figure("count", "tensor parallel", 1)
     cp: int = figure("count", "context parallel", 1)
     dp: int = figure("count", "data parallel", 1)
     pp: int = figure("count", "pipeline parallel", 1)
     ep: int = figure("count", "expert parallel", 1)
-    zero: int = figure("count", "ZeRO stage", 0, zero=True)
-    schedule: str = figure("text", "schedule of the pipeline", "")
-    micro_batch: int = figure("count", "samples of a micro-batch", 0, zero=True)
-    global_batch: int = figure("count", "samples of a step", 0, zero=True)
-    seq: int = figure("count", "sequence length", 0, zero=True)
-    requests: int = figure("count", "requests that are served", 0, zero=True)
-    precision: str = figure("text", "precision of activations and products", "")
-    recompute: str = figure("text", "what is recomputed", "")
-    tokens_per_step: int = figure("count", "tokens per step on all ranks; for serving: output tokens", 0, zero=True)
-    model_flops_per_step: int = figure("count", "FLOPs that the model needs for a step, on all ranks", 0, zero=True)
+    zero: int = figure("count", "ZeRO stage", 0)
+    schedule: str = text("schedule of the pipeline")
+    micro_batch: int = figure("count", "samples of a micro-batch", 0)
+    global_batch: int = figure("count", "samples of a step", 0)
+    seq: int = figure("count", "sequence length", 0)
+    requests: int = figure("count", "requests that are served", 0)
+    precision: str = text("precision of activations and products")
+    recompute: str = text("what is recomputed")
+    tokens_per_step: int = figure("count", "tokens per step on all ranks; for serving: output tokens", 0)
+    model_flops_per_step: int = figure("count", "FLOPs that the model needs for a step, on all ranks", 0)
     more: Mapping[str, str] = figure("map of text", "other values of the plan", {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareCard:
-    system: str = figure("text", "a name of `etude systems`", "")
-    device: str = figure("text", "device of the ranks, by its own name", "")
-    devices: int = figure("count", "number of devices", 0, zero=True)
-    memory_bytes: int = figure("bytes", "of one", 0, zero=True)
-    network: str = figure("text", "network between them", "")
+    system: str = text("a name of `etude systems`")
+    device: str = text("device of the ranks, by its own name")
+    devices: int = figure("count", "number of devices", 0)
+    memory_bytes: int = figure("bytes", "of one", 0)
+    network: str = text("network between them")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoftwareCard:
-    tool: str = figure("text", "what made or recorded the job", "")
-    backend: str = figure("text", "backend of communication: nccl, gloo, ...", "")
+    tool: str = text("what made or recorded the job")
+    backend: str = text("backend of communication: nccl, gloo, ...")
     versions: Mapping[str, str] = figure("map of text", "by name: torch, cuda, nccl, ...", {})
 
 
@@ -82,8 +82,8 @@ class Card:
     """The workload card of a run: its model, plan, hardware and software."""
 
     card: int = figure("count", "version of this format", FORMAT)
-    name: str = figure("text", "name of the run", "")
-    doc: str = figure("text", "notes for a reader", "")
+    name: str = text("name of the run")
+    doc: str = text("notes for a reader")
     model: ModelCard = figure("one", "the network", ModelCard(), of=ModelCard)
     plan: PlanCard = figure("one", "what was done with it", PlanCard(), of=PlanCard)
     hardware: HardwareCard = figure("one", "hardware", HardwareCard(), of=HardwareCard)

@@ -97,10 +97,8 @@ class Job:
         check_name(self.name)
         r = len(self.ranks)
         if self.world_size > MAX_WORLD or (r and int(self.ranks.max()) >= MAX_WORLD):
-            raise TraceError(
-                f"job: a world of {max(self.world_size, int(self.ranks.max(initial=0)) + 1):,} ranks",
-                hint=f"at most {MAX_WORLD:,} are read",
-            )
+            problem = f"job: a world of {max(self.world_size, int(self.ranks.max(initial=0)) + 1):,} ranks"
+            raise TraceError(problem, hint=f"at most {MAX_WORLD:,} are read")
         for name in ("trace_of", "id_base", "tag_base", "metadata_of"):
             if len(getattr(self, name)) != r:
                 raise TraceError(f"job: `{name}` has {len(getattr(self, name))} entries for {r} ranks")

@@ -62,11 +62,7 @@ class Sums:
                 for c in Collective
                 if self.calls[c]
             ],
-            "p2p": {
-                "sends": self.kinds[Kind.SEND],
-                "recvs": self.kinds[Kind.RECV],
-                "bytes_sent": self.bytes_sent,
-            },
+            "p2p": {"sends": self.kinds[Kind.SEND], "recvs": self.kinds[Kind.RECV], "bytes_sent": self.bytes_sent},
             "flops": self.flops,
             "duration_ns": self.duration_ns,
             **({"nodes_by_time_source": sources} if (sources := self._sources()) else {}),

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import TraceError
+from etude.base.shapes import names_in
 from etude.kernels.arrays import I32, I64, U8, U64, as_read
 from etude.kernels.compile import kernel
 from etude.model import reasons, text
@@ -245,10 +246,9 @@ class Trace:
 
 COLUMN_NAMES: Final = tuple(c.name for c in NODE)
 _DTYPES: Final = tuple((c.name, np.dtype(c.dtype)) for c in NODE)
-_OTHER_ARRAYS: Final = (
-    "heap", "data_start", "data", "data_why", "ctrl_start", "ctrl", "ctrl_why", "missing", "cells", "extra_row",
-    "extra", "lane_kind", "lane_id",
-)  # fmt: skip
+_OTHER_ARRAYS: Final = names_in("""
+    heap data_start data data_why ctrl_start ctrl ctrl_why missing cells extra_row extra lane_kind lane_id
+""")
 EDGE_NAMES: Final = ("data_start", "data", "data_why", "ctrl_start", "ctrl", "ctrl_why", "missing")
 
 

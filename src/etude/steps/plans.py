@@ -59,7 +59,7 @@ def feasible(model: Model, gpus: int, system: System, base: dict[str, Any]) -> l
     return found
 
 
-def promise(model: Model, plan: Plan) -> float:
+def promise(plan: Plan) -> float:
     """A rough step time, to simulate the likely best first: the bubble, work done twice, tensor-parallel traffic."""
     number = plan.schedule.partition(":")[2]
     chunks = int(number) if number.isdecimal() else 1  # other options make no chunks

@@ -91,13 +91,7 @@ class ProgramStep:
 
 
 def predict_program(
-    program: DryProgram,
-    system: System,
-    *,
-    stack: Stack,
-    times_of: Job | None = None,
-    host_ns: int = 0,
-    **options: Any,
+    program: DryProgram, system: System, *, stack: Stack, times_of: Job | None = None, host_ns: int = 0, **options: Any
 ) -> ProgramStep:
     """The step of a dry run on a system; of several, from the end of the first to that of the last. `times_of`: a
     recording whose operators took as long as these will; else the system's formulas with the efficiency of `stack`, and

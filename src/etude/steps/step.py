@@ -196,10 +196,8 @@ def with_host_memory(generated: Generated, options: dict[str, Any]) -> dict[str,
     if plan.host_bandwidth_bytes_per_s:
         options = {"remote_memory": RemoteMemory(bytes_per_s=plan.host_bandwidth_bytes_per_s), **options}
     if generated.rounds and "remote_memory" not in options:
-        raise UsageError(
-            f"schedule `{plan.schedule}` streams weights from the host's memory, whose bandwidth is not given",
-            hint="--host-bandwidth 50GB/s",
-        )
+        problem = f"schedule `{plan.schedule}` streams weights from the host's memory, whose bandwidth is not given"
+        raise UsageError(problem, hint="--host-bandwidth 50GB/s")
     return options
 
 

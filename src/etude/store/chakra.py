@@ -51,7 +51,6 @@ _BATCH_BYTES = 128 << 20
 _SMALL_BATCH_BYTES = 16 << 20
 """The same if ranks are released as soon as they were processed."""
 
-Groups = Sequence[tuple[str, Sequence[int] | None]]
 RecordedGroups = tuple[dict[str, list[int]], int]
 """Groups recorded in a trace (name -> members), and the world's size."""
 
@@ -291,11 +290,7 @@ def world_to_say(job: Job, *, has_group_file: bool = True) -> int:
 
 
 def _parts(
-    ranks: list[int],
-    decoded: list[Decoded],
-    table: dict[str, list[int]],
-    own: Sequence[RecordedGroups],
-    world: int = 0,
+    ranks: list[int], decoded: list[Decoded], table: dict[str, list[int]], own: Sequence[RecordedGroups], world: int = 0
 ) -> tuple[list[Part], int]:
     """Ranks with the members of their groups, if a group file or the trace itself names them; and the world's size, at
     least `world`."""
@@ -391,12 +386,7 @@ def for_rank(job: Job, rank: int, world: int = 0) -> tuple[Decoded, int, int]:
 
 
 def write_job(
-    job: Job,
-    folder: Path,
-    *,
-    name: str = "",
-    suffix: str = ".et",
-    advance: Callable[[int], None] = lambda amount: None,
+    job: Job, folder: Path, *, name: str = "", suffix: str = ".et", advance: Callable[[int], None] = lambda amount: None
 ) -> None:
     """`name.{rank}.et` for every rank, and `name.json` with the groups if there are any, into an existing folder."""
     if suffix not in SUFFIXES:
@@ -481,8 +471,6 @@ def group_table(job: Job) -> dict[str, list[int]]:
             continue
         found = members.tolist()
         if table.setdefault(group, found) != found:
-            raise TraceError(
-                f"group `{group}` has different members on other ranks, which a group file cannot represent",
-                hint="rename the groups, or keep the job in Parquet",
-            )
+            problem = f"group `{group}` has different members on other ranks, which a group file cannot represent"
+            raise TraceError(problem, hint="rename the groups, or keep the job in Parquet")
     return table

@@ -304,8 +304,11 @@ def _chosen(every: I32, wanted: Sequence[int] | None) -> I64:
         return np.arange(len(every))
     sorted_ranks = np.unique(np.asarray(wanted, np.int64))
     rows = np.searchsorted(every, sorted_ranks)
-    absent = sorted_ranks[(rows == len(every)) | (every[np.minimum(rows, len(every) - 1)] != sorted_ranks)] \
-        if len(every) else sorted_ranks  # fmt: skip
+    absent = (
+        sorted_ranks[(rows == len(every)) | (every[np.minimum(rows, len(every) - 1)] != sorted_ranks)]
+        if len(every)
+        else sorted_ranks
+    )
     if len(absent):
         raise UsageError(f"rank {ranges(absent)} is not in the job", hint=f"present: {ranges(every)}")
     return rows

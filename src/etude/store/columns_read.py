@@ -229,9 +229,13 @@ class _Run:
         layouts = np.array([len(s) for s in self.reader.sets], np.int64)[self.sets] if len(self.sets) else lanes
         peers = rows.peer_slots[self.own]
         limits = (
-            ("lane", lanes), ("group", slots), ("src", peers), ("dst", peers), ("layout", layouts),
+            ("lane", lanes),
+            ("group", slots),
+            ("src", peers),
+            ("dst", peers),
+            ("layout", layouts),
             ("parent", self.lengths),
-        )  # fmt: skip
+        )
         for name, limit in limits:
             column = self.columns[name]
             low = 0 if name == "layout" else -1

@@ -32,10 +32,12 @@ def layout_sets(traces: Sequence[Trace]) -> tuple[I32, list[tuple[Layout, ...]]]
 
 
 def layout_table(sets: Sequence[tuple[Layout, ...]]) -> Any:
-    rows = [(s, n, i, a) for s, layouts in enumerate(sets) for n, layout in enumerate(layouts)
-            for i, a in enumerate(layout)]  # fmt: skip
-    columns: dict[str, Any] = {name: np.array([r[k] for r in rows], np.int32)
-                               for k, name in enumerate(("set", "layout", "position"))}  # fmt: skip
+    rows = [
+        (s, n, i, a) for s, layouts in enumerate(sets) for n, layout in enumerate(layouts) for i, a in enumerate(layout)
+    ]
+    columns: dict[str, Any] = {
+        name: np.array([r[k] for r in rows], np.int32) for k, name in enumerate(("set", "layout", "position"))
+    }
     columns["kind"] = [schema.VALUE_KINDS[a.kind] for *_, a in rows]
     columns |= {name: [getattr(a, name) for *_, a in rows] for name in ("name", "doc", "unknown", "column")}
     known = schema.FILES["layouts"]

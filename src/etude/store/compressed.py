@@ -150,12 +150,9 @@ def unpacked(data: bytes, where: str, max_bytes: int | None) -> Iterator[bytes]:
         total += len(piece)
         _check_size(total, max_bytes, where)
         if max_bytes is None and total > _BOMB_BYTES and total > _BOMB_RATIO * len(data):
-            raise FormatError(
-                f"unpacks to more than {_BOMB_RATIO} times its size, which is not plausible for a trace",
-                path=where,
-                offset=0,
-                hint="if it is a trace, give its largest size with --max-bytes",
-            )
+            problem = f"unpacks to more than {_BOMB_RATIO} times its size, which is not plausible for a trace"
+            hint = "if it is a trace, give its largest size with --max-bytes"
+            raise FormatError(problem, path=where, offset=0, hint=hint)
         yield piece
 
 
@@ -170,12 +167,8 @@ def _gunzip(data: bytes, where: str) -> Iterator[bytes]:
                 piece = stream.decompress(rest, _CHUNK)
                 rest = stream.unconsumed_tail
                 if not piece and not rest and not stream.eof:
-                    raise FormatError(
-                        "the gzip file is cut short",
-                        path=where,
-                        offset=len(data),
-                        hint="it was cut while it was written or copied",
-                    )
+                    hint = "it was cut while it was written or copied"
+                    raise FormatError("the gzip file is cut short", path=where, offset=len(data), hint=hint)
                 yield piece
         except zlib.error as problem:
             raise FormatError(f"damaged gzip: {problem}", path=where, offset=at) from None

@@ -101,8 +101,9 @@ def encode_parts(decoded: Decoded, *, id_base: int = 0, tag_base: int = 0) -> It
         side, why_offset = reasons.spell(trace, side)
     owned = Owned(decoded, names, group_offset, why_offset, id_base, tag_base)
     counts = np.array([sum(a.in_cell for a in entry) for entry in layouts], np.int64)
-    edges = k.EdgeIds(trace.data_start, trace.data, trace.ctrl_start, trace.ctrl, trace.source_id, trace.missing,
-                  np.uint64(id_base))  # fmt: skip
+    edges = k.EdgeIds(
+        trace.data_start, trace.data, trace.ctrl_start, trace.ctrl, trace.source_id, trace.missing, np.uint64(id_base)
+    )
     out = np.empty(1 << 22, np.uint8)
     texts = k.Texts(trace.heap, text.words(trace.heap), side, text.words(side))
     extras, cursor = k.Extras(trace.extra_row, trace.extra), np.zeros(3, np.int64)

@@ -150,11 +150,9 @@ def _metadata(file: FileIO, size: int, path: Path) -> int:
     if not head:
         raise FormatError("the file is empty", path=path, offset=0, hint="an `.et` file begins with its metadata")
     if head[:2] == compressed.GZIP or head[:4] == compressed.ZSTD:
-        raise UsageError(
-            "the file is compressed, so nodes cannot be read from the middle of it",
-            where=str(path),
-            hint="decompress it first (`gunzip -k`, `zstd -d`), or read it whole and feed from memory",
-        )
+        problem = "the file is compressed, so nodes cannot be read from the middle of it"
+        hint = "decompress it first (`gunzip -k`, `zstd -d`), or read it whole and feed from memory"
+        raise UsageError(problem, where=str(path), hint=hint)
     try:
         length, at = decode_varint(head, 0)
     except IndexError:

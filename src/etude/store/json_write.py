@@ -25,9 +25,7 @@ from etude.store.json_storage import FIELD, TYPES, storage_object
 from etude.store.json_values import FIELD_NAME
 
 _BLOCK = 1 << 16
-_WIDE = {
-    ValueKind.INT64, ValueKind.UINT64, ValueKind.SINT64, ValueKind.FIXED64, ValueKind.SFIXED64,
-}  # fmt: skip
+_WIDE = {ValueKind.INT64, ValueKind.UINT64, ValueKind.SINT64, ValueKind.FIXED64, ValueKind.SFIXED64}
 _UNSIGNED = {ValueKind.UINT64: "u8", ValueKind.FIXED64: "u8", ValueKind.UINT32: "u4", ValueKind.FIXED32: "u4"}
 _IO = (("values", "shapes", "types"), ("inputs", "outputs"))
 _PLAIN_NAN = {ValueKind.DOUBLE: 0x7FF8000000000000, ValueKind.FLOAT: 0x7FC00000}

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from etude.base.figures import figure
+from etude.base.figures import figure, switch
 
 OUTPUT: Final = "the file to write. An existing file is replaced"
 
@@ -23,9 +23,7 @@ class Jsonizer(FromFile):
     etude chakra jsonizer --input_filename rank.0.et --output_filename rank.0.json --valid
     """
 
-    valid: bool = figure(
-        "switch", "write one JSON list. The official tool writes objects one after another, without commas", False
-    )
+    valid: bool = switch("write one JSON list. The official tool writes objects one after another, without commas")
 
 
 @dataclass(frozen=True, kw_only=True)

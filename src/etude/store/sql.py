@@ -37,9 +37,7 @@ _LOCKS: Final = (
     "SET enable_external_access = false",
     "SET lock_configuration = true",
 )
-_SQL_TYPE: Final = {
-    "uint8": "UTINYINT", "int8": "TINYINT", "int32": "INTEGER", "int64": "BIGINT", "uint64": "UBIGINT",
-}  # fmt: skip
+_SQL_TYPE: Final = {"uint8": "UTINYINT", "int8": "TINYINT", "int32": "INTEGER", "int64": "BIGINT", "uint64": "UBIGINT"}
 _OWN_WAY: Final = {"source_id", "lane", "cpu", "group", "src", "dst", "tag", "io", "layout"}
 """Node columns that the view changes."""
 _MOD: Final = "18446744073709551616"

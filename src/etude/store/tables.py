@@ -20,7 +20,7 @@ LINK_STATISTICS: Final = {
             **of_each(COUNT, "from_ns to_ns operations"),
             "utilisation": AMOUNT,
             **of_each(AMOUNT, "under_way waiting"),
-        },
+        }
     ),
     "visits": TableSchema({"link": TEXT, **of_each(COUNT, "operation size_bytes came_ns begin_ns end_ns")}),
     "operations": TableSchema(
@@ -28,14 +28,10 @@ LINK_STATISTICS: Final = {
             **of_each(TEXT, "what group"),
             **of_each(COUNT, "operation size_bytes members"),
             **of_each(WHOLE, "came_ns begin_ns end_ns"),
-        },
+        }
     ),
 }
 """Tables of `etude simulate --link-stats`."""
-
-
-def is_link_statistics(folder: Path) -> bool:
-    return (folder / "visits.parquet").exists()
 
 
 def read_link_statistics(folder: Path) -> dict[str, pa.Table]:

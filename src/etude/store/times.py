@@ -79,11 +79,8 @@ def _rows(own: NDArray[Any], wanted: NDArray[Any], rank: int, path: Path) -> I64
     strange = ~inside
     strange[inside] = own[found[inside]] != wanted[inside]
     if strange.any():
-        raise MismatchError(
-            f"rank {rank} has no node {wanted[np.flatnonzero(strange)[0]]}",
-            where=str(path),
-            hint="the times belong to another job",
-        )
+        hint = "the times belong to another job"
+        raise MismatchError(f"rank {rank} has no node {wanted[np.flatnonzero(strange)[0]]}", where=str(path), hint=hint)
     return found
 
 

@@ -1,6 +1,6 @@
 """A verb, declared once. Flags, YAML keys, Python arguments, MCP tools and the tables of the docs follow from it.
 
-    VERBS = (Verb(name="idle", asks=Idle, inputs=idle_inputs, run=idle),)
+    VERBS = (Verb("idle", Idle, idle_inputs, idle),)
 
 `asks` is a dataclass of figures, whose docstring is the help. `inputs` builds the complete frozen inputs of the run
 from what was asked, before any work; what was given and not read by it is refused. `run` takes these inputs and nothing
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields
 from inspect import cleandoc
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -25,13 +25,14 @@ Elsewhere: TypeAlias = Callable[[str, str], str]
 """(Parameter, verb) -> which other verbs read it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Verb(Generic[A, I, R]):
     name: str
     """Its words: `serve`, `serve images`."""
     asks: type[A]
     inputs: Callable[[A], I]
     run: Callable[[I], R]
+    _: KW_ONLY
     record: Callable[[R], Any] = lambda result: result
     show: Callable[[R], None] | None = None
     """Prints a result for a reader; by default its table, or its record, is printed."""

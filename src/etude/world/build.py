@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from etude.base.errors import UsageError
 from etude.machine import System, open_system
+from etude.machine.regions import open_region
 from etude.world.clock import NEVER, Clock
 from etude.world.devices import DevicePool
 from etude.world.entities.machine import SharedMachine
 from etude.world.entities.power import PowerGovernor
-from etude.world.entities.training import TrainingWorkload
 from etude.world.fleet.events import EFFECTS, FleetEvents, draw, is_events, read_events
 from etude.world.fleet.faults import Effect, Faults, open_faults
 from etude.world.makers import Made, maker
 from etude.world.policies import policy
-from etude.world.scenario import Scenario, WorkloadSpec
+from etude.world.prices import read_prices
+from etude.world.scenario import Scenario, WorkloadSpec, region_of
+
+ENDLESS: Final = {"train": "training", "experts": "a group of experts"}
+"""Kinds of workloads that need a horizon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +50,13 @@ def run_scenario(scenario: Scenario) -> RunningWorld:
 def world_of(scenario: Scenario) -> RunningWorld:
     """The world before its first event."""
     _check_end(scenario)
-    _check_links(scenario)
+    if scenario.events.prices:
+        read_prices(scenario.events.prices)
+    if region := region_of(scenario):
+        open_region(region)
     system = open_system(scenario.machine.system)
     per_node = system.levels[0].size
-    place = policy("place", scenario.policies.place)
+    place = policy("place", scenario.policies.place or "pack")
     devices = DevicePool(scenario.machine.nodes, per_node, place)
     events = _faults(scenario, per_node)
     machine = SharedMachine(devices, events, policy("share", scenario.policies.share or "lend"), scenario.seed)
@@ -59,17 +67,17 @@ def world_of(scenario: Scenario) -> RunningWorld:
         notes += [f"{spec.name}: {one}" for one in told]
     clock.add(machine, *machine.workloads.values())
     clock.post(machine.faults(), outside=True)
-    for one in machine.workloads.values():
-        if isinstance(one, TrainingWorkload):
-            clock.post(one.link_events(), outside=True)
-    governor = _governor(scenario, system, clock, machine) if scenario.machine.power_w else None
-    return RunningWorld(scenario, system, clock, machine, governor, (*notes, *_unfelt(scenario, events)))
-
-
-def _check_links(scenario: Scenario) -> None:
-    if scenario.events.links and not any(spec.kind == "train" for spec in scenario.workloads):
-        hint = "training alone feels them"
+    feel = [one.name for one in machine.workloads.values() if one.link_events()]
+    if scenario.events.links and not feel:
+        hint = "training feels them, and replicas of devices between which they are"
         raise UsageError("links: no workload feels links that change", where=scenario.where, hint=hint)
+    for one in machine.workloads.values():
+        events_of = one.link_events()
+        for event in [event for event in events_of if not event.time_ns]:  # before any work begins
+            clock.post(one.on(event))
+        clock.post([event for event in events_of if event.time_ns], outside=True)
+    governor = _governor(scenario, system, clock, machine) if scenario.machine.power_w else None
+    return RunningWorld(scenario, system, clock, machine, governor, (*notes, *_unfelt(scenario, events, feel)))
 
 
 def _check_end(scenario: Scenario) -> None:
@@ -78,10 +86,9 @@ def _check_end(scenario: Scenario) -> None:
         return
     hint = "horizon: 7d"
     for spec in scenario.workloads:
-        if spec.kind == "train":
-            raise UsageError(
-                "training never ends by itself", where=f"{scenario.where}: workloads: {spec.name}", hint=hint
-            )
+        if spec.kind in ENDLESS:
+            where = f"{scenario.where}: workloads: {spec.name}"
+            raise UsageError(f"{ENDLESS[spec.kind]} never ends by itself", where=where, hint=hint)
     for there, what in ((scenario.events.faults, "faults"), (scenario.machine.power_w, "a cap of the power")):
         if there:
             raise UsageError(f"{what} without a horizon", where=scenario.where, hint=hint)
@@ -111,15 +118,16 @@ def _governor(scenario: Scenario, system: System, clock: Clock, machine: SharedM
     return governor
 
 
-def _unfelt(scenario: Scenario, events: FleetEvents) -> list[str]:
-    """Faults that some workloads do not feel."""
+def _unfelt(scenario: Scenario, events: FleetEvents, feel: list[str]) -> list[str]:
+    """Faults that some workloads do not feel, and those that feel links that change."""
     slow = (events.effect == EFFECTS.index(Effect.SLOW)).any()
     others = [spec.name for spec in scenario.workloads if spec.kind != "train"]
     alone = (events.nodes == 0) & (events.effect != EFFECTS.index(Effect.STORAGE))
-    links = bool(scenario.events.links)
-    kinds = ((slow, "slow nodes"), (alone.any(), "faults of processes"), (links, "links that change"))
+    kinds = ((slow, "slow nodes"), (alone.any(), "faults of processes"))
     found = [what for there, what in kinds if there and others]
-    return [f"{what} are felt by training alone, not by {', '.join(others)}" for what in found]
+    notes = [f"{what} are felt by training alone, not by {', '.join(others)}" for what in found]
+    unlinked = [spec.name for spec in scenario.workloads if spec.name not in feel] if scenario.events.links else []
+    return [*notes, *([f"links that change are not felt by {', '.join(unlinked)}"] if unlinked else [])]
 
 
 def _faults(scenario: Scenario, per_node: int) -> FleetEvents:

@@ -24,6 +24,9 @@ def headline(its: Mapping[str, Any]) -> Headline:
     if "steps" in its:
         about = f"of the time useful, {its['steps']:,} steps of {its['step_s']:.3g} s"
         return Headline(f"{its['useful_fraction']:.1%}", about, (f"interrupted {its['interruptions']:,} times",))
+    if "planned_tokens_per_s" in its:
+        more = (f"{its['down_s']:,.1f} s without tokens", f"interrupted {its['interruptions']:,} times")
+        return Headline(f"{its['tokens_per_s']:,.0f}", f"of {its['planned_tokens_per_s']:,.0f} tokens/s", more)
     if "updates" in its:
         more = (f"{its['goodput_tokens_per_s']:,.0f} tokens/s", f"interrupted {its['interruptions']:,} times")
         return Headline(f"{its['updates']:,} of {its['updates_asked']:,}", "updates", more)
@@ -34,6 +37,9 @@ def headline(its: Mapping[str, Any]) -> Headline:
     if "jobs_done" in its:
         more = (f"{its['jobs_stuck']:,} not", f"interrupted {its['interruptions']:,} times")
         return Headline(f"{its['jobs_done']:,}", "jobs done", more)
+    if "invocations" in its:
+        cold = f"{its['cold']:,} of {its['invocations']:,} calls started an instance"
+        return Headline(f"{its['finished']:,} of {its['requests']:,}", "requests answered", (cold,))
     if "finished" in its:
         return Headline(f"{its['finished']:,} of {its['requests']:,}", "requests answered", tuple(_answered(its)))
     return Headline("", "")

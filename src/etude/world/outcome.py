@@ -16,9 +16,11 @@ import pyarrow as pa
 
 from etude.machine.regions import open_region
 from etude.world.build import RunningWorld
-from etude.world.devices import DOWN, FREE, Holding
-from etude.world.fleet.sharing.supply import DevicePrices, read_steps
+from etude.world.devices import DOWN, FREE
+from etude.world.fleet.sharing.supply import DevicePrices
 from etude.world.folder import write_outcome
+from etude.world.prices import paid, read_prices
+from etude.world.scenario import region_of
 
 ROUNDING: Final = 1.01
 """The energy of a step is booked at its end, so a minute may have one too many."""
@@ -107,24 +109,9 @@ def _cost(world: RunningWorld) -> dict[str, Any] | None:
     return {"total": sum(parts.values()), "parts": parts}
 
 
-def paid(history: list[Holding], prices: DevicePrices, until_ns: int) -> float:
-    """Dollars for devices that were held until a moment."""
-    ends = [*(row.time_ns for row in history[1:]), until_ns]
-    return sum(
-        row.devices * prices.paid(min(row.time_ns, until_ns), min(end, until_ns))
-        for row, end in zip(history, ends, strict=True)
-    )
-
-
-def read_prices(path: str) -> DevicePrices:
-    """A CSV with `time_s` and `price`. Raises UsageError."""
-    time_ns, of = read_steps(path, ("price",))
-    return DevicePrices(time_ns, of["price"])
-
-
 def _carbon(world: RunningWorld, energy: dict[str, Any] | None) -> dict[str, Any] | None:
     scenario = world.scenario
-    name = scenario.events.carbon or next(iter(scenario.machine.regions), "")
+    name = region_of(scenario)
     if not name:
         return None
     region = open_region(name)

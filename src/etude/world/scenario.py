@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure, read, read_mapping, usage_errors
+from etude.base.figures import figure, read, read_mapping, text, usage_errors
 from etude.base.parameters import is_given, request_of, spelled
 
 LONGEST_NS: Final = 36_500 * 86_400 * 10**9
@@ -32,7 +32,9 @@ USED: Final = ("free", "down", "machine", "power", "time", "energy", "cost", "em
 """Names that are used in accounts and pages."""
 LENDERS: Final = ("train", "rl")
 """Kinds of workloads that may give nodes up."""
-ALIKE: Final = {"federate": ("train",)}
+SEATED: Final = ("serve", "workflow", "federate")
+"""... that may have devices of a node beside others."""
+ALIKE: Final = {"federate": ("train",), "devices": ("workflow",)}
 """Parameters of a kind that are called like another kind."""
 PATHS: Final = ("requests", "plan", "ops", "sweep", "clients")
 """Keys of a workload that name files, next to the scenario."""
@@ -49,25 +51,23 @@ class WorkloadKinds(NamedTuple):
 class MachineSpec:
     system: str = figure("text", "a name of `etude systems`, or a file")
     nodes: int = figure("count", "nodes of the machine", most=MOST_NODES)
-    power_w: float = figure("power", "cap of the power of all devices; 0: none", 0.0, zero=True)
+    power_w: float = figure("power", "cap of the power of all devices; 0: none", 0.0)
     regions: tuple[str, ...] = figure("several", "where it is, for prices and emissions of electricity", ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventsSpec:
-    faults: str = figure("text", "a mix, kinds in one line, a YAML of kinds, or a CSV of events", "")
-    links: str = figure(
-        "text", "CSV with time_s and levels of the network: the part of their bandwidth that is left", ""
-    )
-    prices: str = figure("text", "CSV with time_s and price: dollars for an hour of a device", "")
-    carbon: str = figure("text", "region whose emissions count; default: that of the machine", "")
+    faults: str = text("a mix, kinds in one line, a YAML of kinds, or a CSV of events")
+    links: str = text("CSV with time_s and levels of the network: the part of their bandwidth that is left")
+    prices: str = text("CSV with time_s and price: dollars for an hour of a device")
+    carbon: str = text("region whose emissions count; default: that of the machine")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoliciesSpec:
-    place: str = figure("text", "pack, spread, or FILE.py:name", "pack")
-    share: str = figure("text", "never, lend, or FILE.py:name; default: lend", "")
-    power: str = figure("text", "cap-training-first, or FILE.py:name; default: cap-training-first", "")
+    place: str = text("pack, spread, or FILE.py:name; default: pack")
+    share: str = text("never, lend, or FILE.py:name; default: lend")
+    power: str = text("cap-training-first, or FILE.py:name; default: cap-training-first")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +98,11 @@ class Scenario:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Whole:
     machine: MachineSpec = figure("one", "the machine", of=MachineSpec)
-    horizon_ns: float = figure("time", "how long; 0: until all workloads are done", 0.0, zero=True)
+    horizon_ns: float = figure("time", "how long; 0: until all workloads are done", 0.0)
     workloads: Any = figure("one", "what runs there, by name")
     events: EventsSpec = figure("one", "what happens to it", EventsSpec(), of=EventsSpec)
     policies: PoliciesSpec = figure("one", "who decides", PoliciesSpec(), of=PoliciesSpec)
-    seed: int = figure("count", "random seed of faults and requests", 0, zero=True)
+    seed: int = figure("count", "random seed of faults and requests", 0)
 
 
 def read_scenario(path: str | PathLike[str], kinds: WorkloadKinds) -> Scenario:
@@ -124,11 +124,8 @@ def scenario_of(given: Mapping[str, Any], where: str, kinds: WorkloadKinds) -> S
         raise UsageError("horizon: more than 36,500 days are too long", where=where, hint="horizon: 30d")
     for one in found:
         if one.lend_to and one.lend_to not in names - {one.name}:
-            raise UsageError(
-                f"lend_to: there is no workload `{one.lend_to}`",
-                where=f"{where}: {one.name}",
-                hint=f"known: {', '.join(sorted(names - {one.name}))}",
-            )
+            hint = f"known: {', '.join(sorted(names - {one.name}))}"
+            raise UsageError(f"lend_to: there is no workload `{one.lend_to}`", where=f"{where}: {one.name}", hint=hint)
     _refuse_unread(whole, found, where)
     folder = Path(where).parent
     events = whole.events
@@ -148,11 +145,21 @@ def scenario_of(given: Mapping[str, Any], where: str, kinds: WorkloadKinds) -> S
     )
 
 
+def region_of(scenario: Scenario) -> str:
+    """Whose emissions count; empty: none."""
+    return scenario.events.carbon or next(iter(scenario.machine.regions), "")
+
+
 def _refuse_unread(whole: _Whole, workloads: Sequence[WorkloadSpec], where: str) -> None:
     """What is said and would change nothing."""
     said = whole.policies
     if said.power and not whole.machine.power_w:
         raise UsageError("policies: power: there is no cap of the power", where=where, hint="machine: {power: 600kW}")
+    if said.power and not any(one.kind == "train" for one in workloads):
+        raise UsageError("policies: power: there is no training that it could slow", where=where, hint="leave it out")
+    if said.place and not any(one.kind in SEATED for one in workloads):
+        hint = "leave it out: the workloads have whole nodes, or none"
+        raise UsageError("policies: place: no workload has a part of a node", where=where, hint=hint)
     if said.share and not any(one.lend_to for one in workloads):
         raise UsageError("policies: share: no workload gives nodes up", where=where, hint="lend_to: chat")
     if len(whole.machine.regions) > 1:

@@ -65,8 +65,11 @@ def make_room(folder: Path, rank: int, world_size: int, *, force: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise UsageError("is a file; a run is a folder", where=str(folder))
     folder.mkdir(parents=True, exist_ok=True)
-    earlier = [path for r, path in files_of_runs(folder)
-               if world_size == 0 or (r is not None and (r == rank or r >= world_size))]  # fmt: skip
+    earlier = [
+        path
+        for r, path in files_of_runs(folder)
+        if world_size == 0 or (r is not None and (r == rank or r >= world_size))
+    ]
     if earlier and not force:
         raise UsageError(
             f"already contains a run (`{earlier[0].name}`)", where=str(folder), hint="use another folder, or force=True"

@@ -62,8 +62,9 @@ def choose(called: Sequence[CalledModule], count: int, names: Sequence[str] = ()
     if names:
         found = [one for one in called if one.name in names]
         _check_named(called, names, found)
-        return sorted({Moment(one.number, one.name, back) for one in found for back in (False, True)
-                       if one.trains or not back})  # fmt: skip
+        return sorted(
+            {Moment(one.number, one.name, back) for one in found for back in (False, True) if one.trains or not back}
+        )
     forward = [Moment(one.number, one.name) for one in _spread(called, count)]
     return forward + [Moment(one.number, one.name, True) for one in _spread([c for c in called if c.trains], count)]
 
@@ -106,8 +107,10 @@ class ModuleWatch:
         for handle in self._handles:
             handle.remove()
         names = _names(self.modules)
-        return [CalledModule(k, name, id(module) in self._trains)
-                for k, (module, name) in enumerate(zip(self.modules, names, strict=True))]  # fmt: skip
+        return [
+            CalledModule(k, name, id(module) in self._trains)
+            for k, (module, name) in enumerate(zip(self.modules, names, strict=True))
+        ]
 
 
 def _names(modules: Sequence[Any]) -> list[str]:

@@ -43,10 +43,8 @@ class CollectOptions:
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.steps < 1:
-            raise UsageError(
-                f"{self.steps} is not a valid number of steps",
-                hint="use steps of at least 1; leave it out to record all",
-            )
+            hint = "use steps of at least 1; leave it out to record all"
+            raise UsageError(f"{self.steps} is not a valid number of steps", hint=hint)
         if self.warmup < 0:
             raise UsageError(f"{self.warmup} is not a valid number of warm-up steps")
         if not re.fullmatch(r"[\w][\w.-]*", self.name):

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from etude.capture.dry.cuda_kernels import choose_kernels
+from etude.capture.dry.cuda_recurrent import recurrent_on_cuda
 from etude.capture.dry.watch import Watch
 
 
@@ -131,6 +132,7 @@ def stand_in(torch: Any, watch: Watch, device: DryDevice, *, local_rank: int, lo
     _accelerator(torch, replaced, here, set_device)
     _devices_of_wrappers()
     choose_kernels(torch, device.capability)
+    recurrent_on_cuda(torch)
     torch.Tensor.record_stream = lambda tensor, stream: None
     torch.Tensor.pin_memory = lambda tensor, *args, **named: tensor
 

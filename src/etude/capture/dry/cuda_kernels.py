@@ -12,14 +12,35 @@ HOPPER = 9
 """Major number from which on PyTorch prefers cuDNN's attention."""
 
 
+ONE_KERNEL = ("silu_backward", "mish_backward")
+"""Operators that are one kernel on a device, and that a build without CUDA takes apart for tensors of one."""
+_LIBRARIES: list[Any] = []
+
+
 def choose_kernels(torch: Any, capability: tuple[int, int]) -> None:
     """Replaces the functions that choose."""
+    _keep_whole(torch)
     functional = torch.nn.functional
     attention = functools.partial(_attention, torch, capability[0] >= HOPPER)
     _replace(torch, (functional,), "scaled_dot_product_attention", attention)
     _replace(torch, (functional,), "softmax", functools.partial(_softmax, torch))
     _replace(torch, (functional, torch), "dropout", functools.partial(_dropout, torch))
     _replace(torch, (functional,), "batch_norm", functools.partial(_batch_norm, torch))
+
+
+def _keep_whole(torch: Any) -> None:
+    """Lets a build without CUDA have the kernels. No tensor with numbers comes to them."""
+
+    def nothing(*_: Any) -> Any:
+        raise NotImplementedError
+
+    missing = [
+        name for name in ONE_KERNEL if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "CUDA")
+    ]
+    if missing:
+        _LIBRARIES.append(torch.library.Library("aten", "IMPL", "CUDA"))
+    for name in missing:
+        _LIBRARIES[-1].impl(name, nothing)
 
 
 def _replace(torch: Any, owners: tuple[Any, ...], name: str, ours: Callable[..., Any]) -> None:
@@ -95,7 +116,7 @@ def _attention(
     aten, wide = torch.ops.aten, query.shape[-1]
     half = query.dtype in (torch.float16, torch.bfloat16)
     needs = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
-    mask = _mask(torch, attn_mask, query, key)
+    mask = _mask(torch, attn_mask, query)
     learnt = mask is not None and mask.requires_grad
     if learnt:
         return _plain_attention(torch, query, key, value, attn_mask, dropout_p, scale)
@@ -108,17 +129,17 @@ def _attention(
     if query.shape[1] != key.shape[1]:
         times = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(times, 1), value.repeat_interleave(times, 1)
+    if mask is not None:
+        mask = mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     call = aten._scaled_dot_product_efficient_attention.default
     return call(query, key, value, mask, needs, dropout_p, is_causal, scale=scale)[0]
 
 
-def _mask(torch: Any, mask: Any, query: Any, key: Any) -> Any:
-    """A mask of numbers to add, for every head."""
-    if mask is None:
-        return None
-    if mask.dtype == torch.bool:
-        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
-    return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+def _mask(torch: Any, mask: Any, query: Any) -> Any:
+    """A mask of numbers to add."""
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    return torch.where(mask, 0.0, torch.scalar_tensor(float("-inf"), dtype=query.dtype, device=query.device))
 
 
 def _plain_attention(

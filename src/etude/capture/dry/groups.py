@@ -1,12 +1,11 @@
 """Process groups that answer every collective at once: a rank runs by itself; others are taken to do the same."""
 
 import functools
-import inspect
-import sys
 from importlib import import_module
 from typing import Any
 
 from etude.capture.dry.exchanges import REDUCTIONS
+from etude.capture.dry.meshes import real_meshes
 from etude.capture.dry.post import Post
 from etude.capture.dry.watch import Watch
 
@@ -63,29 +62,7 @@ def stand_in(torch: Any, watch: Watch, real: Any, post: Post, *, rank: int, worl
     dist._verify_params_across_processes = lambda *args: None
     _share_objects(dist, module, post)
     _note_works(dist, watch)
-    _real_meshes(real)
-
-
-def _real_meshes(real: Any) -> None:
-    """Meshes are tensors of ranks, whose numbers decide who talks with whom."""
-    module: Any = import_module("torch.distributed.device_mesh")
-    for name, function in list(vars(module.DeviceMesh).items()):
-        if inspect.isfunction(function) and name not in ("__eq__", "__hash__", "__repr__"):
-            setattr(module.DeviceMesh, name, _within(real, function))
-    original = module.init_device_mesh
-    made = _within(real, original)
-    for name, owner in list(sys.modules.items()):  # `fully_shard` without a mesh has taken the name into its own file
-        if name.startswith("torch.distributed") and vars(owner).get("init_device_mesh") is original:
-            owner.init_device_mesh = made  # type: ignore[attr-defined]
-
-
-def _within(real: Any, function: Any) -> Any:
-    @functools.wraps(function)
-    def call(*args: Any, **named: Any) -> Any:
-        with real():
-            return function(*args, **named)
-
-    return call
+    real_meshes(real)
 
 
 def _without_device(named: dict[str, Any]) -> dict[str, Any]:

@@ -50,6 +50,23 @@ class KnownNumbers:
     standing: Standing = field(default_factory=Standing)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowedFacts:
+    """What an operator says of the numbers of its result."""
+
+    is_plain: bool
+    """No communication."""
+    is_computed: bool
+    """They follow from numbers that it is given, not from chance."""
+    is_made: bool
+    """It makes numbers of its own."""
+    is_shaped: bool
+    """Of what it is given only shapes count."""
+    is_mutable: bool
+    decided: bool | None
+    """What one tensor decides for two, see `DECIDED`."""
+
+
 class Numbers:
     """Follows operators with real numbers where all that they are given is known. `real` is a context in which tensors
     have numbers."""
@@ -60,7 +77,22 @@ class Numbers:
         self._asks = {tags.dynamic_output_shape, tags.data_dependent_output}
         self._chance = tags.nondeterministic_seeded
         self._asking: dict[Any, bool] = {}
+        self._facts: dict[Any, FollowedFacts] = {}
         self.assumed: set[str] = set()
+
+    def _facts_of(self, function: Any) -> FollowedFacts:
+        found = self._facts.get(function)
+        if found is None:
+            name = function._schema.name
+            found = self._facts[function] = FollowedFacts(
+                is_plain=name.startswith("aten::"),
+                is_computed=self._chance not in function.tags and name not in UNDEFINED,
+                is_made=name in MADE or name.endswith("lift_fresh"),
+                is_shaped=name in SHAPED,
+                is_mutable=function._schema.is_mutable,
+                decided=DECIDED.get(name),
+            )
+        return found
 
     def of(self, tensor: Any) -> Any:
         """A real tensor with the numbers, or None."""
@@ -95,7 +127,8 @@ class Numbers:
         if not asks:
             return None
         given = tensors_in([*args, *kwargs.values()], self._torch.Tensor)
-        computed = self._computed(function, args, kwargs, given)
+        known = self._are_known(self._facts_of(function), given)
+        computed = self._computed(function, args, kwargs) if known else None
         if computed is None:
             return None
         self._exchanges.use(self._came_from(given))
@@ -103,22 +136,24 @@ class Numbers:
 
     def follow(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Keeps the numbers of what an operator made."""
-        name = function._schema.name
-        given = tensors_in([*args, *kwargs.values()], self._torch.Tensor)
-        if not name.startswith("aten::"):
+        facts = self._facts_of(function)
+        if not facts.is_plain:
             self._follow_exchange(function, args, kwargs, result)
             return
-        made = tensors_in(result, self._torch.Tensor)
-        if all(tensor.numel() <= MOST_ELEMENTS for tensor in made):
-            computed = self._computed(function, args, kwargs, given)
-            if computed is not None:
-                numbers_of = [] if name in SHAPED else given
-                self._keep(made, tensors_in(computed[0], self._torch.Tensor), numbers_of)
-                return
-        if function._schema.is_mutable:
+        given = tensors_in([*args, *kwargs.values()] if kwargs else args, self._torch.Tensor)
+        if self._are_known(facts, given):
+            made = tensors_in(result, self._torch.Tensor)
+            if all(tensor.numel() <= MOST_ELEMENTS for tensor in made):
+                computed = self._computed(function, args, kwargs)
+                if computed is not None:
+                    self._keep(made, tensors_in(computed[0], self._torch.Tensor), [] if facts.is_shaped else given)
+                    return
+        if facts.is_mutable:
             self._forget(_written(function, args, kwargs, self._torch.Tensor))
-        if name in DECIDED and len(made) == 1:
-            self._decide(made[0], given, DECIDED[name])
+        if facts.decided is not None:
+            made = tensors_in(result, self._torch.Tensor)
+            if len(made) == 1:
+                self._decide(made[0], given, facts.decided)
 
     def _follow_exchange(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
         call = communication_of(self._torch, function, args, kwargs, result)
@@ -164,22 +199,22 @@ class Numbers:
                 standing = Standing(exchanges=self._came_from([decides]))
                 setattr(made, _NAME, KnownNumbers(self._torch.full(made.shape, by, dtype=made.dtype), standing))
 
-    def _computed(self, function: Any, args: Any, kwargs: Any, given: list[Any]) -> tuple[Any] | None:
-        name = function._schema.name
-        if (
-            self._chance in function.tags
-            or name in UNDEFINED
-            or not (given or name in MADE or name.endswith("lift_fresh"))
-        ):
-            return None
-        if name not in SHAPED:
-            for tensor in given:
+    def _are_known(self, facts: FollowedFacts, given: list[Any]) -> bool:
+        """Whether numbers of a result follow from numbers that are known."""
+        if not facts.is_computed or not (given or facts.is_made):
+            return False
+        if not facts.is_shaped:
+            for tensor in given:  # the first one decides nearly always
                 if self.of(tensor) is None:
-                    return None
+                    return False
+        return True
+
+    def _computed(self, function: Any, args: Any, kwargs: Any) -> tuple[Any] | None:
+        shape_only = self._facts_of(function).is_shaped
         if "device" in kwargs:
             kwargs = {**kwargs, "device": self._torch.device("cpu")}
         with self._real(), self._torch.no_grad():
-            args, kwargs = (self._with_numbers(value, shape_only=name in SHAPED) for value in (args, kwargs))
+            args, kwargs = (self._with_numbers(value, shape_only=shape_only) for value in (args, kwargs))
             try:
                 return (function(*args, **kwargs),)
             except Exception:  # the program's own call says what is wrong with it

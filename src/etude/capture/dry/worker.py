@@ -2,7 +2,6 @@
 
 import functools
 import gzip
-import json
 import multiprocessing
 import multiprocessing.process
 import os
@@ -13,6 +12,8 @@ import traceback
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from etude.capture.collect.steps import OptimizerClock
 from etude.capture.dry import cuda, groups
@@ -57,8 +58,8 @@ def run_rank(torch: Any, folder: Path, settings: dict[str, Any], words: list[str
     run = DryRun(torch, folder, settings)
     outcome = run.run(words)
     file = folder / f"rank.{settings['rank']}.json.gz"
-    with gzip.open(file.with_suffix(".part"), "wt", compresslevel=1) as out:
-        json.dump(run.recorded() | outcome, out)
+    written = msgspec.json.encode(run.recorded() | outcome)
+    file.with_suffix(".part").write_bytes(gzip.compress(written, compresslevel=1))
     file.with_suffix(".part").rename(file)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -170,7 +171,7 @@ class DryRun:
         columns: list[Any] = list(zip(*watch.rows, strict=True)) or [[] for _ in COLUMNS]
         return {
             "format": FORMAT,
-            "torch": self._torch.__version__,
+            "torch": str(self._torch.__version__),
             "rank": self._settings["rank"],
             "world": self._settings["world"],
             "steps": watch.step,
@@ -236,6 +237,8 @@ class DryRun:
 
         self._torch.compile = compile
         self._torch.nn.Module.compile = lambda module, *args, **named: compile(module) and None
+        # TorchScript would compile the functions that stand for PyTorch's own; what it makes has the same operators.
+        self._torch.jit.script = lambda given, *args, **named: given
 
 
 _LIBRARIES = tuple({path + os.sep for path in map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))})

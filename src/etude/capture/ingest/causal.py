@@ -84,9 +84,7 @@ def convert(
     activities = device_events(device, events)
     if not len(events) and not len(activities):
         raise TraceError(
-            "it has no operator, call or device activity",
-            where=device.json.path,
-            hint="is it a trace of the profiler?",
+            "it has no operator, call or device activity", where=device.json.path, hint="is it a trace of the profiler?"
         )
     rows, flows = np.full(len(events), -1, np.int64), None
     if host is not None:
@@ -281,8 +279,10 @@ def _stacks(texts: PythonTexts, found: CausalGraph, around: Context, row: I64, p
         return np.full(len(found), NO_TEXT, np.int64)
     code = np.where(found.what == HOST_EVENT, around.stack[row], -1)
     code[(parent >= 0) & (code == code[parent])] = -1
-    words = [texts.put(word.encode()) if used else NO_TEXT for word, used in
-             zip(around.stacks, np.bincount(code + 1, minlength=len(around.stacks) + 1)[1:], strict=True)]  # fmt: skip
+    words = [
+        texts.put(word.encode()) if used else NO_TEXT
+        for word, used in zip(around.stacks, np.bincount(code + 1, minlength=len(around.stacks) + 1)[1:], strict=True)
+    ]
     return np.array([*words, NO_TEXT], np.int64)[code]
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from etude.base.shapes import names_in
 from etude.capture.link.device import DeviceTrace
 from etude.capture.link.tree_kernels import inherit
 from etude.kernels.arrays import I64, Bool
@@ -14,16 +15,9 @@ from etude.kernels.intervals import nest
 from etude.model.schema import UNKNOWN
 
 OPERATORS: Final = ("cpu_op", "user_annotation")
-DEVICE: Final = (
-    "kernel",
-    "gpu_memcpy",
-    "gpu_memset",
-    "mtia_ccp_events",
-    "concurrent_kernel",
-    "Kernel",
-    "Memcpy",
-    "Memset",
-)
+DEVICE: Final = names_in("""
+    kernel gpu_memcpy gpu_memset mtia_ccp_events concurrent_kernel Kernel Memcpy Memset
+""")
 ROUNDING_NS: Final = 1_000
 """Times in old files are doubles of µs since 1970, in steps of a quarter µs; errors of two add up."""
 

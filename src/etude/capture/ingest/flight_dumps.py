@@ -33,9 +33,13 @@ _PEERS: Final = re.compile(r"(\d+)\s*(?:->|<-)\s*(\d+)")
 _BACKEND: Final = re.compile(r"^[a-z0-9_]+:")
 _MARKER: Final = "coalesced"
 _SPELLINGS: Final = {
-    "alltoall_base": "all_to_all", "alltoall": "all_to_all", "recvanysource": "recv", "sparse_all_reduce": "all_reduce",
-    "sparse_allreduce": "all_reduce", "allreduce_sparse": "all_reduce",
-}  # fmt: skip
+    "alltoall_base": "all_to_all",
+    "alltoall": "all_to_all",
+    "recvanysource": "recv",
+    "sparse_all_reduce": "all_reduce",
+    "sparse_allreduce": "all_reduce",
+    "allreduce_sparse": "all_reduce",
+}
 """Names written by backends, besides those of operators."""
 
 Known = tuple[Kind, Collective]
@@ -138,8 +142,7 @@ class _Nodes:
     def notes(self) -> Iterator[Note]:
         if self.untimed:
             yield Note(
-                self.rank,
-                f"{self.untimed} communications have completed at an unknown time: they count as instants",
+                self.rank, f"{self.untimed} communications have completed at an unknown time: they count as instants"
             )
         for name, count in sorted(self.unknown.items()):
             what = "whose operations were not recorded" if _is_marker(name) else "which is not known"

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import TraceError
+from etude.base.shapes import names_in
 from etude.capture.ingest.collectives import Communications, communications
 from etude.capture.ingest.comm_nodes import CommWork, comm_cells, comm_columns, comm_groups
 from etude.capture.ingest.events import DeviceEvents, HostEvents
@@ -32,9 +33,9 @@ Edges = tuple[I64, I64, Why]
 
 NOTE: Final = "a host trace without a device trace: no times; operators of a device are recognised by their tensors"
 _ON_DEVICE: Final = re.compile(rb'"(?:cuda|hip|xpu|mtia|npu|hpu|privateuseone)(?::\d+)?"')
-_IO: Final = (
-    "in_values", "in_shapes", "in_types", "in_strides", "out_values", "out_shapes", "out_types", "out_strides"
-)  # fmt: skip
+_IO: Final = names_in("""
+    in_values in_shapes in_types in_strides out_values out_shapes out_types out_strides
+""")
 _CELLS: Final = ("fw_parent", "seq_id", "scope", "fw_tid")
 
 
@@ -139,8 +140,9 @@ def _events(nodes: HostNodes) -> HostEvents:
     nothing, number = np.zeros(n, np.bool_), np.arange(n)
     tid, thread = np.unique(nodes.thread, return_inverse=True)
     parent = np.where(np.append(nodes.is_frame, False)[nodes.parent], nodes.parent, -1)
-    return HostEvents(nodes.row, thread.reshape(-1), tid, np.zeros(0, np.int64), number, number, parent, nothing,
-                      nothing, number)  # fmt: skip
+    return HostEvents(
+        nodes.row, thread.reshape(-1), tid, np.zeros(0, np.int64), number, number, parent, nothing, nothing, number
+    )
 
 
 def _no_device() -> DeviceEvents:

@@ -75,8 +75,10 @@ def own_times(ranks: Sequence[RankTimes], matching: Matching) -> Clocks:
         if len(mine) > 1 and calls:
             first = ranks[at[0]].trace.collective[listed[0][:calls]]
             rows.append([own[:calls] for own in listed])
-            start, end = (np.array([getattr(ranks[a], name)[own] for a, own in zip(at, rows[-1], strict=True)])
-                          for name in ("start_ns", "end_ns"))  # fmt: skip
+            start, end = (
+                np.array([getattr(ranks[a], name)[own] for a, own in zip(at, rows[-1], strict=True)])
+                for name in ("start_ns", "end_ns")
+            )
             groups.append(GroupCalls(at, first, start, end))
     found = clocks(len(ranks), groups)
     for calls_of, own_rows in zip(groups, rows, strict=True):

@@ -274,8 +274,9 @@ class _Clock:
 
     def _place(self, start: I64, end: I64) -> None:
         """Activities at their times; those that are not paired by their neighbours on the stream."""
-        rows, begin, until = (np.concatenate(one) if one else np.zeros(0, np.int64)
-                              for one in (self.rows, self.begin, self.until))  # fmt: skip
+        rows, begin, until = (
+            np.concatenate(one) if one else np.zeros(0, np.int64) for one in (self.rows, self.begin, self.until)
+        )
         start[rows], end[rows] = begin, until
         paired = np.zeros(len(start), bool)
         paired[rows] = True

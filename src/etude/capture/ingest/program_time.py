@@ -80,10 +80,8 @@ def timed(
         return device, Timed()
     moved, found = _timed(device, light, manifest, wanted)
     if wanted.unprofiled_ns and not found.anchored:
-        raise UsageError(
-            "the time of a step without a profiler is not read here", where=device.json.path,
-            hint="it is read for recordings of a GPU that have steps (`ProfilerStep#n`) and calls of its driver",
-        )  # fmt: skip
+        hint = "it is read for recordings of a GPU that have steps (`ProfilerStep#n`) and calls of its driver"
+        raise UsageError("the time of a step without a profiler is not read here", where=device.json.path, hint=hint)
     return moved, found
 
 

@@ -112,8 +112,8 @@ def _by_name(folder: Path, wanted: str | None) -> dict[str, list[RankFiles]]:
         stem, rank, role = entry
         files = found.setdefault(stem, {}).setdefault(rank, {})
         if role in files:
-            raise UsageError(f"two files are the {role} trace of rank {rank}: {files[role].name}, {file.name}",
-                             where=str(folder))  # fmt: skip
+            problem = f"two files are the {role} trace of rank {rank}: {files[role].name}, {file.name}"
+            raise UsageError(problem, where=str(folder))
         files[role] = file
     runs: dict[str, list[RankFiles]] = {}
     for stem, files_of in found.items():
@@ -150,8 +150,8 @@ def hosts_in(path: Path) -> dict[str, dict[int, Path]]:
             stem, rank = host
             if (other := found.setdefault(stem, {}).setdefault(rank, file)) is not file:
                 hint = "name the files `name.rank{N}.et.json`, or open one of them"
-                raise UsageError(f"two files are the host trace of rank {rank}: {other.name}, {file.name}",
-                                 where=str(folder), hint=hint)  # fmt: skip
+                problem = f"two files are the host trace of rank {rank}: {other.name}, {file.name}"
+                raise UsageError(problem, where=str(folder), hint=hint)
     return found
 
 
@@ -181,8 +181,11 @@ def _is_host(file: Path) -> bool:
 
 def _by_content(runs: dict[str, list[RankFiles]]) -> dict[str, list[RankFiles]]:
     """The same, with files without a rank in their names grouped by the ranks in their content."""
-    loose = {name: ranks[0] for name, ranks in runs.items()
-             if len(ranks) == 1 and ranks[0].rank is None and not _PROCESS.search(name)}  # fmt: skip
+    loose = {
+        name: ranks[0]
+        for name, ranks in runs.items()
+        if len(ranks) == 1 and ranks[0].rank is None and not _PROCESS.search(name)
+    }
     if len(loose) < 2:
         return runs
     found = recordings.by_rank([one.device for one in loose.values()])

@@ -33,16 +33,16 @@ _LARGEST: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class RecordedRank:
     """Rank and world size in a file; -1 and 0 if missing."""
 
     rank: int = -1
     world_size: int = 0
 
 
-def said(file: Path) -> Said:
+def said(file: Path) -> RecordedRank:
     """Rank and world size. Kineto writes them before the events, older versions after them."""
-    return _said(compressed.head(file, _SIDE)) or _said(_tail(file)) or Said()
+    return _said(compressed.head(file, _SIDE)) or _said(_tail(file)) or RecordedRank()
 
 
 def _tail(file: Path) -> bytes:
@@ -60,12 +60,12 @@ def _tail(file: Path) -> bytes:
     return heap[max(size - _SIDE, 0) : size].tobytes()
 
 
-def _said(text: bytes) -> Said | None:
+def _said(text: bytes) -> RecordedRank | None:
     at = _INFO.search(text)
     if at is None:
         return None
     rank, world = _RANK.search(text, at.end()), _WORLD.search(text, at.end())
-    return Said(int(rank[1]) if rank else -1, int(world[1]) if world else 0)
+    return RecordedRank(int(rank[1]) if rank else -1, int(world[1]) if world else 0)
 
 
 def stamp(file: Path) -> tuple[int, str]:
@@ -89,11 +89,9 @@ def by_rank(files: Sequence[Path]) -> list[dict[int, Path]]:
     if len(set(counts.values())) > 1:
         most, least = max(counts, key=lambda r: counts[r]), min(counts, key=lambda r: counts[r])
         names = ", ".join(file.name for file in of_rank[most][:4])
-        raise UsageError(
-            f"rank {most} was recorded {counts[most]} times ({names}) and rank {least} {counts[least]} times",
-            where=str(files[0].parent),
-            hint="name the files of one recording: etude breakdown FILE FILE ...",
-        )
+        problem = f"rank {most} was recorded {counts[most]} times ({names}) and rank {least} {counts[least]} times"
+        hint = "name the files of one recording: etude breakdown FILE FILE ..."
+        raise UsageError(problem, where=str(files[0].parent), hint=hint)
     inside = {rank: sorted(found, key=stamp) for rank, found in sorted(of_rank.items())}
     return [{rank: found[k] for rank, found in inside.items()} for k in range(min(counts.values()))]
 

@@ -150,8 +150,12 @@ def _json(path: Path | None, max_bytes: int | None) -> Mapping[str, Any]:
 def workers_for(ranks: Sequence[RankFiles]) -> int:
     """Number of worthwhile processes: as many as cores if ranks are large, and no more than half of the memory
     allows."""
-    sizes = [UNPACKS * f.stat().st_size if f.suffix in (".gz", ".zst") else f.stat().st_size
-             for files in ranks for f in (files.device, files.host) if f is not None]  # fmt: skip
+    sizes = [
+        UNPACKS * f.stat().st_size if f.suffix in (".gz", ".zst") else f.stat().st_size
+        for files in ranks
+        for f in (files.device, files.host)
+        if f is not None
+    ]
     if sum(sizes) < LARGE:
         return 1
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 8 << 30
@@ -252,8 +256,7 @@ def _distinct(done: list[Linked]) -> list[Linked]:
     for one, other in pairwise(done):
         if one.part.rank == other.part.rank:
             raise UsageError(
-                f"two traces claim to be rank {one.part.rank}",
-                hint="name the files `name.rank{N}.kineto.json.gz`",
+                f"two traces claim to be rank {one.part.rank}", hint="name the files `name.rank{N}.kineto.json.gz`"
             )
     return done
 

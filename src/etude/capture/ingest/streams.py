@@ -15,7 +15,7 @@ from etude.model.schema import UNKNOWN
 
 NOISE_NS: Final = 2_000
 """Largest disagreement of the clocks of host and device, which the profiler aligns."""
-NO_STREAM, ALL_STREAMS = -1, -2
+NO_STREAM: Final = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -71,11 +71,8 @@ def read_text(path: Path, ranks: int | None, *, passes: int = 1) -> Job:
 
 def _ranks(header: Header, ranks: int | None, path: Path) -> int:
     if ranks is None and not header.gpus:
-        raise UsageError(
-            "a text workload does not give its number of ranks",
-            where=str(path),
-            hint="`etude convert w.txt OUT --ranks 8`, or etude.open(path, ranks=8)",
-        )
+        hint = "`etude convert w.txt OUT --ranks 8`, or etude.open(path, ranks=8)"
+        raise UsageError("a text workload does not give its number of ranks", where=str(path), hint=hint)
     if ranks is not None and header.gpus not in (0, ranks):
         raise UsageError(f"{ranks:,} ranks of a text for {header.gpus:,}", where=str(path), hint="no --ranks")
     return ranks or header.gpus

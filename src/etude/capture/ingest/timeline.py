@@ -65,12 +65,12 @@ def timeline(host: HostEvents, pauses: list[Pauses]) -> Timeline:
     events = k.ThreadEvents(host.first, host.start_ns, host.end_ns, host.apart)
     k.cut_pieces(events, begin, k.ThreadPauses(np.searchsorted(thread, np.arange(threads + 1)), from_ns, to_ns), pieces)
     n = int(pieces.used[0])
-    of = _threads(host, owner[:n], start[:n], threads)
+    of = _threads(host, owner[:n])
     first = np.searchsorted(of, np.arange(threads + 1)).astype(np.int64)
     return Timeline(owner[:n], of, start[:n], end[:n], pieces.whole[:n], first)
 
 
-def _threads(host: HostEvents, owner: I64, start: I64, threads: int) -> I64:
+def _threads(host: HostEvents, owner: I64) -> I64:
     """Thread of each piece: its event's; pieces between events are sorted among those, and a thread's last is an
     event's."""
     of = np.where(owner >= 0, np.append(host.thread, 0)[owner], -1)

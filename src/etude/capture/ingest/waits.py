@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.base.shapes import names_in
 from etude.capture.ingest.events import DeviceEvents, HostEvents
 from etude.capture.ingest.launch_queue import full_queues
 from etude.capture.ingest.streams import NOISE_NS, Marks, Queues, sync_rows
@@ -20,14 +21,9 @@ from etude.model.schema import UNKNOWN, Why
 
 _DEVICE_SYNC: Final = ("DeviceSynchronize", "CtxSynchronize")
 _STREAM_SYNC: Final = ("StreamSynchronize", "synchronizeStream")
-_COPIES: Final = (
-    "cudaMemcpy",
-    "cudaMemcpy2D",
-    "hipMemcpy",
-    "hipMemcpyWithStream",
-    "cuMemcpyDtoH_v2",
-    "cuMemcpyHtoD_v2",
-)
+_COPIES: Final = names_in("""
+    cudaMemcpy cudaMemcpy2D hipMemcpy hipMemcpyWithStream cuMemcpyDtoH_v2 cuMemcpyHtoD_v2
+""")
 """Copies that return when the data has arrived."""
 _FREES: Final = ("cudaFree", "hipFree")
 """Calls that wait for all work of the device before they free memory."""

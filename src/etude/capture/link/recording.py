@@ -16,23 +16,16 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from etude.base.shapes import names_in
 from etude.capture.link.device import RARE_INT, RARE_TEXT, DeviceTrace
 from etude.capture.link.scan import Json
 from etude.kernels.arrays import I32, I64, U8, distinct_values
 from etude.model.schema import UNKNOWN
 from etude.model.text import PAD
 
-CATEGORIES: Final = (
-    "cpu_op",
-    "user_annotation",
-    "python_function",
-    "cuda_runtime",
-    "xla_runtime",
-    "cuda_sync",
-    "kernel",
-    "gpu_memcpy",
-    "gpu_memset",
-)
+CATEGORIES: Final = names_in("""
+    cpu_op user_annotation python_function cuda_runtime xla_runtime cuda_sync kernel gpu_memcpy gpu_memset
+""")
 CPU_OP, ANNOTATION, PYTHON, CUDA_CALL, XLA_CALL, SYNC, KERNEL, COPY, FILL = range(len(CATEGORIES))
 TOLD: Final = "told"
 """The member of a trace that holds its reader's notes."""
@@ -202,8 +195,9 @@ def group_name(members: tuple[int, ...]) -> str:
 
 def select(of: DeviceRecording, rows: I64, **changes: Any) -> DeviceRecording:
     """Some rows of a recording, in order."""
-    columns = ("category", "name", "start_ns", "duration_ns", "thread", "stream", "device", "correlation", "talk",
-               "copied_bytes", "wait_on_event")  # fmt: skip
+    columns = names_in("""
+        category name start_ns duration_ns thread stream device correlation talk copied_bytes wait_on_event
+    """)
     taken = {key: values[rows] for key in columns if (values := getattr(of, key)) is not None}
     return replace(of, **(taken | changes))
 

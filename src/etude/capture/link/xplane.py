@@ -27,7 +27,6 @@ from etude.model.schema import UNKNOWN
 _WANTED: Final = (*NUMBERS, *WORDS)
 METADATA_PLANE: Final = "/host:metadata"
 TASK_PLANE: Final = "Task Environment"
-_PLANES: Final = (b"/host:", b"/device:", b"/virtualdevice:", TASK_PLANE.encode())
 _UNIX: Final = 10**17
 """ns since 1970 are above this, ns since the start of a profile below."""
 _HINT: Final = "the file may have been cut short while it was written or copied"

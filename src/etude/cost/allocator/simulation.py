@@ -69,11 +69,9 @@ class AllocatorSettings:
             elif name == "max_split_size_mb" and value.isdigit():
                 max_split = int(value) * inner.MIB
             elif part != "backend:native":
-                raise UsageError(
-                    f"`{part}` of the allocator's settings is not modelled",
-                    where="PYTORCH_ALLOC_CONF",
-                    hint="modelled: expandable_segments:True, max_split_size_mb:N",
-                )
+                problem = f"`{part}` of the allocator's settings is not modelled"
+                hint = "modelled: expandable_segments:True, max_split_size_mb:N"
+                raise UsageError(problem, where="PYTORCH_ALLOC_CONF", hint=hint)
         return cls(capacity_bytes=capacity_bytes, max_split_bytes=max_split, expandable_segments=expandable)
 
 
@@ -151,15 +149,6 @@ class AllocatorTimeline:
     @property
     def peak_reserved_bytes(self) -> int:
         return int(self.reserved_bytes.max(initial=0))
-
-    @property
-    def peak_requested_bytes(self) -> int:
-        return int(self.requested_bytes.max(initial=0))
-
-    @property
-    def peak_event(self) -> int:
-        """The event after which most is allocated; the first of several."""
-        return int(self.allocated_bytes.argmax()) if len(self.allocated_bytes) else 0
 
 
 def simulate_allocator(

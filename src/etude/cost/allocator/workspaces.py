@@ -26,8 +26,6 @@ from etude.base.errors import UsageError
 MIB: Final = 1 << 20
 TRAINING_THREADS: Final = 2
 """Threads that multiply: the program's own and autograd's."""
-CUBLASLT_WORKSPACE_BYTES: Final = MIB
-"""Of the thread that runs forward, in PyTorch 2.11."""
 CONTEXT_BYTES: Final = 500 * MIB
 """CUDA's context and the code of kernels; an assumption: it depends on the driver and on what is loaded."""
 NCCL_BUFFERS_BYTES: Final = 4 * MIB + 8 * 512 * 8 * 16 + 120 * 640 * 8 * 8

@@ -85,9 +85,12 @@ def halving_reduce_scatter(
         other = who ^ distance
         low = other // distance * distance
         sent = build.add(
-            half.member, half.member[:, other], *half.span(low, low + distance),
-            after=pair(ready, half.member, half.member[:, other]), put=Put.REDUCE,
-        )  # fmt: skip
+            half.member,
+            half.member[:, other],
+            *half.span(low, low + distance),
+            after=pair(ready, half.member, half.member[:, other]),
+            put=Put.REDUCE,
+        )
         ready = arrivals(build, half.member, ready, [sent[:, other]])
         distance //= 2
     if half.extra and give_back:

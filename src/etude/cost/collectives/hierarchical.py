@@ -179,9 +179,13 @@ def in_two(algorithm: str, n: int, dims: tuple[int, ...]) -> Schedule:
         # What goes to `to` now came from all members that share the first phase with the sender.
         begin = (node * local * n if inside else rail * n) + to
         build.add(
-            member, to, begin, local if inside else nodes, stride=n if inside else local * n,
+            member,
+            to,
+            begin,
+            local if inside else nodes,
+            stride=n if inside else local * n,
             after=np.stack((ready, ready[to]), axis=-1),
-        )  # fmt: skip
+        )
     return build.schedule(A2A, algorithm, n, owners=n, blocks=n * n)
 
 

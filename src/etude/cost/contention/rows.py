@@ -60,10 +60,14 @@ def predicted_row(
         drawn = _number(row, "holder_bytes_per_s_alone", at, 0.0)
         time_ns = held(device, op, _cores(device, row, at), drawn)
     return {
-        "row": number, "op": row["op"], "beside": row["background" if paired else "holder"],
-        "measured": _measured(row, at), "predicted": time_ns / op.alone_ns, "predicted_ns": time_ns,
+        "row": number,
+        "op": row["op"],
+        "beside": row["background" if paired else "holder"],
+        "measured": _measured(row, at),
+        "predicted": time_ns / op.alone_ns,
+        "predicted_ns": time_ns,
         "covered": row.get("covered", row.get("holder_covered_op", "1")) != "0",
-    }  # fmt: skip
+    }
 
 
 def _cores(device: Device, row: Mapping[str, str], at: str) -> int:

@@ -91,18 +91,13 @@ class OpDatabase:
         mine = [name for name in self.devices if is_device(name, device)]
         if not mine:
             there = ", ".join(self.devices) or "nothing"
-            raise MismatchError(
-                f"the operators were measured on {there}, but the system has `{device.name}`",
-                where=self.path,
-                hint="--system with that device, or a database of this one",
-            )
+            problem = f"the operators were measured on {there}, but the system has `{device.name}`"
+            raise MismatchError(problem, where=self.path, hint="--system with that device, or a database of this one")
         rows = self.select(device=mine[0])
         known = rows.backends
         if not backend and len(known) > 1:
             raise UsageError(
-                f"it has the backends {', '.join(known)}, and none is named",
-                where=self.path,
-                hint="--ops-backend NAME",
+                f"it has the backends {', '.join(known)}, and none is named", where=self.path, hint="--ops-backend NAME"
             )
         if backend and backend not in known:
             raise UsageError(f"it has no backend `{backend}`", where=self.path, hint=f"known: {', '.join(known)}")

@@ -58,11 +58,14 @@ def read_profile(folder: str | PathLike[str], shape_of: Callable[[str], ModelSha
             raise FormatError(f"no text `{name}`", path=place / META)
     if meta["variant"] not in VARIANTS:
         raise FormatError(f"variant `{meta['variant']}` is not known", path=place / META, hint=", ".join(VARIANTS))
-    shape, about = shape_of(meta["model"]), {
-        "device": meta["hardware"].lower(),
-        "backend": f"vllm-{meta['vllm_version']}",
-        "dtype": VARIANTS[meta["variant"]],
-    }  # fmt: skip
+    shape, about = (
+        shape_of(meta["model"]),
+        {
+            "device": meta["hardware"].lower(),
+            "backend": f"vllm-{meta['vllm_version']}",
+            "dtype": VARIANTS[meta["variant"]],
+        },
+    )
     tables = [
         _rows(source, op, dims, time_us, about)
         for part in sorted(place.glob("tp[0-9]*"))

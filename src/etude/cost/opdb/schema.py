@@ -61,8 +61,12 @@ OPS: Final[dict[str, OpKind]] = {
         (),
         "one pass: a prompt's `tokens` after `keys` earlier ones, and `batch` tokens out, each with `batch_keys`",
     ),
-    "experts_serve": OpKind(("experts", "n", "k"), ("tokens", "batch"), (),
-                            "a layer of experts: `tokens` in total, `batch` experts with work"),
+    "experts_serve": OpKind(
+        ("experts", "n", "k"),
+        ("tokens", "batch"),
+        (),
+        "a layer of experts: `tokens` in total, `batch` experts with work",
+    ),
     "rms_norm": _rows("of rows of n", "layer_norm"),
     "layer_norm": _rows("of rows of n", "rms_norm"),
     "rms_norm_backward": _rows("its backward pass", "layer_norm_backward"),
@@ -87,7 +91,7 @@ OPS: Final[dict[str, OpKind]] = {
     "norm": _flat("one norm of many tensors"),
     "adamw": OpKind(("element_bytes",), ("elements",), (), "fused update; bytes moved for a parameter"),
     "host": OpKind((), (), (), "the host's time to issue one op of a training step"),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

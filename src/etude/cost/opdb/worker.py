@@ -276,8 +276,12 @@ def host_us(torch: Any, device: str, repeats: int) -> list[float]:
             y = self.second(x)
             return x + self.down(nn.functional.silu(self.gate(y)) * self.up(y))
 
-    model = nn.Sequential(nn.Embedding(vocab, hidden), *(Layer() for _ in range(layers)), nn.RMSNorm(hidden),
-                          nn.Linear(hidden, vocab, bias=False)).to(device, torch.bfloat16)  # fmt: skip
+    model = nn.Sequential(
+        nn.Embedding(vocab, hidden),
+        *(Layer() for _ in range(layers)),
+        nn.RMSNorm(hidden),
+        nn.Linear(hidden, vocab, bias=False),
+    ).to(device, torch.bfloat16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     tokens, labels = torch.randint(vocab, (1, 16), device=device), torch.randint(vocab, (16,), device=device)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from etude.base.errors import ClusterError
-from etude.base.figures import figure, plain, read
+from etude.base.figures import figure, plain, read, text
 from etude.cost.ops import MATRIX, OpClass
 from etude.machine.system import CollectiveSettings, Device, Protocol, System
 
@@ -46,7 +46,7 @@ class Band:
     p50: float = figure("number", "median of |predicted / measured - 1|", zero=True)
     p90: float = figure("number", "its 90th percentile", zero=True)
     rows: int = figure("count", "rows behind it")
-    source: str = figure("text", "which rows", "")
+    source: str = text("which rows")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Rule:
 
     when: Mapping[str, str] = figure("map of text", "conditions: `tp: 2+`, `gpu: gb200`, `model: gpt-oss*`", {})
     plan: Mapping[str, Any] = figure("one", "fields of a plan", of=None)
-    why: str = figure("text", "source of this rule", "")
+    why: str = text("source of this rule")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,20 +63,20 @@ class Stack:
     """A software stack. `efficiency` has one entry for each generation of GPUs, and one for any other."""
 
     name: str = figure("text", "name")
-    doc: str = figure("text", "description", "")
+    doc: str = text("description")
     names: Mapping[str, str] = figure("texts", "names in tables: name -> years, as `..2023` or `2024..`", {})
-    family: str = figure("text", "stacks that share kernels: megatron, xla, pytorch, eager; empty: none", "")
+    family: str = text("stacks that share kernels: megatron, xla, pytorch, eager; empty: none")
     user_buffers: bool = figure("flag", "pieces of tensor-parallel collectives are copies into open buffers", False)
     efficiency: Mapping[str, Efficiency] = figure("map of one", "by generation of GPUs, or `any`", {}, of=Efficiency)
     experts: Efficiency = figure("one", "factors over those, for mixtures of experts", NEUTRAL, of=Efficiency)
     years: Mapping[str, Efficiency] = figure(
         "map of one", "over those, for runs up to a year on a generation: `hopper 2024`", {}, of=Efficiency
     )
-    attention: str = figure("text", "kernel of attention, if not the vendor's: `flash-2`", "")
+    attention: str = text("kernel of attention, if not the vendor's: `flash-2`")
     policies: Mapping[str, str] = figure("texts", "its words for recomputation -> what is recomputed", {})
     recipe: tuple[Rule, ...] = figure("list", "defaults for what is not given; later rules win", (), of=Rule)
     bands: Mapping[str, Band] = figure("map of one", "errors of its own rows, by kind", {}, of=Band)
-    source: str = figure("text", "source of the values", "")
+    source: str = text("source of the values")
 
     def __post_init__(self) -> None:
         for key, found in self.efficiency.items():

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.base.figures import argument, figure, part
+from etude.base.figures import argument, figure, part, switch
 from etude.base.outputs import Printed, Tabled
 from etude.base.parameters import is_given, spelled
 from etude.base.talk import say
@@ -97,45 +97,46 @@ class GraphNetwork(OnServer):
     room_bytes: int = figure(
         "bytes", "host memory for features, or for partial sums", key="memory", names=("--room",), panel=READING
     )
-    nodes: int = figure("count", "number of nodes of a random graph", 0, zero=True, like=200_000, panel=GRAPH)
+    nodes: int = figure("count", "number of nodes of a random graph", 0, like=200_000, panel=GRAPH)
     edges: int = figure(
-        "count", "number of its edges, up to 2,000,000; describe a larger graph by its ratios", 0, zero=True,
-        like=500_000, panel=GRAPH,
-    )  # fmt: skip
+        "count",
+        "number of its edges, up to 2,000,000; describe a larger graph by its ratios",
+        0,
+        like=500_000,
+        panel=GRAPH,
+    )
     graph: str | None = figure("path", "CSV file of edges instead: source,target", None, panel=GRAPH)
     partitions: int = figure("count", "number of equal parts that are processed in turn", 1, panel=GRAPH)
     layers: int = figure("count", "number of layers of the network", 2, panel=GRAPH)
     locality: float = figure(
         "fraction", "fraction of the edges of a random graph that stay inside a partition", 0.5, zero=True, panel=GRAPH
     )
-    reach: int = figure(
-        "count", "distance in partitions that other edges reach; 0: anywhere", 0, zero=True, panel=GRAPH
-    )
+    reach: int = figure("count", "distance in partitions that other edges reach; 0: anywhere", 0, panel=GRAPH)
     exponent: float = figure(
-        "number", "exponent of power-law degrees: `2.2`; 0: all nodes have the same degree", 0.0, zero=True, like=2.5,
+        "number",
+        "exponent of power-law degrees: `2.2`; 0: all nodes have the same degree",
+        0.0,
+        like=2.5,
         panel=GRAPH,
-    )  # fmt: skip
-    shuffle: bool = figure("switch", "number the nodes at random, not partition by partition", False, panel=GRAPH)
+    )
+    shuffle: bool = switch("number the nodes at random, not partition by partition", panel=GRAPH)
     partitioner: Partitioner = figure(
-        "choice", "partition by `order` of the nodes, or `greedy` by neighbours", Partitioner.ORDER, of=Partitioner,
-        panel=GRAPH,
-    )  # fmt: skip
-    seed: int = figure("count", "random seed of the graph", 0, zero=True, panel=GRAPH)
+        "choice", "partition by `order` of the nodes, or `greedy` by neighbours", Partitioner.ORDER, panel=GRAPH
+    )
+    seed: int = figure("count", "random seed of the graph", 0, panel=GRAPH)
     read: Reading = figure(
-        "choice", "`gather` pages, whole `partitions`, or `stream` all features", Reading.GATHER, of=Reading,
-        panel=READING,
-    )  # fmt: skip
+        "choice", "`gather` pages, whole `partitions`, or `stream` all features", Reading.GATHER, panel=READING
+    )
     policy: EvictionPolicy = figure(
         "choice",
         "eviction policy of that memory",
         EvictionPolicy.LRU,
-        of=EvictionPolicy,
         needs="read=gather|read=partitions",
         panel=READING,
     )
     page_bytes: int = figure("bytes", "page size", 4000, needs="read=gather", panel=READING)
-    train: bool = figure("switch", "also run a backward pass", False, panel=READING)
-    regather: bool = figure("switch", "gather again in the backward pass", False, needs="train", panel=READING)
+    train: bool = switch("also run a backward pass", panel=READING)
+    regather: bool = switch("gather again in the backward pass", needs="train", panel=READING)
     tier: str = figure("text", "name of the tier that holds the features", "disk", like="host", panel="Machine")
     host: str = figure(
         "text", "device of the catalogue whose memory gathers and sums", "xeon-8480", like="desktop", panel="Machine"
@@ -162,10 +163,8 @@ def graph_inputs(asked: GraphNetwork) -> FeatureGraphInputs:
 
     if asked.train and asked.read is Reading.STREAM:
         said = spelled(asked, "read")
-        raise UsageError(
-            f"{said} stream applies only to inference, not to {spelled(asked, 'train')}",
-            hint="whole partitions can be trained: `partitions`",
-        )
+        hint = "whole partitions can be trained: `partitions`"
+        raise UsageError(f"{said} stream applies only to inference, not to {spelled(asked, 'train')}", hint=hint)
     how = {"layers": asked.layers, "room_bytes": asked.room_bytes, "read": asked.read.value}
     if asked.read is not Reading.STREAM:
         how |= {"policy": asked.policy.value, "train": asked.train, "regather": asked.regather}

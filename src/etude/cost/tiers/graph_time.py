@@ -43,8 +43,11 @@ def pass_time(found: GraphPass, system: System, tier: str, host: Device) -> Pass
     sent = steps.nodes if found.is_stream else steps.gathered
     fullest = int((sent + steps.nodes).max(initial=0)) * size * 2  # two buffers
     if system.memory_bytes and fullest > system.memory_bytes:
-        raise UsageError(f"a part with its neighbours, twice, is {format_bytes(fullest)}, but the device has "
-                         f"{format_bytes(system.memory_bytes)}", hint="use more --partitions")  # fmt: skip
+        raise UsageError(
+            f"a part with its neighbours, twice, is {format_bytes(fullest)}, but the device has "
+            f"{format_bytes(system.memory_bytes)}",
+            hint="use more --partitions",
+        )
     place = tier_of(system, tier)
     rate = place.read_bytes_per_s
     if place.slots and place.latency_ns:  # Little's law

@@ -58,10 +58,8 @@ class FeatureGraph:
                 f"{self.nodes:,} nodes in {self.partitions:,} equal parts", hint="use a divisor of the number of nodes"
             )
         if not 0 < self.edges <= MOST_EDGES or self.feature_bytes < 1 or not 0 <= self.locality <= 1:
-            raise UsageError(
-                f"{self.edges:,} edges, features of {self.feature_bytes:,} B, locality {self.locality:g}",
-                hint=f"1 to {MOST_EDGES:,} edges; a larger graph by its ratios",
-            )
+            problem = f"{self.edges:,} edges, features of {self.feature_bytes:,} B, locality {self.locality:g}"
+            raise UsageError(problem, hint=f"1 to {MOST_EDGES:,} edges; a larger graph by its ratios")
         if self.exponent and not self.exponent > 2:
             raise UsageError(
                 f"an exponent of degrees of {self.exponent:g}", hint="above 2, or 0: all nodes have the same degree"
@@ -201,9 +199,12 @@ def out_of_core(
     gathered = np.bincount(pairs // graph.nodes, minlength=graph.partitions)
     passes = layers * (2 if train else 1)
     facts: dict[str, Any] = {
-        "used_bytes": passes * len(pairs) * graph.feature_bytes, "gathered_bytes": len(pairs) * graph.feature_bytes,
-        "partitioner_bytes": partitioner_bytes, "turns": graph.partitions, "feature_bytes": graph.feature_bytes,
-    }  # fmt: skip
+        "used_bytes": passes * len(pairs) * graph.feature_bytes,
+        "gathered_bytes": len(pairs) * graph.feature_bytes,
+        "partitioner_bytes": partitioner_bytes,
+        "turns": graph.partitions,
+        "feature_bytes": graph.feature_bytes,
+    }
     if read == "stream":
         one = _streamed(graph, source, target, room_bytes)
         spilled = layers * int(one.read_bytes.sum() - graph.nodes * graph.feature_bytes)
@@ -215,8 +216,11 @@ def out_of_core(
     need = np.unique(pairs // graph.nodes * graph.nodes + pairs % graph.nodes // nodes_each)
     item_bytes, count = nodes_each * graph.feature_bytes, -(-graph.nodes // nodes_each)
     if item_bytes > room_bytes:
-        raise UsageError(f"{'a part' if read == 'partitions' else 'a page'} of {format_bytes(item_bytes)} does not fit "
-                         f"{format_bytes(room_bytes)}", hint="use more memory, or smaller parts")  # fmt: skip
+        raise UsageError(
+            f"{'a part' if read == 'partitions' else 'a page'} of {format_bytes(item_bytes)} does not fit "
+            f"{format_bytes(room_bytes)}",
+            hint="use more memory, or smaller parts",
+        )
     walk = _walk(graph, need, count, layers, item_bytes, gathered * graph.feature_bytes, train, regather)
     fits = walk.size <= room_bytes
     some = _Accesses(walk.item[fits], walk.size[fits], walk.makes[fits], walk.turn[fits])
@@ -233,10 +237,13 @@ def out_of_core(
     if train and not regather:
         part[layers * graph.partitions :] = np.tile(np.arange(graph.partitions)[::-1], layers)
     steps = TurnWork(
-        read_bytes=_sums(walk.turn[misses], walk.size[misses], turns), written_bytes=results + spilled_at,
-        gathered=gathered[part], edges=np.bincount(target // graph.size, minlength=graph.partitions)[part],
-        nodes=np.full(turns, graph.size), is_backward=np.arange(turns) >= layers * graph.partitions,
-    )  # fmt: skip
+        read_bytes=_sums(walk.turn[misses], walk.size[misses], turns),
+        written_bytes=results + spilled_at,
+        gathered=gathered[part],
+        edges=np.bincount(target // graph.size, minlength=graph.partitions)[part],
+        nodes=np.full(turns, graph.size),
+        is_backward=np.arange(turns) >= layers * graph.partitions,
+    )
     return GraphPass(spilled_bytes=int(spilled_at.sum()), steps=steps, item_bytes=item_bytes, **facts)
 
 

@@ -126,10 +126,8 @@ def _way(system: System, method: str) -> Checkpointing:
     known = {way.name: way for way in system.checkpoints}
     bare = next((method.removesuffix(end) for end in ENDINGS if method.endswith(end)), method)
     if method not in known and bare not in known:
-        raise ClusterError(
-            f"system `{system.name}` does not specify checkpoints by `{bare}`",
-            hint=f"`checkpoints` in its file; known: {', '.join(known) or 'none'}",
-        )
+        hint = f"`checkpoints` in its file; known: {', '.join(known) or 'none'}"
+        raise ClusterError(f"system `{system.name}` does not specify checkpoints by `{bare}`", hint=hint)
     return known.get(method) or known[bare]
 
 

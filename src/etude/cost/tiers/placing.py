@@ -43,10 +43,8 @@ class PlacedParts:
 def place(parts: Sequence[StoredPart], room_bytes: float, needed_bytes: float = 0.0) -> PlacedParts:
     """Places parts; `needed_bytes` of the room are always taken: buffers, the layer that streams."""
     if needed_bytes > room_bytes:
-        raise UsageError(
-            f"{needed_bytes:,.0f} bytes must be on the device, which has room for {room_bytes:,.0f}",
-            hint="use more memory, or smaller buffers",
-        )
+        problem = f"{needed_bytes:,.0f} bytes must be on the device, which has room for {room_bytes:,.0f}"
+        raise UsageError(problem, hint="use more memory, or smaller buffers")
     left = room_bytes - needed_bytes
     resident: dict[str, float] = {}
     near = 0.0

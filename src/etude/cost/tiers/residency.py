@@ -42,9 +42,6 @@ class Residency:
     stores: int
     """Written items that were evicted."""
 
-    def loaded_bytes(self, item_bytes: int) -> int:
-        return self.misses * item_bytes
-
     def stored_bytes(self, item_bytes: int) -> int:
         return self.stores * item_bytes
 

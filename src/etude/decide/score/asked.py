@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.base.figures import argument, figure, part
+from etude.base.figures import argument, figure, part, text
 from etude.base.outputs import OutputPlace, Printed, Written
 from etude.base.parameters import given_in, is_given, only_one, spelled
 from etude.base.talk import progress, say
@@ -42,11 +42,9 @@ class Score(Written):
     files: tuple[str, ...] = argument(
         "paths", "files or folders of measurements", metavar="FILE...", like=["copies.csv"]
     )
-    kind: str = figure(
-        "text", "kind of the files, where their content fits several", "", like="energy", metavar="NAME", panel=ROWS
-    )
-    first: int = figure("count", "score only the first rows, this many; 0: all", 0, zero=True, panel=ROWS)
-    rows: str = figure("text", "score only these rows: `3,7-9`; they count from 1", "", like="1", panel=ROWS)
+    kind: str = text("kind of the files, where their content fits several", like="energy", metavar="NAME", panel=ROWS)
+    first: int = figure("count", "score only the first rows, this many; 0: all", 0, panel=ROWS)
+    rows: str = text("score only these rows: `3,7-9`; they count from 1", like="1", panel=ROWS)
     system: str = figure(
         "noun", "simulate there, instead of what rows name: a system, or a file", "", names=("-s",), like="dgx-a100"
     )
@@ -56,9 +54,7 @@ class Score(Written):
     tp: int = figure("count", "tensor-parallel ranks of a replica", 1, panel=REQUESTS)
     ep: int = figure("count", "ranks over which experts are spread", 1, panel=REQUESTS)
     precision: str = figure("text", "data type of weights and products", "bf16", like="fp8", panel=REQUESTS)
-    kv_dtype: str = figure(
-        "text", "data type of keys and values; default: that of the computation", "", like="fp8", panel=REQUESTS
-    )
+    kv_dtype: str = text("data type of keys and values; default: that of the computation", like="fp8", panel=REQUESTS)
     replicas: int = figure("count", "copies of the model", 1, panel=REQUESTS)
     router: str = figure("text", "router of `etude serve`", "least", like="turn", panel=REQUESTS)
     engine: Engine = part(Engine, "The engine of measured requests")

@@ -63,15 +63,23 @@ def call_of(row: CsvRow) -> MeasuredCall:
     """A row of either table."""
     if "median_us" in row:
         return MeasuredCall(
-            collective=row["collective"], size_bytes=int(row["bytes"]), time_us=float(row["median_us"]),
-            gpus=int(row["workers"]), per_node=int(row["devices_per_node"]),
-            system=VIDUR_SYSTEMS.get(row["system"], ""), named=row["system"],
-        )  # fmt: skip
+            collective=row["collective"],
+            size_bytes=int(row["bytes"]),
+            time_us=float(row["median_us"]),
+            gpus=int(row["workers"]),
+            per_node=int(row["devices_per_node"]),
+            system=VIDUR_SYSTEMS.get(row["system"], ""),
+            named=row["system"],
+        )
     return MeasuredCall(
-        collective=row["collective"], size_bytes=int(row["size_bytes"]), time_us=float(row["time_us"]),
-        gpus=int(row["gpus"]), per_node=int(row["gpus_per_node"]),
-        system=SYSTEMS.get(row["gpu"].partition("-")[0], ""), named=row["gpu"],
-    )  # fmt: skip
+        collective=row["collective"],
+        size_bytes=int(row["size_bytes"]),
+        time_us=float(row["time_us"]),
+        gpus=int(row["gpus"]),
+        per_node=int(row["gpus_per_node"]),
+        system=SYSTEMS.get(row["gpu"].partition("-")[0], ""),
+        named=row["gpu"],
+    )
 
 
 def on_system(system: System, gpus: int, per_node: int) -> System:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from etude.base.errors import UsageError
+from etude.base.shapes import names_in
 from etude.capture.ingest.requests import holds_requests
 from etude.decide.score.kind import Item, PredictedRow, ScoreKind, ScoreRequest
 from etude.decide.score.serving import check_serving
@@ -17,9 +18,9 @@ from etude.world.serve.measured import bench_result, beside_bench
 from etude.world.serve.pools import Between, between_options, deployed_pools, pools_of
 
 STACK: Final = "vllm"
-READS: Final = (
-    "model", "system", "stack", "ops", "tp", "ep", "replicas", "router", "precision", "kv_dtype", "engine",
-)  # fmt: skip
+READS: Final = names_in("""
+    model system stack ops tp ep replicas router precision kv_dtype engine
+""")
 
 
 def predict(item: Item, asked: ScoreRequest) -> PredictedRow:
@@ -34,8 +35,11 @@ def predict(item: Item, asked: ScoreRequest) -> PredictedRow:
     )  # fmt: skip
     token_bytes = float(placed.token_bytes * tp)
     options = between_options(between, token_bytes) | {
-        "router": asked.router or "least", "caching": placed.caching, "token_bytes": token_bytes, "lora": placed.lora,
-    }  # fmt: skip
+        "router": asked.router or "least",
+        "caching": placed.caching,
+        "token_bytes": token_bytes,
+        "lora": placed.lora,
+    }
     served = serve(request_stream(str(path)), engine, groups, **options)
     found = beside_bench(bench_result(path), served)
     return PredictedRow(
@@ -45,10 +49,14 @@ def predict(item: Item, asked: ScoreRequest) -> PredictedRow:
 
 def _unsaid(asked: ScoreRequest) -> list[str]:
     usual = {
-        "tp": "tensor parallel 1", "ep": "each expert is split over the ranks", "replicas": "one replica",
-        "router": "requests go to the replica with the fewest", "precision": "precision bf16",
-        "kv_dtype": "keys and values in the precision of the computation", "stack": f"stack {STACK}",
-    }  # fmt: skip
+        "tp": "tensor parallel 1",
+        "ep": "each expert is split over the ranks",
+        "replicas": "one replica",
+        "router": "requests go to the replica with the fewest",
+        "precision": "precision bf16",
+        "kv_dtype": "keys and values in the precision of the computation",
+        "stack": f"stack {STACK}",
+    }
     said = [text for name, text in usual.items() if not getattr(asked, name)]
     return [*said, f"other rules of the engine as in `etude serve` ({len(asked.engine)} were given)"]
 

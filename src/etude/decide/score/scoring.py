@@ -115,8 +115,11 @@ def scored_files(
         known = [file for file in inside if _recognised(file, kind, spelled) is not None]
         if not known:
             raise unknown(path, kind, spelled)
-        notes += [f"{file} is not of kind {kind}" if kind else f"{file} is of no known kind"
-                  for file in inside if file not in known]  # fmt: skip
+        notes += [
+            f"{file} is not of kind {kind}" if kind else f"{file} is of no known kind"
+            for file in inside
+            if file not in known
+        ]
         found += known
     return found, notes
 
@@ -151,10 +154,8 @@ def refuse_unread(kind: ScoreKind, asked: ScoreRequest, spelled: Spelled = flag)
             continue
         option = next(iter(asked.engine)) if name == ENGINE else name
         readers = [other.name for other in KINDS.values() if name in other.reads]
-        raise UsageError(
-            f"{spelled(option)} is not read by {kind.name}",
-            hint=f"read by: {', '.join(readers)}" if readers else "leave it out",
-        )
+        hint = f"read by: {', '.join(readers)}" if readers else "leave it out"
+        raise UsageError(f"{spelled(option)} is not read by {kind.name}", hint=hint)
 
 
 def selected(items: list[Item], first: int, rows: str, path: Path) -> list[Item]:
@@ -187,9 +188,12 @@ def predicted_row(kind: ScoreKind, item: Item, asked: ScoreRequest) -> dict[str,
     except READINGS as problem:
         return {"row": item.label, "refused": f"a value cannot be read: {problem}"}
     return {
-        "row": item.label, "measured": _plain(found.measured), "predicted": _plain(found.predicted),
-        **columns(found.estimates), "assumed": list(found.assumed),
-    }  # fmt: skip
+        "row": item.label,
+        "measured": _plain(found.measured),
+        "predicted": _plain(found.predicted),
+        **columns(found.estimates),
+        "assumed": list(found.assumed),
+    }
 
 
 def _plain(figures: Figures) -> dict[str, float]:

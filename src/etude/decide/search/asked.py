@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.base.figures import argument, figure, part
+from etude.base.figures import argument, figure, part, switch, text
 from etude.base.outputs import Printed
 from etude.base.parameters import given_in, is_given, naming, only_one, replaces, request_of, spelled
 from etude.base.talk import progress, say
@@ -40,18 +40,18 @@ OF_DEPLOYMENTS, OF_STREAM = "A search over deployments", "Requests"
 class HowToSearch:
     """Parameters of any search."""
 
-    method: str = figure(
-        "text", "all, dp, greedy, anneal, ilp, lp, joint; default: chosen by the kind of space", "", like="all",
-        panel=HOW, metavar="NAME",
-    )  # fmt: skip
+    method: str = text(
+        "all, dp, greedy, anneal, ilp, lp, joint; default: chosen by the kind of space",
+        like="all",
+        panel=HOW,
+        metavar="NAME",
+    )
     workers: int = figure("count", "number of processes; 0: one per core", 1, zero=True, names=("-j",), panel=HOW)
-    ray: str = figure("text", "`auto`, or the address of a Ray cluster", "", like="auto", panel=HOW)
-    seed: int = figure("count", "seed of what is drawn at random", 0, zero=True, panel=HOW)
+    ray: str = text("`auto`, or the address of a Ray cluster", like="auto", panel=HOW)
+    seed: int = figure("count", "seed of what is drawn at random", 0, panel=HOW)
     top: int = figure("count", "number of rows of the table", 10, panel=HOW)
     out: str | None = figure("out", "folder for the results; a later search continues from there", None, names=("-o",))
-    force: bool = figure(
-        "switch", "begin anew: what the folder has of earlier searches is not taken", False, needs="out", names=("-f",)
-    )
+    force: bool = switch("begin anew: what the folder has of earlier searches is not taken", needs="out", names=("-f",))
     output: Printed = part(Printed)
 
 
@@ -76,19 +76,18 @@ class SearchPlans(PlanInput, HowToSearch):
     hf: str | None = figure(
         "path", "a Hugging Face `config.json`, or its folder, instead of a model's name", None, panel=OF_MODELS
     )
-    over: str = figure(
-        "text",
+    over: str = text(
         "axes, with given values or the usual ones: `tp=1|2|4,pp,zero`; fields of a plan, `gpus`, `system`, and "
         "`placement`, which places the ranks of the best three plans; default: all axes that change speed or memory "
         "much",
-        "",
         like="pp,zero",
         panel=OF_MODELS,
     )
-    score: str = figure(
-        "text", "step, tokens, mfu, memory, cost, energy; several give a frontier; default: step", "", like="tokens",
+    score: str = text(
+        "step, tokens, mfu, memory, cost, energy; several give a frontier; default: step",
+        like="tokens",
         panel=OF_MODELS,
-    )  # fmt: skip
+    )
     limit: tuple[str, ...] = figure(
         "several",
         "upper limit of a score (lower limit of tokens and mfu): `memory=80GB`; default: the memory of the device",
@@ -97,17 +96,23 @@ class SearchPlans(PlanInput, HowToSearch):
         panel=OF_MODELS,
     )
     system: str = figure(
-        "noun", "simulate there: a name of `etude systems`, or a file", "", of=str, names=("-s",), like="dgx-a100",
+        "noun",
+        "simulate there: a name of `etude systems`, or a file",
+        "",
+        of=str,
+        names=("-s",),
+        like="dgx-a100",
         panel=OF_MODELS,
-    )  # fmt: skip
+    )
     stack: str = figure(
-        "noun", "software stack: a name that `etude stacks` lists, or a file", "", of=str, like="eager",
+        "noun", "software stack: a name that `etude stacks` lists, or a file", "", of=str, like="eager", panel=OF_MODELS
+    )
+    network: str = text(
+        "analytic; or links or flow, if placement matters; default: analytic; flow with `--over placement`",
+        like="links",
         panel=OF_MODELS,
-    )  # fmt: skip
-    network: str = figure(
-        "text", "analytic; or links or flow, if placement matters; default: analytic; flow with `--over placement`", "",
-        like="links", panel=OF_MODELS, metavar="NAME",
-    )  # fmt: skip
+        metavar="NAME",
+    )
     price: tuple[str, ...] = figure(
         "several", "price of a device in dollars per hour: `2.5`, or `dgx-h100=2.5`", (), like="2.5", panel=OF_MODELS
     )
@@ -127,10 +132,8 @@ class SearchDeployment(HowToSearch):
     """
 
     model: str = argument("noun", "a model of the catalogue, or a file", of=str, like="gpt2")
-    slo: str = figure(
-        "text",
+    slo: str = text(
         "limits: `ttft=1s,tpot=50ms`; `chat:ttft=1s;batch:latency=60s`",
-        "",
         like="ttft=1s",
         panel=OF_DEPLOYMENTS,
     )
@@ -141,11 +144,9 @@ class SearchDeployment(HowToSearch):
         like="dgx-h100=3",
         panel=OF_DEPLOYMENTS,
     )
-    over: str = figure(
-        "text",
+    over: str = text(
         "axes: tp, pp, ep, precision, split (`none|1:2`: replicas for prefill and decode), "
         "max_num_batched_tokens, max_num_seqs; default: tp=1|2|4|8",
-        "",
         like="tp=1|2,split=none|1:1",
         panel=OF_DEPLOYMENTS,
     )
@@ -165,12 +166,11 @@ class SearchDeployment(HowToSearch):
         "text", "reuse of earlier prompts, as `etude serve --cache`", "none", like="prefix", panel=OF_DEPLOYMENTS
     )
     requests: str = figure("path", "file of requests", "", like="r.csv", panel=OF_STREAM)
-    first: int = figure("count", "use only the first requests; 0: all", 0, zero=True, needs="requests", panel=OF_STREAM)
+    first: int = figure("count", "use only the first requests; 0: all", 0, needs="requests", panel=OF_STREAM)
     rate: float = figure(
         "number",
         "requests per second; with a file, its gaps are stretched to it",
         0.0,
-        zero=True,
         like=2.0,
         panel=OF_STREAM,
     )
@@ -193,15 +193,15 @@ class SearchSpace(HowToSearch):
 
     space: str = argument("path", "YAML file with `search: KIND`", like="other.yaml")
     change: tuple[str, ...] = figure(
-        "several", "override a key of the file: `score=cost`; the value is YAML", (), key="set", like="score=cost",
+        "several",
+        "override a key of the file: `score=cost`; the value is YAML",
+        (),
+        key="set",
+        like="score=cost",
         panel=HOW,
-    )  # fmt: skip
-    again: str = figure(
-        "text", "search again at intervals, as links change: `every=10s`", "", like="every=10s", panel=HOW
     )
-    trust: bool = figure(
-        "switch", "let the file run programs and Python code, and write outside its folder", False, panel=HOW
-    )
+    again: str = text("search again at intervals, as links change: `every=10s`", like="every=10s", panel=HOW)
+    trust: bool = switch("let the file run programs and Python code, and write outside its folder", panel=HOW)
 
 
 @dataclass(frozen=True, slots=True)

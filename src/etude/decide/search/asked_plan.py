@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from etude.base.figures import figure, part
 from etude.base.outputs import Printed
 from etude.base.parameters import given_in, spelled
+from etude.base.shapes import names_in
 from etude.base.talk import progress, say
 from etude.base.units import format_bytes, format_time
 from etude.make.generate import Plan
@@ -17,8 +18,10 @@ from etude.steps.asked.simulation import OnSystem
 if TYPE_CHECKING:
     from etude.decide.search.plans import PlanSpace
 
-COLUMNS = ("step_time_ns", "tokens_per_s_per_gpu", "mfu", "memory_peak_bytes", "global_batch", "tp", "pp", "cp", "dp",
-           "ep", "zero", "schedule", "micro_batch", "recompute")  # fmt: skip
+COLUMNS = names_in("""
+    step_time_ns tokens_per_s_per_gpu mfu memory_peak_bytes global_batch tp pp cp dp ep zero schedule micro_batch
+    recompute
+""")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +37,12 @@ class PlanRequest(ModelOrConfig, PlanInput, OnSystem):
     Without `--global-batch` a step has a sample for each GPU, 16 Mi tokens at most."""
 
     stack: str = figure(
-        "text", "software stack whose efficiency is used; `etude stacks` lists them", "default", like="nemo",
+        "text",
+        "software stack whose efficiency is used; `etude stacks` lists them",
+        "default",
+        like="nemo",
         panel="Machine",
-    )  # fmt: skip
+    )
     tries: int = figure("count", "number of plans to simulate, the most promising first", 24, panel="Search")
     output: Printed = part(Printed)
 

@@ -22,7 +22,6 @@ from etude.kernels.arrays import F64, I64
 from etude.machine import Device
 
 Cut = tuple[int, ...]
-SCORES = ("latency", "energy", "bottleneck")
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +203,12 @@ def _unbeaten(labels: list[Label]) -> list[Label]:
 
 def row_of(chain: Chain, cut: Cut, score: CutScore) -> Row:
     """A cut and its scores, as a row of the table."""
-    found: Row = {"cut": list(cut), "latency_ms": score.latency_ns / 1e6, "energy_j": score.energy_j,
-                  "bottleneck_ms": score.bottleneck_ns / 1e6}  # fmt: skip
+    found: Row = {
+        "cut": list(cut),
+        "latency_ms": score.latency_ns / 1e6,
+        "energy_j": score.energy_j,
+        "bottleneck_ms": score.bottleneck_ns / 1e6,
+    }
     names = chain.layers.name
     for d, (device, (a, b)) in enumerate(zip(chain.devices, chain.stages(cut), strict=True)):
         key = device.name if device.name not in found else f"{device.name} ({d})"

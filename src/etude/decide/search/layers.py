@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure, read, usage_errors
+from etude.base.figures import figure, read, text, usage_errors
 from etude.cost.aten import aten_work
 from etude.cost.compute import compute_time_ns
 from etude.cost.energy import at_work_w
@@ -70,11 +70,11 @@ class Layers:
 class GivenLayer:
     """A layer as a space gives it."""
 
-    name: str = figure("text", "name of the layer", "")
-    flops: int = figure("count", "operations", 0, zero=True)
-    moved_bytes: int = figure("bytes", "bytes read and written in memory", 0, zero=True)
-    weights_bytes: int = figure("bytes", "bytes of its weights", 0, zero=True)
-    out_bytes: int = figure("bytes", "bytes passed to the next layer", 0, zero=True)
+    name: str = text("name of the layer")
+    flops: int = figure("count", "operations", 0)
+    moved_bytes: int = figure("bytes", "bytes read and written in memory", 0)
+    weights_bytes: int = figure("bytes", "bytes of its weights", 0)
+    out_bytes: int = figure("bytes", "bytes passed to the next layer", 0)
 
 
 def given_layers(rows: Any, in_bytes: int, dtype: str, where: str) -> Layers:

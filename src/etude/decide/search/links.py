@@ -37,9 +37,9 @@ class RandomRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenLink:
-    rate_bytes_per_s: int = figure("bandwidth", "payload, one direction", 0, zero=True)
+    rate_bytes_per_s: int = figure("bandwidth", "payload, one direction", 0)
     rates: Any = figure("one", "file of time_s,rate; or {low, high, every}", None)
-    latency_ns: int = figure("time", "latency of one message", 0, zero=True)
+    latency_ns: int = figure("time", "latency of one message", 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,10 +67,13 @@ def client_of(device: Device, host: Device) -> Client:
         )
     reached = [(one.ops.get("gemm") or OpCost()).flop_efficiency * one.peak("bf16") / 1e3 for one in (device, host)]
     return Client(
-        near_bytes_per_ms=1e6 * memory_rate(device), link_bytes_per_ms=link.read_bytes_per_s / 1e3,
-        far_bytes_per_ms=1e6 * memory_rate(host), device_flop_per_ms=reached[0], host_flop_per_ms=reached[1],
+        near_bytes_per_ms=1e6 * memory_rate(device),
+        link_bytes_per_ms=link.read_bytes_per_s / 1e3,
+        far_bytes_per_ms=1e6 * memory_rate(host),
+        device_flop_per_ms=reached[0],
+        host_flop_per_ms=reached[1],
         hop_ms=2 * link.latency_ns / 1e6,
-    )  # fmt: skip
+    )
 
 
 def pieces_of(model: Model, prompt: int, bits: float, *, whole: bool = False) -> list[TensorPiece]:
@@ -138,9 +141,12 @@ def _kv(model: Model, size_bytes: float, layers: int, prompt: int) -> TensorPiec
     """Keys and values, with the products of attention."""
     size, pair = size_bytes / layers, 4.0 * model.heads * model.head
     return TensorPiece(
-        name="kv", count=layers, size_bytes=size, token=PieceWork(read_bytes=size, flops=pair * prompt),
+        name="kv",
+        count=layers,
+        size_bytes=size,
+        token=PieceWork(read_bytes=size, flops=pair * prompt),
         prompt=PieceWork(read_bytes=size, flops=pair * prompt * (prompt + 1) / 2),
-    )  # fmt: skip
+    )
 
 
 def _joined(pieces: list[TensorPiece]) -> TensorPiece:

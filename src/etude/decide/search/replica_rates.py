@@ -9,7 +9,7 @@ from math import ceil, inf
 from typing import Any, Final
 
 from etude.base.errors import EtudeError, UsageError
-from etude.base.figures import figure, read, read_mapping
+from etude.base.figures import figure, read, read_mapping, text
 from etude.decide.search.request import SearchRequest, SpaceFile
 
 WITHIN: Final = 1.02
@@ -57,7 +57,7 @@ class Strategy:
     """A plan of one replica, and the rules of its engine."""
 
     tp: int = figure("count", "devices of a replica", 1)
-    precision: str = figure("text", "instead of the model's", "")
+    precision: str = text("instead of the model's")
     max_num_batched_tokens: int = figure("count", "largest number of tokens in a pass", 2048)
     max_num_seqs: int = figure("count", "largest number of running sequences", 256)
 
@@ -74,7 +74,7 @@ class Offer:
 
     model: str = figure("text", "a key of `models`")
     kind: str = figure("text", "a kind")
-    plan: str = figure("text", "name of the plan", "")
+    plan: str = text("name of the plan")
     devices: int = figure("count", "devices that the replica uses", 1)
     rate: float = figure("number", "requests per second")
 
@@ -85,8 +85,8 @@ def wanted_of(given: SpaceFile) -> dict[str, WantedModel]:
     if isinstance(found, str):
         found = read_mapping(given.path(found))
     if not isinstance(found, Mapping) or not found:
-        raise UsageError("key `models` is missing", where=given.where,
-                         hint="models: {chat: {model: llama3-8b, prompt: 1024, output: 128, ttft: 1s}}")  # fmt: skip
+        hint = "models: {chat: {model: llama3-8b, prompt: 1024, output: 128, ttft: 1s}}"
+        raise UsageError("key `models` is missing", where=given.where, hint=hint)
     return {str(name): read(WantedModel, about, f"{given.where}: models: {name}") for name, about in found.items()}
 
 
@@ -108,10 +108,8 @@ def offers_of(
         known = {one.kind for one in kinds}
         for one in offers:
             if one.model not in models or one.kind not in known:
-                raise UsageError(
-                    f"a rate of `{one.model}` on `{one.kind}`, which are not both in the search",
-                    where=str(given.keys["throughput"]),
-                )
+                problem = f"a rate of `{one.model}` on `{one.kind}`, which are not both in the search"
+                raise UsageError(problem, where=str(given.keys["throughput"]))
         return offers, {}
     from etude.decide.study import evaluate
     from etude.decide.study.space import Space

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure
+from etude.base.figures import figure, text
 from etude.decide.search.request import SpaceFile
 from etude.kernels.arrays import F64
 from etude.machine.regions import open_region
@@ -26,14 +26,14 @@ class Site:
     """A region where requests can be computed."""
 
     region: str = figure("text", "its name")
-    zone: str = figure("text", "its zone: regions of one zone are near one another", "")
-    law: str = figure("text", "legislation of the region", "")
-    round_trip_ns: float = figure("time", "round trip to a point where all regions meet", 0.0, zero=True)
+    zone: str = text("its zone: regions of one zone are near one another")
+    law: str = text("legislation of the region")
+    round_trip_ns: float = figure("time", "round trip to a point where all regions meet", 0.0)
     price: float = figure("number", "dollars per kWh", zero=True)
     carbon: float = figure("number", "grams of CO2 per kWh", -1.0, zero=True)
     pue: float = figure("number", "energy of the site relative to that of its machines", 1.0)
     capacity: float = figure("number", "capacity in kW; empty: no limit", inf, zero=True)
-    egress: float = figure("number", "dollars per GB of outgoing traffic", 0.0, zero=True)
+    egress: float = figure("number", "dollars per GB of outgoing traffic", 0.0)
 
     def __post_init__(self) -> None:
         if self.pue < 1:
@@ -50,10 +50,10 @@ class RequestClass:
     energy: str = figure("text", "joules per request, or `from:run.json`, as `etude serve --json` prints it")
     budget_ns: float = figure("time", "largest network time; empty: the budget of the search", inf, zero=True)
     turns: float = figure("number", "round trips per request", 1.0)
-    size_bytes: float = figure("bytes", "bytes of a request and its answer", 0.0, zero=True)
-    friction: float = figure("number", "one-time dollars per region it is moved to", 0.0, zero=True)
-    friction_g: float = figure("number", "one-time grams of CO2 per region it is moved to", 0.0, zero=True)
-    laws: str = figure("text", "allowed legislations: `eu;uk`; empty: any", "")
+    size_bytes: float = figure("bytes", "bytes of a request and its answer", 0.0)
+    friction: float = figure("number", "one-time dollars per region it is moved to", 0.0)
+    friction_g: float = figure("number", "one-time grams of CO2 per region it is moved to", 0.0)
+    laws: str = text("allowed legislations: `eu;uk`; empty: any")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +124,9 @@ def _with_carbon(given: SpaceFile, sites: list[Site]) -> list[Site]:
     found = []
     for site in sites:
         if site.carbon < 0 and not isinstance(other, str):
-            raise UsageError(f"the carbon intensity of region `{site.region}` is not known", where=given.where,
-                             hint="a column `carbon`, or `carbon: TABLE.csv` with `region` and `impact`")  # fmt: skip
+            problem = f"the carbon intensity of region `{site.region}` is not known"
+            hint = "a column `carbon`, or `carbon: TABLE.csv` with `region` and `impact`"
+            raise UsageError(problem, where=given.where, hint=hint)
         own = site.carbon
         if own < 0:
             own = open_region(site.region, given.path(str(other))).carbon_g_per_kwh
@@ -141,8 +142,8 @@ def _energy_j(given: SpaceFile, one: RequestClass) -> float:
         except ValueError:
             found = -1.0
         if not 0 < found < inf:
-            raise UsageError(f"class `{one.name}`: energy `{one.energy}`", where=given.where,
-                             hint="joules of a request, or from:run.json")  # fmt: skip
+            hint = "joules of a request, or from:run.json"
+            raise UsageError(f"class `{one.name}`: energy `{one.energy}`", where=given.where, hint=hint)
         return found
     try:
         record = json.loads(given.path(file).read_text("utf-8"))

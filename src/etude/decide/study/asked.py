@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.base.figures import argument, figure, part
+from etude.base.figures import argument, figure, part, switch, text
 from etude.base.outputs import OutputPlace, Printed
 from etude.base.parameters import spelled
 from etude.base.talk import progress, say
@@ -40,20 +40,19 @@ class RunStudy:
     )
     out: str = figure("out", "folder of studies; each study has its own folder in it", "studies", names=("-o",))
     workers: int = figure(
-        "count", "number of processes; 0: one per core if there are many points, one with --quick", 0, zero=True,
-        names=("-j",), panel=WHERE,
-    )  # fmt: skip
-    ray: str = figure("text", "run on Ray: `auto`, or the address of a cluster", "", like="auto", panel=WHERE)
-    all_of_them: bool = figure("switch", "run every entry of the gallery", False, key="all", panel=WHAT)
-    quick: bool = figure("switch", "use the smaller settings that the study defines for it", False, panel=WHAT)
-    neutral: bool = figure(
-        "switch", "switch the mechanism off: a check of the shape should then fail", False, panel=WHAT
+        "count",
+        "number of processes; 0: one per core if there are many points, one with --quick",
+        0,
+        names=("-j",),
+        panel=WHERE,
     )
-    again: bool = figure("switch", "run points that failed before again", False, panel=WHAT)
-    trust: bool = figure(
-        "switch", "let the file run programs and Python code, and write outside its folder", False, panel=WHAT
-    )
-    force: bool = figure("switch", "run all points again, also those that are known", False, names=("-f",), panel=WHAT)
+    ray: str = text("run on Ray: `auto`, or the address of a cluster", like="auto", panel=WHERE)
+    all_of_them: bool = switch("run every entry of the gallery", key="all", panel=WHAT)
+    quick: bool = switch("use the smaller settings that the study defines for it", panel=WHAT)
+    neutral: bool = switch("switch the mechanism off: a check of the shape should then fail", panel=WHAT)
+    again: bool = switch("run points that failed before again", panel=WHAT)
+    trust: bool = switch("let the file run programs and Python code, and write outside its folder", panel=WHAT)
+    force: bool = switch("run all points again, also those that are known", names=("-f",), panel=WHAT)
     output: Printed = part(Printed)
 
 
@@ -208,7 +207,7 @@ class NewStudy:
     """
 
     path: str = argument("path", "file to write", "study.yaml", like="new-study.yaml")
-    force: bool = figure("switch", "replace what is there", False, names=("-f",))
+    force: bool = switch("replace what is there", names=("-f",))
 
 
 def place_of(asked: NewStudy) -> OutputPlace:

@@ -96,11 +96,9 @@ def _compiled(text: str, where: str) -> tuple[CodeType, frozenset[str]]:
     used: set[str] = set()
     for node in ast.walk(tree):
         if not isinstance(node, _NODES):
-            raise UsageError(
-                f"`{text}` uses {type(node).__name__.lower()}, which expressions do not support",
-                where=where,
-                hint="arithmetic, comparisons, and or not, calls, lists, [x for x in y]",
-            )
+            problem = f"`{text}` uses {type(node).__name__.lower()}, which expressions do not support"
+            hint = "arithmetic, comparisons, and or not, calls, lists, [x for x in y]"
+            raise UsageError(problem, where=where, hint=hint)
         if isinstance(node, ast.Name):
             if node.id.startswith("_"):
                 raise UsageError(f"unknown name `{node.id}` in `{text}`", where=where)

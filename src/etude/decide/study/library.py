@@ -17,11 +17,14 @@ def entries() -> list[dict[str, Any]]:
         given = read_mapping(path)
         found.append(
             {
-                "name": path.stem, "system": given.get("paper", ""), "group": given.get("group", ""),
-                "mechanisms": given.get("mechanisms", []), "status": given.get("status", ""),
+                "name": path.stem,
+                "system": given.get("paper", ""),
+                "group": given.get("group", ""),
+                "mechanisms": given.get("mechanisms", []),
+                "status": given.get("status", ""),
                 "title": given.get("title", ""),
             }
-        )  # fmt: skip
+        )
     return sorted(found, key=lambda entry: (int(entry["group"][1:] or 0), entry["name"]))
 
 
@@ -37,10 +40,8 @@ def find(path: str | PathLike[str]) -> Path:
         raise UsageError("no such file", where=fspath(path))
     names = sorted(p.stem for p in GALLERY.glob("*.yaml"))
     near = [n for n in names if n[:3] == file.name[:3]] or names[:6]
-    raise UsageError(
-        f"there is no study `{fspath(path)}`",
-        hint=f"`etude study list` lists all; perhaps {', '.join(near)}; or a file",
-    )
+    hint = f"`etude study list` lists all; perhaps {', '.join(near)}; or a file"
+    raise UsageError(f"there is no study `{fspath(path)}`", hint=hint)
 
 
 def is_own(path: Path) -> bool:

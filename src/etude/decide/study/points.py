@@ -108,11 +108,8 @@ def _one_text_per_name(points: Sequence[Point], where: str) -> None:
             if not name or name.startswith("/") or ".." in Path(name).parts:
                 raise UsageError(f"`{name}` is not the name of a file in the study's folder", where=f"{where}: files")
             if seen.setdefault(name, text) != text:
-                raise UsageError(
-                    f"`{name}` is not the same at every point",
-                    where=f"{where}: files",
-                    hint="put the parameter into its name: net-{bandwidth}.yaml",
-                )
+                hint = "put the parameter into its name: net-{bandwidth}.yaml"
+                raise UsageError(f"`{name}` is not the same at every point", where=f"{where}: files", hint=hint)
 
 
 def _inputs(commands: Sequence[Sequence[str]], files: Mapping[str, str], folder: Path) -> dict[str, str]:

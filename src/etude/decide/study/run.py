@@ -61,9 +61,13 @@ class Outcome:
 
     def record(self) -> dict[str, Any]:
         return {
-            "name": self.spec.name, **self.spec.facts, "rows": self.rows, "checks": self.checks, "notes": self.notes,
+            "name": self.spec.name,
+            **self.spec.facts,
+            "rows": self.rows,
+            "checks": self.checks,
+            "notes": self.notes,
             "points": self.points,
-        }  # fmt: skip
+        }
 
     def table(self) -> "pa.Table":
         return table_of(self.rows)
@@ -164,10 +168,8 @@ def evaluate(
     if callable(what):
         return _evaluated(space, what, metrics or {}, shared or {}, **options)
     if shared:
-        raise UsageError(
-            "`shared` does not apply to commands",
-            hint="files of commands are next to them; `shared` applies only to functions",
-        )
+        hint = "files of commands are next to them; `shared` applies only to functions"
+        raise UsageError("`shared` does not apply to commands", hint=hint)
     given = {"run": {"command": what}, "metrics": dict(metrics or {})}
     spec = replace(spec_of(given, "sweep", where, Path.cwd()), space=space, trusted=trust)
     rows = Study(spec).outcome(**options).points
@@ -253,7 +255,7 @@ def _all(
         tasks = [point.task for _, some in tries for point in some]
         with progress("tuning", len(tasks)) as advance:
             ran += carry_out(tasks, results, run, advance)
-        points = points_of(spec, list(spec.variants), _best(spec, _tuned(spec), tries, results))
+        points = points_of(spec, list(spec.variants), _best(spec, tries, results))
     with progress("running", len(points)) as advance:
         ran += carry_out([point.task for point in points], results, run, advance)
     return points, ran
@@ -264,7 +266,7 @@ def _same(spec: StudySpec, variants: list[str], setting: Mapping[str, Any]) -> d
 
 
 def _best(
-    spec: StudySpec, variants: list[str], tries: list[tuple[dict[str, Any], list[Point]]], results: Results
+    spec: StudySpec, tries: list[tuple[dict[str, Any], list[Point]]], results: Results
 ) -> dict[tuple[str, int], Mapping[str, Any]]:
     """The setting with the best mean of the first metric, at each place; the first of equals."""
     metric, size = spec.metrics[0], max(1, len(spec.seeds))
@@ -273,7 +275,7 @@ def _best(
     for setting, points in tries:
         for start in range(0, len(points), size):
             some = points[start : start + size]
-            values = [_value(spec, metric.value, names, results[p.task.key])[0] for p in some]
+            values = [_value(metric.value, names, results[p.task.key])[0] for p in some]
             if not all(isinstance(v, int | float) for v in values):
                 continue
             score = sum(values) / len(values) * (-1 if metric.better == "higher" else 1)
@@ -309,12 +311,12 @@ def _row(spec: StudySpec, point: Point, results: Results) -> dict[str, Any]:
     for metric in spec.metrics:
         row[metric.name] = None
         if not found["error"]:
-            row[metric.name], problem = _value(spec, metric.value, list(spec.commands), found)
+            row[metric.name], problem = _value(metric.value, list(spec.commands), found)
             error = error or problem
     return {**row, "error": error, "commands": point.task.shown()}
 
 
-def _value(spec: StudySpec, expression: str, names: list[str], found: dict[str, Any]) -> tuple[Any, str]:
+def _value(expression: str, names: list[str], found: dict[str, Any]) -> tuple[Any, str]:
     if found["error"]:
         return None, found["error"]
     try:

@@ -17,8 +17,11 @@ def outcome_html(found: Outcome) -> str:
     spec = found.spec
     failed = sum(bool(row["error"]) for row in found.points)
     facts = [
-        ("points", len(found.points)), ("failed", failed), ("variants", len(spec.variants)), ("seeds", len(spec.seeds)),
-    ]  # fmt: skip
+        ("points", len(found.points)),
+        ("failed", failed),
+        ("variants", len(spec.variants)),
+        ("seeds", len(spec.seeds)),
+    ]
     plots = (drawn(found, metric) for metric in spec.metrics)
     picture = next((one for one in plots if one is not None), None)
     rows = [{k: v for k, v in row.items() if k != "commands"} for row in found.rows]

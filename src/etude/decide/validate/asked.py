@@ -47,9 +47,12 @@ class Validate(Written):
     )
     modules: int = figure("count", "number of modules that are chosen", 3, panel=PLACES)
     delay: tuple[str, ...] = figure(
-        "several", "length of a delay: a time, or a share of a step, by default 50%; several are tried in turn", (),
-        like="5ms", panel=MEASURED,
-    )  # fmt: skip
+        "several",
+        "length of a delay: a time, or a share of a step, by default 50%; several are tried in turn",
+        (),
+        like="5ms",
+        panel=MEASURED,
+    )
     repeats: int = figure("count", "blocks of steps with each delay", 8, panel=MEASURED)
     steps: int = figure("count", "steps of the recording, and of a block", 3, panel=MEASURED)
     warmup: int = figure("count", "steps before the first that is recorded or measured", 8, panel=MEASURED)
@@ -70,8 +73,8 @@ def validate_inputs(asked: Validate) -> ValidateInputs:
 
     if asked.warmup < LEAST_WARMUP:
         with naming(asked, "warmup"):
-            raise UsageError(f"{asked.warmup} is less than {LEAST_WARMUP}",
-                             hint="the modules of a step are known after the second")  # fmt: skip
+            hint = "the modules of a step are known after the second"
+            raise UsageError(f"{asked.warmup} is less than {LEAST_WARMUP}", hint=hint)
     with naming(asked, "place"):
         places = tuple(AskedPlace.parse(text) for text in asked.place)
     with naming(asked, "delay"):

@@ -124,8 +124,8 @@ def check_progress(plan: DelayPlan, blocks: Sequence[StepBlock], measured: Set[i
     for block in blocks:
         if block.delay != NONE and block.delay not in measured:
             named = plan.delays[block.delay].moment.module
-            raise UsageError(f"`{named}` was reached in {block.count} of {plan.steps} steps",
-                             hint="a delay is put into every step: name another module")  # fmt: skip
+            hint = "a delay is put into every step: name another module"
+            raise UsageError(f"`{named}` was reached in {block.count} of {plan.steps} steps", hint=hint)
     if not measured:
-        raise UsageError(f"the program has {steps} steps, and a run with delays needs {plan.warmup + 2 * plan.steps}",
-                         hint="take fewer: --warmup 3 --steps 2")  # fmt: skip
+        problem = f"the program has {steps} steps, and a run with delays needs {plan.warmup + 2 * plan.steps}"
+        raise UsageError(problem, hint="take fewer: --warmup 3 --steps 2")

@@ -80,8 +80,8 @@ def choose_places(moments: Mapping[int, Sequence[Moment]], asked: Sequence[Asked
 
 def _of_asked(moments: Mapping[int, Sequence[Moment]], one: AskedPlace) -> Place:
     if one.rank is not None and one.rank not in moments:
-        raise UsageError(f"the program has no rank {one.rank}", where=f"rank{one.rank}:{one.module}",
-                         hint=f"it has {len(moments)}")  # fmt: skip
+        hint = f"it has {len(moments)}"
+        raise UsageError(f"the program has no rank {one.rank}", where=f"rank{one.rank}:{one.module}", hint=hint)
     own = moments.values() if one.rank is None else [moments[one.rank]]
     backward = one.kind is PlaceKind.BACKWARD
     for moment in (moment for of_rank in own for moment in of_rank):

@@ -38,10 +38,14 @@ class PlaceResult:
 
     def row(self) -> dict[str, Any]:
         it = self.measured
-        return {"where": self.where, "injected": format_time(it.injected_ns),
-                "measured": f"{_signed(it.change_ns)} ± {format_time(it.spread_ns)}",
-                "predicted": _signed(self.predicted_ns), "off by": f"{self.off:.0%}",
-                "within": "yes" if self.within else "no"}  # fmt: skip
+        return {
+            "where": self.where,
+            "injected": format_time(it.injected_ns),
+            "measured": f"{_signed(it.change_ns)} ± {format_time(it.spread_ns)}",
+            "predicted": _signed(self.predicted_ns),
+            "off by": f"{self.off:.0%}",
+            "within": "yes" if self.within else "no",
+        }
 
     @property
     def off(self) -> float:

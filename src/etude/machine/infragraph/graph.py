@@ -9,7 +9,7 @@ when a topology is asked for, unless an annotation fills it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -430,11 +430,7 @@ def _parts(text: str, where: str) -> list[tuple[str, str | None]]:
 
 
 def _inside(
-    devices: Mapping[str, DeviceType],
-    device: str,
-    parts: Sequence[tuple[str, str | None]],
-    text: str,
-    where: str,
+    devices: Mapping[str, DeviceType], device: str, parts: Sequence[tuple[str, str | None]], text: str, where: str
 ) -> I64:
     vertices = np.zeros(1, np.int64)
     kind = "device"
@@ -501,9 +497,3 @@ def _count(given: Mapping[str, Any], where: str) -> int:
 def vertex_kinds(graph: InfraGraph) -> NDArray[np.uint8]:
     kinds = np.array([int(_KIND.get(name, VertexKind.OTHER)) for name in graph.types] or [0], np.uint8)
     return kinds[graph.type_code]
-
-
-def edge_names(graph: InfraGraph) -> Iterator[tuple[str, str, str]]:
-    """(name, name, link) of every edge: for tests and for display."""
-    for a, b, link in zip(graph.a.tolist(), graph.b.tolist(), graph.link.tolist(), strict=True):
-        yield graph(a), graph(b), graph.links[link].name

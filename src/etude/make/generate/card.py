@@ -35,22 +35,13 @@ def card_of(found: Generated | ServedJob, *, made_by: str = "") -> Card:
             model_flops_per_step=found.model_flops // plan.steps,
         )
     return Card(
-        name=found.job.name,
-        model=_model(found.model, found.params),
-        plan=done,
-        software=SoftwareCard(tool=made_by),
+        name=found.job.name, model=_model(found.model, found.params), plan=done, software=SoftwareCard(tool=made_by)
     )
 
 
 def _spread(plan: Plan) -> PlanCard:
     return PlanCard(
-        ranks=plan.gpus,
-        tp=plan.tp,
-        cp=plan.cp,
-        dp=plan.dp,
-        pp=plan.pp,
-        ep=plan.ep,
-        precision=str(plan.precision),
+        ranks=plan.gpus, tp=plan.tp, cp=plan.cp, dp=plan.dp, pp=plan.pp, ep=plan.ep, precision=str(plan.precision)
     )
 
 

@@ -57,10 +57,8 @@ class MicroOptions:
         if self.overlap and not self.compute_ns:
             raise UsageError("nothing to overlap with", hint="--compute 1ms gives each communication a compute node")
         if self.group and self.ranks % (self.group * self.stride):
-            raise UsageError(
-                f"{self.ranks} ranks are not a whole number of groups of {self.group} at stride {self.stride}",
-                hint=f"a multiple of {self.group * self.stride}",
-            )
+            problem = f"{self.ranks} ranks are not a whole number of groups of {self.group} at stride {self.stride}"
+            raise UsageError(problem, hint=f"a multiple of {self.group * self.stride}")
         if self.stride > 1 and not self.group:
             raise UsageError("a stride needs groups", hint="--group 8 --stride 4")
 
@@ -88,9 +86,7 @@ def micro(pattern: str, options: MicroOptions) -> Job:
     if name == "all_pairs" and options.ranks > MAX_ALL_PAIRS:
         raise UsageError(f"all_pairs on {options.ranks:,} ranks", hint=f"at most {MAX_ALL_PAIRS:,}")
     return job_of_roles(
-        f"micro_{name}",
-        PATTERNS[name](options, step),
-        provenance={"tool": "etude generate micro", "pattern": pattern},
+        f"micro_{name}", PATTERNS[name](options, step), provenance={"tool": "etude generate micro", "pattern": pattern}
     )
 
 

@@ -215,11 +215,7 @@ def sized_by_routing(op: Op) -> bool:
 
 
 def _with_host(
-    columns: dict[str, Any],
-    data: tuple[I64, I32],
-    ctrl: tuple[I64, I32],
-    host_ns: I64,
-    read: NDArray[np.bool_],
+    columns: dict[str, Any], data: tuple[I64, I32], ctrl: tuple[I64, I32], host_ns: I64, read: NDArray[np.bool_]
 ) -> tuple[dict[str, Any], tuple[I64, I32], tuple[I64, I32]]:
     """A host node before each device node: a thread issues them in order, and none runs before its host node. If the
     host reads a result, it waits for the device before it continues."""

@@ -8,7 +8,7 @@ from dataclasses import Field, dataclass, fields, replace
 from typing import Any, Final
 
 from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, key_of, read, said, usage_errors
+from etude.base.figures import figure, key_of, read, said, text, usage_errors
 from etude.base.grammar import line
 from etude.make.generate.blocks import halo, loads, recompute, trained
 from etude.make.generate.choices import (
@@ -41,9 +41,7 @@ class Plan:
     etude.generate("llama3-8b", etude.Plan(gpus=16, tp=2))
     """
 
-    gpus: int = figure(
-        "count", "number of ranks; default: the smallest number that fits the axes", 0, zero=True, like=1024
-    )
+    gpus: int = figure("count", "number of ranks; default: the smallest number that fits the axes", 0, like=1024)
     tp: int = figure("count", "tensor parallel", 1)
     cp: int = figure("count", "context parallel", 1)
     pp: int = figure("count", "pipeline parallel", 1)
@@ -51,19 +49,16 @@ class Plan:
     etp: int = figure("count", "tensor parallel inside experts", 1, rare=True)
     sp: bool | None = figure("flag", "sequence parallel; default: with tensor parallelism", None, needs="tp", rare=True)
     cp_kind: ContextKind = figure(
-        "choice", "how context-parallel ranks exchange keys", ContextKind.RING, of=ContextKind, needs="cp", rare=True
+        "choice", "how context-parallel ranks exchange keys", ContextKind.RING, needs="cp", rare=True
     )
     cp_map: ContextMap = figure(
         "choice",
         "assignment of blocks of documents to context-parallel ranks; keys are sent only to ranks that read them",
         ContextMap.NONE,
-        of=ContextMap,
         needs="cp",
         rare=True,
     )
-    block: int = figure(
-        "count", "tokens of a block of --cp-map; 0: 16 blocks per rank", 0, zero=True, needs="cp_map", rare=True
-    )
+    block: int = figure("count", "tokens of a block of --cp-map; 0: 16 blocks per rank", 0, needs="cp_map", rare=True)
     cp_shares: tuple[int, ...] = figure(
         "list",
         "tokens of each context-parallel rank, which add up to the sequence; with a map of runs, or ulysses",
@@ -82,13 +77,7 @@ class Plan:
         needs="cp_kind=ulysses",
         rare=True,
     )
-    domain: str = figure(
-        "text",
-        "rows x columns of context-parallel ranks that share an image, `2x4`",
-        "",
-        like="1x2",
-        rare=True,
-    )
+    domain: str = text("rows x columns of context-parallel ranks that share an image, `2x4`", like="1x2", rare=True)
     order: str = figure(
         "text",
         "axes from the fastest to the slowest in the numbering of ranks",
@@ -104,51 +93,36 @@ class Plan:
     )
     micro_batch: int = figure("count", "samples of a micro-batch", 1)
     global_batch: int = figure(
-        "count",
-        "samples per step; default: one micro-batch per data-parallel rank, 2 pp with a pipeline",
-        0,
-        zero=True,
+        "count", "samples per step; default: one micro-batch per data-parallel rank, 2 pp with a pipeline", 0
     )
     steps: int = figure("count", "number of steps in the job", 1)
-    seq: int = figure("count", "sequence length; 0: the model's", 0, zero=True)
-    lengths: str = figure(
-        "text",
+    seq: int = figure("count", "sequence length; 0: the model's", 0)
+    lengths: str = text(
         "lengths of samples: 2048, or 512:0.5,4096:0.5, or a .csv file; default: all of length seq",
-        "",
         like="512:0.5,1024:0.5",
     )
     batching: Batching = figure(
-        "choice", "how samples of --lengths are batched", Batching.FIXED, of=Batching, needs="lengths", rare=True
+        "choice", "how samples of --lengths are batched", Batching.FIXED, needs="lengths", rare=True
     )
-    length_seed: int = figure("count", "seed of the drawn lengths", 0, zero=True, needs="lengths", rare=True)
+    length_seed: int = figure("count", "seed of the drawn lengths", 0, needs="lengths", rare=True)
     budget: int = figure(
-        "count",
-        "largest number of tokens in a micro-batch; 0: micro_batch x seq",
-        0,
-        zero=True,
-        needs=_BY_BUDGET,
+        "count", "largest number of tokens in a micro-batch; 0: micro_batch x seq", 0, needs=_BY_BUDGET, rare=True
+    )
+    power: float = figure(
+        "number",
+        "batching `compute`: samples x longest^power is bounded; 0: the model's work",
+        0.0,
+        needs="batching=compute",
         rare=True,
     )
-    power: float = figure("number", "batching `compute`: samples x longest^power is bounded; 0: the model's work", 0.0,
-                          zero=True, needs="batching=compute", rare=True)  # fmt: skip
     memory_budget_bytes: int = figure(
-        "bytes", "memory of a rank that micro-batches may fill; 0: no limit", 0, zero=True, needs=_BY_BUDGET, rare=True
+        "bytes", "memory of a rank that micro-batches may fill; 0: no limit", 0, needs=_BY_BUDGET, rare=True
     )
     window: int = figure(
-        "count",
-        f"batching `online`: number of waiting samples; 0: {WAITING}",
-        0,
-        zero=True,
-        needs="batching=online",
-        rare=True,
+        "count", f"batching `online`: number of waiting samples; 0: {WAITING}", 0, needs="batching=online", rare=True
     )
     samples: int = figure(
-        "count",
-        "samples per epoch, which sets the number of steps; 0: no limit",
-        0,
-        zero=True,
-        needs="lengths",
-        rare=True,
+        "count", "samples per epoch, which sets the number of steps; 0: no limit", 0, needs="lengths", rare=True
     )
     join: bool = figure(
         "flag",
@@ -157,21 +131,12 @@ class Plan:
         needs="samples",
         rare=True,
     )
-    zero: int = figure("count", "ZeRO stage: 1 optimizer, 2 and gradients, 3 and weights (FSDP)", 0, zero=True)
-    directives: str = figure(
-        "text",
-        "rewrites of the step: a YAML file, or FILE.py:name; they replace --zero",
-        "",
-        like="zero3.yaml",
-        rare=True,
+    zero: int = figure("count", "ZeRO stage: 1 optimizer, 2 and gradients, 3 and weights (FSDP)", 0)
+    directives: str = text(
+        "rewrites of the step: a YAML file, or FILE.py:name; they replace --zero", like="zero3.yaml", rare=True
     )
     dp_shard: int = figure(
-        "count",
-        "ranks that a sharded copy is spread over (HSDP); 0: all",
-        0,
-        zero=True,
-        needs="zero|directives",
-        rare=True,
+        "count", "ranks that a sharded copy is spread over (HSDP); 0: all", 0, needs="zero|directives", rare=True
     )
     reshard: bool = figure(
         "flag", "FSDP frees weights after the forward pass", True, needs="zero=3|directives", rare=True
@@ -185,9 +150,12 @@ class Plan:
         rare=True,
     )
     bucket: int = figure(
-        "count", "parameters whose gradients are reduced in one collective; ZeRO 3 has one for each block", 40_000_000,
-        needs="zero=0|zero=1|zero=2", rare=True,
-    )  # fmt: skip
+        "count",
+        "parameters whose gradients are reduced in one collective; ZeRO 3 has one for each block",
+        40_000_000,
+        needs="zero=0|zero=1|zero=2",
+        rare=True,
+    )
     overlap_grads: bool = figure("flag", "gradients are reduced during the backward pass", True, rare=True)
     overlap_params: bool = figure(
         "flag", "updated weights are gathered during the forward pass", True, needs="zero=1|zero=2", rare=True
@@ -203,10 +171,8 @@ class Plan:
         "none",
         like="full",
     )
-    unfused: str = figure(
-        "text",
+    unfused: str = text(
         "computed by unfused tensor operations, which keep and move more: activation (of gates), norm (RMS), or both",
-        "",
         like="norm",
         rare=True,
     )
@@ -217,41 +183,35 @@ class Plan:
         "all",
         like="forward",
     )
-    precision: Precision = figure("choice", "precision of activations and products", Precision.BF16, of=Precision)
+    precision: Precision = figure("choice", "precision of activations and products", Precision.BF16)
     scaling: Scaling = figure(
         "choice",
         "scaling of 8-bit products: delayed, current, block, mx",
         Scaling.DELAYED,
-        of=Scaling,
         needs="precision=fp8",
         rare=True,
     )
     grad_dtype: str = figure("text", "data type in which gradients are summed", "fp32", like="bf16", rare=True)
-    optimizer: Optimizer = figure("choice", "optimizer that updates the weights", Optimizer.ADAMW, of=Optimizer)
+    optimizer: Optimizer = figure("choice", "optimizer that updates the weights", Optimizer.ADAMW)
     keep_grads: bool = figure(
         "flag", "gradients keep their memory between steps (Megatron's buffers)", False, rare=True
     )
     loss_dtype: str = figure("text", "data type of logits in the loss", "fp32", like="bf16", rare=True)
     state_dtype: str = figure("text", "data type of the optimizer's moments", "fp32", like="bf16", rare=True)
     master: bool = figure("flag", "the optimizer also keeps weights in fp32", True, rare=True)
-    attention: Attention = figure(
-        "choice", "fused: one kernel; unfused: scores in memory", Attention.FLASH, of=Attention, rare=True
-    )
+    attention: Attention = figure("choice", "fused: one kernel; unfused: scores in memory", Attention.FLASH, rare=True)
     clip: bool = figure("flag", "gradients are clipped by their norm", True, rare=True)
     moe_skew: float = figure("number", "load of the fullest expert rank relative to the mean", 1.0, rare=True)
-    moe_loads: str = figure(
-        "text",
+    moe_loads: str = text(
         "load of each expert: zipf:1.2, dirichlet:0.5, 3,1,1,1 or a .csv file; default: all have the same",
-        "",
         like="zipf:1.2",
         rare=True,
     )
-    moe_seed: int = figure("count", "seed of the drawn loads", 0, zero=True, needs="moe_loads", rare=True)
+    moe_seed: int = figure("count", "seed of the drawn loads", 0, needs="moe_loads", rare=True)
     dispatch: Dispatch = figure(
         "choice",
         "data type of tokens sent to experts",
         Dispatch.PRODUCTS,
-        of=Dispatch,
         needs="precision=fp8|precision=fp4",
         rare=True,
     )
@@ -259,31 +219,22 @@ class Plan:
         "count",
         "expert-parallel ranks per node, to which a token is sent once and copied there; 0: every copy is sent",
         0,
-        zero=True,
         needs="ep",
         rare=True,
     )
     moe_nodes: int = figure(
-        "count",
-        "largest number of nodes with experts of one token (with ep_node)",
-        0,
-        zero=True,
-        needs="ep_node",
-        rare=True,
+        "count", "largest number of nodes with experts of one token (with ep_node)", 0, needs="ep_node", rare=True
     )
-    capacity: float = figure(
-        "number", "capacity of an expert relative to the mean; 0: no limit", 0.0, zero=True, rare=True
-    )
+    capacity: float = figure("number", "capacity of an expert relative to the mean; 0: no limit", 0.0, rare=True)
     data_loading: bool = figure("flag", "the first stage loads the micro-batch", False, rare=True)
     checkpoint: bool = figure("flag", "the state is written at the end", False, rare=True)
     host_bandwidth_bytes_per_s: float = figure(
         "bandwidth",
         "bandwidth between a rank and the host's memory, from which `roundrobin` streams weights",
         0.0,
-        zero=True,
         rare=True,
     )
-    host_ns: float = figure("time", "host time to issue an op; 0: the host is ahead", 0.0, zero=True, rare=True)
+    host_ns: float = figure("time", "host time to issue an op; 0: the host is ahead", 0.0, rare=True)
     graphs: bool = figure(
         "flag",
         "the host issues CUDA graphs of everything whose size does not depend on routing, at no cost",
@@ -291,7 +242,7 @@ class Plan:
         needs="host",
         rare=True,
     )
-    step_overhead_ns: float = figure("time", "host time between steps", 0.0, zero=True, rare=True)
+    step_overhead_ns: float = figure("time", "host time between steps", 0.0, rare=True)
 
     def __post_init__(self) -> None:
         if not self.gpus:
@@ -322,10 +273,8 @@ class Plan:
                 "a domain applies only to images, which have no lengths", hint="leave out --lengths and --cp-map"
             )
         if self.domain and self.domain_of[0] * self.domain_of[1] != self.cp:
-            raise ClusterError(
-                f"a domain of {self.domain} ranks does not match cp {self.cp}",
-                hint=f"--cp {self.domain_of[0] * self.domain_of[1]}",
-            )
+            hint = f"--cp {self.domain_of[0] * self.domain_of[1]}"
+            raise ClusterError(f"a domain of {self.domain} ranks does not match cp {self.cp}", hint=hint)
         if self.sp and self.tp == 1:
             raise ClusterError("sequence parallelism needs tensor parallelism", hint="--tp 2, or no --sp")
         if not 0 <= self.zero <= 3:
@@ -444,10 +393,8 @@ class Plan:
         if self.moe_nodes > self.ep // self.ep_node:
             raise ClusterError(f"moe_nodes {self.moe_nodes}: there are {self.ep // self.ep_node} nodes")
         if self.moe_skew != 1.0 or self.moe_loads:
-            raise ClusterError(
-                "sending tokens to each node once needs equally loaded experts",
-                hint="leave out --moe-skew and --moe-loads",
-            )
+            hint = "leave out --moe-skew and --moe-loads"
+            raise ClusterError("sending tokens to each node once needs equally loaded experts", hint=hint)
 
     def refuse_unread(self, given: Iterable[str], model: Any, spelled: Callable[[str], str] = "`{}`".format) -> None:
         """Raises UsageError for the first of these axes that differs from its default and that nothing reads in this
@@ -472,10 +419,8 @@ class Plan:
         usual = {f.name: f.default for f in fields(cls)}
         unread = [] if model.experts else [key for key in OF_EXPERTS if given.get(key, usual[key]) != usual[key]]
         if unread:
-            raise UsageError(
-                f"{spelled(unread[0])} is read only for models with experts, and `{model.name}` has none",
-                hint="leave it out",
-            )
+            problem = f"{spelled(unread[0])} is read only for models with experts, and `{model.name}` has none"
+            raise UsageError(problem, hint="leave it out")
 
     def _has(self, f: Field[Any], wanted: str) -> bool:
         value = getattr(self, f.name)

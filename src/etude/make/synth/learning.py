@@ -86,11 +86,8 @@ def _whole(job: Job) -> Job:
         called = np.unique(trace.group[(trace.kind == Kind.COLL) & (trace.group >= 0)])
         for group in job.group_of[base + called].tolist():
             if not job.groups.known[group]:
-                raise UsageError(
-                    f"the members of group `{job.groups.names[group]}` are not known",
-                    where=job.name,
-                    hint="give a group file: --groups",
-                )
+                problem = f"the members of group `{job.groups.names[group]}` are not known"
+                raise UsageError(problem, where=job.name, hint="give a group file: --groups")
     return job
 
 

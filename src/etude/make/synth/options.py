@@ -13,17 +13,15 @@ from etude.model.job import MAX_WORLD
 class MakeOptions:
     """A job of what was learned; a program without steps is repeated as a whole."""
 
-    ranks: int = figure(
-        "count", "number of ranks, a multiple or a part of those learned from; 0: the same number", 0, zero=True
-    )
-    steps: int = figure("count", "number of steps; 0: as many as were learned from", 0, zero=True)
+    ranks: int = figure("count", "number of ranks, a multiple or a part of those learned from; 0: the same number", 0)
+    steps: int = figure("count", "number of steps; 0: as many as were learned from", 0)
     depth: float = figure("number", "factor of the number of layers or micro-batches", 1.0)
     compute: float = figure("number", "factor of compute: FLOPs, bytes and times", 1.0)
     traffic: float = figure("number", "factor of the bytes that are sent", 1.0)
     spread: float = figure(
         "number", "how much ranks and steps differ: 1 is as learned, 0 is not at all", 1.0, zero=True
     )
-    seed: int = figure("count", "random seed; the same seed gives the same bytes", 0, zero=True)
+    seed: int = figure("count", "random seed; the same seed gives the same bytes", 0)
     name: str = figure("text", "name of the job", "learned", like="mine", panel="Output")
 
     def __post_init__(self) -> None:

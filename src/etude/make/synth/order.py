@@ -142,8 +142,12 @@ def _waits(program: LearnedProgram) -> tuple[Waits, Waits]:
     for which in ("data", "ctrl"):
         start, rows = getattr(program.trace, f"{which}_start").tolist(), getattr(program.trace, which)
         at = np.where(rows >= 0, place[np.maximum(rows, 0)], -1).tolist()
-        found.append([sorted({j for j in at[start[row] : start[row + 1]] if 0 <= j != i})
-                      for i, row in enumerate(program.order.tolist())])  # fmt: skip
+        found.append(
+            [
+                sorted({j for j in at[start[row] : start[row + 1]] if 0 <= j != i})
+                for i, row in enumerate(program.order.tolist())
+            ]
+        )
     return _reduced(found[0], found[1])
 
 

@@ -64,8 +64,12 @@ def _compare(
     found: SpreadSamples,
     level: F64,
 ) -> None:
-    cells = [(number, i, v, w) for number, role in enumerate(roles) for i in role
-             for v, w in zip(programs[i].values, programs[i].weights, strict=True)]  # fmt: skip
+    cells = [
+        (number, i, v, w)
+        for number, role in enumerate(roles)
+        for i in role
+        for v, w in zip(programs[i].values, programs[i].weights, strict=True)
+    ]
     logs = np.log(np.stack([_factors(programs[i], classes[i], v, mean, side == 0) for _, i, v, _ in cells]))
     weights, of = np.array([w for *_, w in cells]), np.array([number for number, *_ in cells])
     of_step = np.average(logs, axis=0, weights=weights)

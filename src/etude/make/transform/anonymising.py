@@ -255,11 +255,7 @@ def _mapped(column: NDArray[np.int64], numbers: dict[int, int]) -> NDArray[np.in
 
 def _attributes(trace: Trace, options: AnonymiseOptions, writer: text.HeapWriter, hidden: Hidden) -> dict[str, Any]:
     """Layouts of what columns hold, and of the few attributes that simulators read."""
-    gone = {
-        *DROPPED,
-        *(() if options.keep_shapes else SHAPES),
-        *(() if options.times_stay else ("start_ns",)),
-    }
+    gone = {*DROPPED, *(() if options.keep_shapes else SHAPES), *(() if options.times_stay else ("start_ns",))}
     used = np.bincount(trace.layout, minlength=len(trace.layouts)) if len(trace) else np.zeros(len(trace.layouts), int)
     layouts: list[Layout] = []
     for number, layout in enumerate(trace.layouts):

@@ -54,10 +54,8 @@ def with_device_times(job: Job, other: Job, host_factor: float | None = None) ->
     """The job with the device times of another recording of its program. `host_factor`: given, instead of derived from
     the operators that both ran. Raises MismatchError where the two are not recordings of one program."""
     if job.ranks.tolist() != other.ranks.tolist():
-        raise MismatchError(
-            f"the recordings are of {len(job.ranks):,} and {len(other.ranks):,} ranks",
-            hint="both must have the same ranks",
-        )
+        hint = "both must have the same ranks"
+        raise MismatchError(f"the recordings are of {len(job.ranks):,} and {len(other.ranks):,} ranks", hint=hint)
     pairs = [_Pair(_of_rank(job, rank), _of_rank(other, rank)) for rank in job.ranks.tolist()]
     pieces, shared, factor = _host_factor(pairs)
     if host_factor is not None:

@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.base.shapes import names_in
 from etude.kernels.arrays import I64
 from etude.model.build import build_trace
 from etude.model.frames import SEGMENT
@@ -14,18 +15,9 @@ from etude.model.schema import COLUMN, NODE, UNKNOWN, Kind, Why
 from etude.model.trace import Trace
 
 _MADE: Final = ("lane", "layout", "io", "source_id")
-_OF_WORK: Final = (
-    "flops",
-    "tensor_bytes",
-    "in_bytes",
-    "out_bytes",
-    "collective",
-    "group",
-    "src",
-    "dst",
-    "tag",
-    "stream",
-)
+_OF_WORK: Final = names_in("""
+    flops tensor_bytes in_bytes out_bytes collective group src dst tag stream
+""")
 _TEXTS_OF_WORK: Final = ("in_values", "in_shapes", "in_types", "in_strides", "out_shapes", "out_types")
 
 

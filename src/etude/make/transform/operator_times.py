@@ -5,8 +5,9 @@
 
 An operator is what the job calls one: in the recording, the outermost one of such a name, with all that it calls. Its
 work on the device takes as long as that of the recorded operator with the same name, shapes and types; else of that
-which differs in the fewest sizes, times the ratio of what the device's formulas give for both. The host's time before
-and in an operator is the mean of those with the same name that come after the same one.
+which differs in the fewest sizes, times the ratio of what the device's formulas give for both; none takes less than the
+shortest recorded one, however small it is. The host's time before and in an operator is the mean of those with the same
+name that come after the same one.
 """
 
 from __future__ import annotations
@@ -99,7 +100,8 @@ def _looked_up(table: RecordedOperators, key: OperatorKey, formula: float, facto
         on_cpu = table.device is not None and table.device.cpu
         return formula * factor, formula * factor if on_cpu else np.nan, BY_FORMULA
     other, time = near
-    scale = formula / time.formula_ns if time.formula_ns > 0 else np.nan
-    if not np.isfinite(scale) or scale <= 0:
-        scale = max(key.elements, 1) / max(other.elements, 1)
+    if np.isfinite(formula) and np.isfinite(time.formula_ns):
+        scale = max(formula, table.least_ns) / max(time.formula_ns, table.least_ns)
+    else:
+        scale = table.moved_ns(key.elements) / table.moved_ns(other.elements)
     return time.device_ns * scale, time.inside_ns * (1.0 if time.device_ns > 0 else scale), BY_NAME

@@ -81,6 +81,8 @@ class RecordedOperators:
     placed_ns: float = 0.0
     """Device time, and that of it which belongs to these operators."""
     host_factor: float = 1.0
+    least_ns: float = 1.0
+    """Of the shortest operator on the device."""
 
     @classmethod
     def of(cls, job: Job, names: set[str], device: Device | None) -> RecordedOperators:
@@ -90,6 +92,8 @@ class RecordedOperators:
         for trace in job.traces:
             made._add(trace)
         made.host_factor = _host_factor(job, made.device_ns)
+        times = [device / calls for device, _, _, calls in (one.tolist() for one in sums.values()) if device > 0]
+        made.least_ns = max(1.0, min(times, default=1.0))
         return made
 
     def time_of(self, key: OperatorKey) -> OperatorTime | None:
@@ -99,6 +103,13 @@ class RecordedOperators:
             return None
         device, inside, formula, calls = self.sums[found].tolist()
         return OperatorTime(device / calls, inside / calls, formula / calls, round(calls))
+
+    def moved_ns(self, elements: int) -> float:
+        """Time in which the device's memory moves this number of elements, or that of the shortest operator if that is
+        longer; without a device the number."""
+        if self.device is None or not self.device.memory_bandwidth_bytes_per_s:
+            return float(max(elements, 1))
+        return max(self.least_ns, 4e9 * elements / self.device.memory_bandwidth_bytes_per_s)
 
     def nearest(self, key: OperatorKey) -> tuple[OperatorKey, OperatorTime] | None:
         """The recorded operator of that name which differs least."""

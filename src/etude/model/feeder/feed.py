@@ -140,10 +140,8 @@ class Feeder:
         lines = [self.rank(rank).explain() for rank in stuck[:SHOWN]]
         if len(stuck) > SHOWN:
             lines.append(f"and {len(stuck) - SHOWN} more ranks")
-        raise DeadlockError(
-            f"{len(stuck)} of {len(self._known)} ranks are not done\n" + "\n".join(lines),
-            hint="complete the nodes in flight: a collective when all members have issued it, a receive after its send",
-        )
+        hint = "complete the nodes in flight: a collective when all members have issued it, a receive after its send"
+        raise DeadlockError(f"{len(stuck)} of {len(self._known)} ranks are not done\n" + "\n".join(lines), hint=hint)
 
 
 def feeder(

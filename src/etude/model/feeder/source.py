@@ -101,20 +101,15 @@ def raise_dangling(view: NodeView, missing_id: int, edges: int) -> None:
     kinds = [name for name, found in (("data", view.data_ids), ("ctrl", view.ctrl_ids)) if missing_id in found]
     kind = kinds[0] if kinds else "data"
     more = f" ({edges} such dependencies in total)" if edges > 1 else ""
-    raise DanglingDependency(
-        f"node {view.source_id} waits for node {missing_id}, which is not in the trace{more}",
-        where=f"rank {view.rank}",
-        hint=f'`missing="drop"` ignores dependencies on missing nodes; `{kind}=False` leaves out {kind} dependencies',
-    )
+    problem = f"node {view.source_id} waits for node {missing_id}, which is not in the trace{more}"
+    hint = f'`missing="drop"` ignores dependencies on missing nodes; `{kind}=False` leaves out {kind} dependencies'
+    raise DanglingDependency(problem, where=f"rank {view.rank}", hint=hint)
 
 
 def raise_cycle(rank: int, ids: Sequence[int]) -> None:
     shown = " -> ".join(map(str, ids[:SHOWN])) + (f" -> ... ({len(ids)} in total)" if len(ids) > SHOWN else "")
-    raise CycleError(
-        f"nodes wait for one another in a cycle: {shown} -> {ids[0]}",
-        where=f"rank {rank}",
-        hint="each of these ids waits for the one before it; no order of execution satisfies the trace",
-    )
+    hint = "each of these ids waits for the one before it; no order of execution satisfies the trace"
+    raise CycleError(f"nodes wait for one another in a cycle: {shown} -> {ids[0]}", where=f"rank {rank}", hint=hint)
 
 
 class MemorySource:

@@ -150,8 +150,7 @@ def _check_durations(duration_ns: I64, ranks: _RankTraces) -> None:
 def _edges(ranks: _RankTraces) -> tuple[I64, NDArray[np.int32]]:
     data, ctrl = (
         NodeDependencies(
-            np.concatenate([getattr(t, f"{name}_start")[1:] for t in ranks.traces]),
-            ranks.column(name, np.int32),
+            np.concatenate([getattr(t, f"{name}_start")[1:] for t in ranks.traces]), ranks.column(name, np.int32)
         )
         for name in ("data", "ctrl")
     )

@@ -338,11 +338,8 @@ def check_groups(given: Mapping[str, Any], where: str) -> dict[int, tuple[int, .
     groups: dict[int, tuple[int, ...]] = {}
     for key, ranks in given.items():
         if not GROUP_ID.fullmatch(key) or int(key) == 0:
-            raise AstraAbort(
-                f"group id {key!r} must be a whole number above 0",
-                where=where,
-                hint="ASTRA-sim aborts; `0` and no name mean all ranks",
-            )
+            hint = "ASTRA-sim aborts; `0` and no name mean all ranks"
+            raise AstraAbort(f"group id {key!r} must be a whole number above 0", where=where, hint=hint)
         if not isinstance(ranks, list) or set(map(type, ranks)) != {int}:
             raise ClusterError(f"group {key} must be a list of ranks", where=where)
         if len(set(ranks)) != len(ranks):

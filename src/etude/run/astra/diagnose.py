@@ -38,10 +38,7 @@ def _collective_wait(w: RankedNodes, node: int, rank: int, start_ns: I64) -> str
     wait = f"collective {mine} of {name}: all members have joined, but "
     for other in members:
         theirs = int(joined[other][mine - 1])
-        if (c.collective[theirs], c.comm_bytes[theirs]) != (
-            c.collective[node],
-            c.comm_bytes[node],
-        ):
+        if (c.collective[theirs], c.comm_bytes[theirs]) != (c.collective[node], c.comm_bytes[node]):
             return f"{wait}rank {other} with {_named(w, theirs)}, it with {_named(w, node)}"
     return f"{wait}with other stream numbers, or with an algorithm that cannot complete for this number of ranks"
 

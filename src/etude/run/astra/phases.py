@@ -63,10 +63,8 @@ class PhaseTemplate:
 def algorithms_of(collective: int, system: SystemConfig) -> tuple[Implementation, ...]:
     name = COLLECTIVE_NAME[collective]
     if name not in system.algorithms:
-        raise AstraAbort(
-            f"the workload has an {name}, but the system file has no `{name}-implementation`",
-            hint="ASTRA-sim throws on such a node",
-        )
+        hint = "ASTRA-sim throws on such a node"
+        raise AstraAbort(f"the workload has an {name}, but the system file has no `{name}-implementation`", hint=hint)
     return system.algorithms[name]
 
 

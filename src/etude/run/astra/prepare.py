@@ -129,11 +129,8 @@ def _check_nodes(w: RankedNodes) -> None:
     at = int(node_table.first_bad_dependency(c))
     if at >= 0:
         node = int(np.searchsorted(c.dep_start, at, side="right")) - 1
-        raise AstraAbort(
-            f"node {c.source_id[node]} waits for a node that is not in the trace",
-            where=f"rank {w.rank_of(node)}",
-            hint="ASTRA-sim aborts on such a trace",
-        )
+        problem = f"node {c.source_id[node]} waits for a node that is not in the trace"
+        raise AstraAbort(problem, where=f"rank {w.rank_of(node)}", hint="ASTRA-sim aborts on such a trace")
 
 
 # --- nodes ------------------------------------------------------------------------------------------------------------

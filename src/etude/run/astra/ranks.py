@@ -70,9 +70,6 @@ def groups_of(job: Job) -> dict[int, tuple[int, ...]]:
         if members is None or name in ALL_RANKS:
             continue
         if known.setdefault(name, members.tolist()) != members.tolist():
-            raise AstraAbort(
-                f"group `{name}` has different members on other ranks",
-                where=job.name,
-                hint="ASTRA-sim identifies a group by its number alone",
-            )
+            hint = "ASTRA-sim identifies a group by its number alone"
+            raise AstraAbort(f"group `{name}` has different members on other ranks", where=job.name, hint=hint)
     return check_groups(known, job.name)

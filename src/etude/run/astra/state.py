@@ -179,9 +179,13 @@ class Collectives(NamedTuple):
 # itself keeps their first row as its peer, how many there are as its collective, and how many are still open as its
 # tag; the nodes keep the collective's row as their collective.
 NODE = record(
-    "duration_ns", "bytes", "start_ns", "end_ns", "child_start",
+    "duration_ns",
+    "bytes",
+    "start_ns",
+    "end_ns",
+    "child_start",
     small=("rank", "key", "at_key", "action", "resource", "peer", "tag", "waits", "collective"),
-)  # fmt: skip
+)
 RANK = record("streams", "ongoing", "finish_ns", "in_collective", "done_at_ns")
 LINE = record("start", "count")
 SERVER = record("is_busy", "head", "tail")

@@ -40,10 +40,8 @@ def measure_node(options: MeasureOptions | None = None) -> tuple[list[NodeFigure
     if find_spec("torch") is None:
         raise UsageError("qualifying a node needs PyTorch, which is not installed", hint='pip install "etude[torch]"')
     if asked.repetitions < 3 or asked.seconds <= 0 or asked.side < 8 or asked.copy_bytes < 4096:
-        raise UsageError(
-            f"{asked.repetitions} repetitions of {asked.seconds} s are not enough",
-            hint="use at least 3, longer than 0 s",
-        )
+        hint = "use at least 3, longer than 0 s"
+        raise UsageError(f"{asked.repetitions} repetitions of {asked.seconds} s are not enough", hint=hint)
     import torch
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0

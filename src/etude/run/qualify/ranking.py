@@ -79,8 +79,11 @@ def qualify(
         uncertain |= _uncertain(past, least)
         findings += _findings(node, past, "past", least)
     if not compared and (others or baseline is not None):
-        raise UsageError("this node has no figure in common with the others", where="--against",
-                         hint="were they measured with the same options and kind of devices?")  # fmt: skip
+        raise UsageError(
+            "this node has no figure in common with the others",
+            where="--against",
+            hint="were they measured with the same options and kind of devices?",
+        )
     ranking.sort(key=lambda row: (row["worst"] if row["worst"] is not None else math.inf, row["node"]))
     return Qualified(ranking, findings, sorted(uncertain), compared)
 

@@ -49,10 +49,8 @@ def check_code(about: Mapping[str, Any], *, trusted: bool) -> None:
     """Raises UsageError if a program has code that this user did not record here. Must be called before any of it
     runs."""
     if not may_run(about.get("compiled", {}), trusted=trusted):
-        raise UsageError(
-            "the program has compiled code that was not recorded on this machine by this user",
-            hint="--trust-code runs it; without it, its graphs are replaced by stand-ins",
-        )
+        hint = "--trust-code runs it; without it, its graphs are replaced by stand-ins"
+        raise UsageError("the program has compiled code that was not recorded on this machine by this user", hint=hint)
 
 
 def compiled_call(source: str) -> Callable[[], Any]:

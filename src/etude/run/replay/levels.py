@@ -13,13 +13,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from etude.base.shapes import names_in
 from etude.kernels.arrays import I64
 from etude.run.replay.arguments import Arguments, RecordedTensor
 
-ALLOCATIONS: Final = (
-    "aten::empty", "aten::empty_strided", "aten::empty_like", "aten::resize_", "aten::new_empty",
-    "aten::new_empty_strided",
-)  # fmt: skip
+ALLOCATIONS: Final = names_in("""
+    aten::empty aten::empty_strided aten::empty_like aten::resize_ aten::new_empty aten::new_empty_strided
+""")
 """Operators that allocate memory without writing to it."""
 
 

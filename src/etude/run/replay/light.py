@@ -76,13 +76,17 @@ def _read(told: dict[str, Any]) -> LightEvents:
     if told.get("device"):
         return _calls(told, names, name, thread, start, end)
     return LightEvents(
-        names, name, thread, start, end,
+        names,
+        name,
+        thread,
+        start,
+        end,
         event_ns=np.array(told.get("event_ns", ()), np.float64),
         pass_ns=np.array(told.get("pass_ns", ()), np.float64),
         cpu_ns=np.array(told.get("cpu_ns", ()), np.int64),
         node_ns=float(told.get("node_ns", 0.0)),
         page_faults=int(told.get("page_faults", 0)),
-    )  # fmt: skip
+    )
 
 
 def _calls(told: dict[str, Any], names: list[str], name: I64, thread: I64, start: I64, end: I64) -> LightEvents:

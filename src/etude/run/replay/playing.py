@@ -49,11 +49,11 @@ class PlayerOptions:
 
     def __post_init__(self) -> None:
         if self.host and self.speed == "recorded":
-            raise UsageError("calls at their recorded times leave no host time to choose", where="--host",
-                             hint="leave out --speed recorded, or --host")  # fmt: skip
+            hint = "leave out --speed recorded, or --host"
+            raise UsageError("calls at their recorded times leave no host time to choose", where="--host", hint=hint)
         if self.cuda_graph and (self.host == "recorded" or self.speed == "recorded"):
-            raise UsageError("a CUDA graph cannot have host time between its calls", where="--cuda-graph",
-                             hint="use --host fast and --speed flat-out")  # fmt: skip
+            hint = "use --host fast and --speed flat-out"
+            raise UsageError("a CUDA graph cannot have host time between its calls", where="--cuda-graph", hint=hint)
 
 
 def play(

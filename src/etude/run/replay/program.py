@@ -24,8 +24,6 @@ from numpy.typing import NDArray
 from etude.base.errors import FormatError, TraceError
 from etude.kernels.arrays import I32, I64, U8
 
-I8 = NDArray[np.int8]
-
 VERSION: Final = 3
 ENDING: Final = ".program"
 NOTHING: Final = -1

@@ -57,8 +57,11 @@ class RecordedHost:
         recorded = host_intervals(steps[:, 0], self._called(steps), moment)
         calls = self.of.inside & (trace.cpu == 1) & (trace.correlation != UNKNOWN)
         of_events, of_calls = (counted(moments, self.of.start[rows]) for rows in (events, calls))
-        about: dict[str, Any] = {"events": int(of_events.sum()), "calls": int(of_calls.sum()),
-                                 "recorded_ns": int(recorded.sum())}  # fmt: skip
+        about: dict[str, Any] = {
+            "events": int(of_events.sum()),
+            "calls": int(of_calls.sum()),
+            "recorded_ns": int(recorded.sum()),
+        }
         clocks, why = list[LightClock](), ""
         if self.light is not None:
             clocks, why = launch_clocks(trace, self.of.inside, self.of.start, self.of.end, self.light)
@@ -108,8 +111,12 @@ class RecordedHost:
             event_ns, pass_ns = self.light.event_ns[used], self.light.pass_ns[used]
             python = python_ns(free, each, steps[:, 0] == StepKind.CALL, event_ns, pass_ns)
             self.b.host_ns = (python + self._graph_ns(steps)).tolist()
-            about |= {"event_ns": float(np.median(event_ns)), "pass_ns": float(np.median(pass_ns)),
-                      "node_ns": self.light.node_ns, "page_faults": self.light.page_faults}  # fmt: skip
+            about |= {
+                "event_ns": float(np.median(event_ns)),
+                "pass_ns": float(np.median(pass_ns)),
+                "node_ns": self.light.node_ns,
+                "page_faults": self.light.page_faults,
+            }
             self.b.about["light_share"] = self._light_share(steps, clocks)
         else:
             self._unused(about, why)

@@ -40,9 +40,12 @@ def play_together(
     if not (options or PlayerOptions()).device.startswith("cuda") and backend == "gloo" and not spread_out():
         check_memory(fitted)
     told: dict[str, Any] = {
-        "player": asdict(options or PlayerOptions()), "ranks": ranks, "backend": backend, "timeout_s": timeout_s,
+        "player": asdict(options or PlayerOptions()),
+        "ranks": ranks,
+        "backend": backend,
+        "timeout_s": timeout_s,
         "out": str(out.resolve()) if out is not None else "",
-    }  # fmt: skip
+    }
     joined = under_torchrun()
     if joined is None and backend == "nccl":  # before any process is started
         from etude.run.replay.communication.calls import check_backend
@@ -79,11 +82,8 @@ def _joined(programs: Sequence[Program], process: int, processes: int, told: dic
     from etude.run.replay.worker import run
 
     if processes != len(programs):
-        raise UsageError(
-            f"{len(programs)} ranks, but torchrun has {processes} processes",
-            where="--ranks",
-            hint=f"--nproc-per-node {len(programs)}, or as many ranks with --ranks",
-        )
+        hint = f"--nproc-per-node {len(programs)}, or as many ranks with --ranks"
+        raise UsageError(f"{len(programs)} ranks, but torchrun has {processes} processes", where="--ranks", hint=hint)
     _, found = run(programs[process], process, told | {"gather": True}, time.perf_counter())
     everyone: list[dict[str, Any]] = found["everyone"]
     return everyone

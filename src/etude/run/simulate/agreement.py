@@ -59,7 +59,5 @@ def _check_alike(lowered: Lowered, program: I32, instance: int, leader: int) -> 
     one, other = (rows["lane"][start[p] : start[p + 1]] for p in (program[instance], program[leader]))
     if not np.array_equal(one, other):
         ranks = lowered.job.ranks[lowered.classes.first[[instance, leader]]].tolist()
-        raise MismatchError(
-            f"rank {ranks[0]} must follow the order of rank {ranks[1]}, but runs another program",
-            hint="use `relax` without `agree`, or ranks of a group that run the same program",
-        )
+        problem = f"rank {ranks[0]} must follow the order of rank {ranks[1]}, but runs another program"
+        raise MismatchError(problem, hint="use `relax` without `agree`, or ranks of a group that run the same program")

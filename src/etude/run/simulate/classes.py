@@ -38,10 +38,7 @@ class RankClasses:
 def alone(ranks: int, groups: int) -> RankClasses:
     """Every rank in a class of its own."""
     return RankClasses(
-        np.arange(ranks, dtype=np.int32),
-        np.arange(ranks, dtype=np.int32),
-        np.arange(groups, dtype=np.int32),
-        groups,
+        np.arange(ranks, dtype=np.int32), np.arange(ranks, dtype=np.int32), np.arange(groups, dtype=np.int32), groups
     )
 
 

@@ -215,17 +215,12 @@ def _memory(trace: Trace, memory: Bool, cost: I64, device: Device, options: Opti
     far = (place == REMOTE) | ((place != LOCAL) & (remote is not None))
     if far.any() and remote is None:
         node = trace.source_id[np.flatnonzero(memory)[np.flatnonzero(far)[0]]]
-        raise ClusterError(
-            "it uses remote memory, but none is described",
-            where=f"node {node}",
-            hint="--remote-memory bandwidth=50GB/s",
-        )
+        hint = "--remote-memory bandwidth=50GB/s"
+        raise ClusterError("it uses remote memory, but none is described", where=f"node {node}", hint=hint)
     own = device.memory_bandwidth_bytes_per_s
     if not own and not far.all():
-        raise ClusterError(
-            f"device `{device.name}` does not specify its memory bandwidth, but the job has memory nodes",
-            hint="`memory_bandwidth` of the device, or a remote memory",
-        )
+        problem = f"device `{device.name}` does not specify its memory bandwidth, but the job has memory nodes"
+        raise ClusterError(problem, hint="`memory_bandwidth` of the device, or a remote memory")
     rate = np.where(far, remote.bytes_per_s if remote else np.inf, own or np.inf)
     takes = np.maximum(size, 0) * (1e9 / rate) + np.where(far, remote.latency_ns if remote else 0, 0)
     modelled: I64 = np.where(size == UNKNOWN, UNKNOWN, np.ceil(takes).astype(np.int64))

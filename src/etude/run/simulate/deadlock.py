@@ -112,7 +112,7 @@ def _wait(lowered: Lowered, nodes: Table, at: int, row: int) -> Wait:
     trace = lowered.job.traces[int(lowered.job.trace_of[at])]
     if trace.kind[row] == Kind.COLL:
         return _collective_wait(lowered, nodes, at, row)
-    return _message_wait(lowered, nodes, at, row)
+    return _message_wait(lowered, at, row)
 
 
 def _collective_wait(lowered: Lowered, nodes: Table, at: int, row: int) -> Wait:
@@ -148,7 +148,7 @@ def _ranks(lowered: Lowered, at: list[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranges(ranks)}"
 
 
-def _message_wait(lowered: Lowered, nodes: Table, at: int, row: int) -> Wait:
+def _message_wait(lowered: Lowered, at: int, row: int) -> Wait:
     links, sides, pairs = lowered.matching.links, lowered.matching.sides, lowered.matching.pairings
     trace = lowered.job.traces[int(lowered.job.trace_of[at])]
     sends = trace.kind[row] == Kind.SEND

@@ -57,10 +57,8 @@ def apply(state: EngineState, network: RunningNetwork, lowered: Lowered, event: 
         network.change(event._replace(time_ns=at_ns))
         return state
     if state.sharing is not None:
-        raise UsageError(
-            "faults of ranks during a run cannot be combined with overlap, contention or shares",
-            hint="use a fault, or these options",
-        )
+        problem = "faults of ranks during a run cannot be combined with overlap, contention or shares"
+        raise UsageError(problem, hint="use a fault, or these options")
     if len(lowered.classes) < len(lowered.job.ranks):
         raise UsageError("a rank that stops or slows down differs from all others", hint="fold=False")
     if isinstance(event, StopRanks):

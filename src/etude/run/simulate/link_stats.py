@@ -51,10 +51,8 @@ def room_for_visits(carried: Table, transfers: I64, most_hops: int) -> Table:
     """A table large enough for all visits of these operations; `transfers` are those of each plan."""
     rows = int(transfers[carried["plan"]].sum()) * most_hops
     if rows > MOST_VISITS:
-        raise UsageError(
-            f"statistics of links would have up to {rows:,} rows, but the limit is {MOST_VISITS:,}",
-            hint="use fewer ranks, steps or chunks",
-        )
+        problem = f"statistics of links would have up to {rows:,} rows, but the limit is {MOST_VISITS:,}"
+        raise UsageError(problem, hint="use fewer ranks, steps or chunks")
     return np.zeros(max(rows, 1), VISIT)
 
 

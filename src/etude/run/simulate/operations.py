@@ -164,10 +164,8 @@ def _collective_times(
     by_record |= nameless & (recorded != NEVER)
     if (nameless & ~by_record).any():
         count = int((nameless & ~by_record).sum())
-        raise TraceError(
-            f"{counted(count, 'collective')} {'has' if count == 1 else 'have'} neither a kind nor a recorded time",
-            hint="`etude check` names them",
-        )
+        problem = f"{counted(count, 'collective')} {'has' if count == 1 else 'have'} neither a kind nor a recorded time"
+        raise TraceError(problem, hint="`etude check` names them")
     time_ns = np.where(by_record, recorded, 0)
     sizeless = ~by_record & (size == UNKNOWN) & (kind != Collective.BARRIER)
     if sizeless.any():
@@ -282,10 +280,8 @@ def _check_sizes(lowered: Lowered, link: I64, send: I64, recv: I64) -> None:
     if len(wrong):
         w = int(wrong[0])
         node = lowered.source_id(int(links.src_at[link[w]]), int(sides.rows[send[w]]))
-        raise MismatchError(
-            f"sends {sent[w]:,} B to rank {links.dst[link[w]]}, which receives {got[w]:,} B",
-            where=f"rank {links.src[link[w]]}: node {node}",
-        )
+        problem = f"sends {sent[w]:,} B to rank {links.dst[link[w]]}, which receives {got[w]:,} B"
+        raise MismatchError(problem, where=f"rank {links.src[link[w]]}: node {node}")
 
 
 def _eager(lowered: Lowered, size: I64) -> Bool:
@@ -372,8 +368,6 @@ def _peerless(lowered: Lowered, instance: int, at: int) -> tuple[I64, I64]:
     cost = lowered.programs.cost_ns[lowered.program_row(np.full(len(rows), at), rows)]
     if (cost == UNKNOWN).any():
         row = int(rows[cost == UNKNOWN][0])
-        raise TraceError(
-            f"a {Kind(int(trace.kind[row])).name.lower()} that has neither a peer nor a recorded time",
-            where=f"rank {lowered.job.ranks[at]}: node {lowered.source_id(at, row)}",
-        )
+        problem = f"a {Kind(int(trace.kind[row])).name.lower()} that has neither a peer nor a recorded time"
+        raise TraceError(problem, where=f"rank {lowered.job.ranks[at]}: node {lowered.source_id(at, row)}")
     return lowered.base[instance] + rows, cost

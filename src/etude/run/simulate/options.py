@@ -224,10 +224,8 @@ class Options:
                 f"slow link {named[0][0]}/{named[0][1]}: closed forms model ranks, not links", hint="--network flow"
             )
         if system.irregular:
-            raise UsageError(
-                f"closed forms need levels, and the graph of system `{system.name}` has none: {system.irregular}",
-                hint="--network flow or links; or `levels` next to its `topology`",
-            )
+            problem = f"closed forms need levels, and the graph of system `{system.name}` has none: {system.irregular}"
+            raise UsageError(problem, hint="--network flow or links; or `levels` next to its `topology`")
         return self
 
     def algorithm(self, what: Collective) -> str:
@@ -279,10 +277,8 @@ class Options:
 
     def _check_links(self) -> None:
         if self.collective_times == Times.RECORDED:
-            raise UsageError(
-                f"recorded times of collectives use no links: they are for closed forms, not for `{self.network}`",
-                hint="leave out --collective-times, or use --network analytic",
-            )
+            problem = f"recorded times of collectives use no links: they are for closed forms, not for `{self.network}`"
+            raise UsageError(problem, hint="leave out --collective-times, or use --network analytic")
         if self.network == Network.PACKETS:
             unread = {"statistics of links": self.link_stats, "links that change during the run": self.link_changes}
             for what, given in unread.items():

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from etude.base.errors import TraceError
+from etude.base.shapes import names_in
 from etude.cost.traces import ops_of
 from etude.kernels.arrays import I32, I64, U8, Bool
 from etude.model.fingerprint import Fingerprint
@@ -86,10 +87,9 @@ def agrees(trace: Trace) -> bool:
     return any(attr.name == AGREE and attr.kind == ValueKind.INT64 for layout in trace.layouts for attr in layout)
 
 
-_LOOKED_AT: Final = (
-    "kind", "collective", "group", "src", "dst", "in_bytes", "out_bytes", "tensor_bytes", "priority",
-    "data_start", "data", "ctrl_start", "ctrl",
-)  # fmt: skip
+_LOOKED_AT: Final = names_in("""
+    kind collective group src dst in_bytes out_bytes tensor_bytes priority data_start data ctrl_start ctrl
+""")
 
 
 def _fingerprint(trace: Trace, cost: I64, tag_base: int, options: Options) -> bytes:

@@ -32,10 +32,8 @@ class Draw:
 
     def __post_init__(self) -> None:
         if not (0 <= self.demand <= 1e6 and 0 < self.weight <= 1e6 and 0 <= self.priority <= 1000):
-            raise UsageError(
-                f"a demand of {self.demand:g}, a weight of {self.weight:g} and a priority of {self.priority}",
-                hint="use demands of at least 0, weights above 0",
-            )
+            problem = f"a demand of {self.demand:g}, a weight of {self.weight:g} and a priority of {self.priority}"
+            raise UsageError(problem, hint="use demands of at least 0, weights above 0")
         if self.chunk_bytes < 0 or self.chunk_ns < 0 or (self.chunk_bytes and self.chunk_ns):
             raise UsageError("a chunk needs either a size or a time, above 0")
 
@@ -57,10 +55,8 @@ def check_shares(shares: Shares) -> None:
                 raise UsageError(f"share: {name}: unknown class `{klass}`", hint=f"known: {', '.join(CLASSES)}")
         talk = draws.get("communication", Draw())
         if talk.chunk_bytes or talk.chunk_ns:
-            raise UsageError(
-                f"share: {name}: collectives and messages yield at once, not by chunks",
-                hint="`etude edit` cuts them: `chunk kind=coll into=4`",
-            )
+            hint = "`etude edit` cuts them: `chunk kind=coll into=4`"
+            raise UsageError(f"share: {name}: collectives and messages yield at once, not by chunks", hint=hint)
     chunked = [{(d.chunk_bytes, d.chunk_ns) for each in shares.values() if (d := each.get(c))} for c in CLASSES]
     if any(len(sizes - {(0, 0)}) > 1 for sizes in chunked):
         raise UsageError("share: a class has chunks of two sizes")
@@ -71,10 +67,8 @@ def check_on_links(shares: Shares) -> None:
     for name, draws in shares.items():
         talk = draws.get("communication")
         if talk and talk.demand and any(d.priority < talk.priority and d.demand for d in draws.values()):
-            raise UsageError(
-                f"share: {name}: transfers in flight on links cannot be paused",
-                hint="give communication priority, or use --network analytic",
-            )
+            hint = "give communication priority, or use --network analytic"
+            raise UsageError(f"share: {name}: transfers in flight on links cannot be paused", hint=hint)
 
 
 def level_of(system: System, name: str) -> int:

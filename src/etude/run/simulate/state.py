@@ -45,12 +45,10 @@ first."""
 INSTANCE: Final = np.dtype(
     [
         (name, np.int64)
-        for name in (
-            "node0", "row0", "lane0", "program_lane0", "leader", "follower", "next_follower", "start_ns",
-        )
+        for name in ("node0", "row0", "lane0", "program_lane0", "leader", "follower", "next_follower", "start_ns")
     ],
     align=True,
-)  # fmt: skip
+)
 """Where the tables of a simulated rank begin; its leader, its first follower, and the next follower of the same leader
 (-1: none); when it starts."""
 NODE: Final = np.dtype(

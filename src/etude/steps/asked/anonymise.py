@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etude.base.figures import figure, part
+from etude.base.figures import figure, part, switch
 from etude.base.outputs import OutputPlace, Printed, Written
 from etude.base.talk import say
 from etude.steps.asked.job_out import JobFiles, To, write_job
@@ -31,27 +31,26 @@ class Anonymise(JobInput, TimesOnInput, Written):
     """
 
     to: To = figure(
-        "choice", "write one Parquet folder (ranks share traces), or one file per rank", To.PARQUET, of=To, needs="out"
+        "choice", "write one Parquet folder (ranks share traces), or one file per rank", To.PARQUET, needs="out"
     )
-    keep_shapes: bool = figure("switch", "keep shapes, types and strides", False, panel=KEPT)
-    drop_times: bool = figure("switch", "leave out recorded start times, as `--round` does", False, panel=KEPT)
+    keep_shapes: bool = switch("keep shapes, types and strides", panel=KEPT)
+    drop_times: bool = switch("leave out recorded start times, as `--round` does", panel=KEPT)
     per_octave: int = figure(
         "count",
         "round times, bytes and FLOPs to this many values per octave (64: within 0.6%, 8: 5%, 1: 42%), and leave out "
         "start times; 0: exact",
-        0, zero=True, key="round", panel=KEPT,
-    )  # fmt: skip
-    work: bool = figure(
-        "switch",
-        "fill in FLOPs and bytes that follow from names and shapes, before they are removed",
-        False,
+        0,
+        key="round",
         panel=KEPT,
+    )
+    work: bool = switch(
+        "fill in FLOPs and bytes that follow from names and shapes, before they are removed", panel=KEPT
     )
     name: str = figure("text", "name of the copy", "anonymous", needs="out", like="copy")
     key: str | None = figure(
         "out", "write the meaning of each token, as JSON; keep this file private", None, panel=KEPT, like="key.json"
     )
-    force: bool = figure("switch", "replace what is there", False, needs="out|key", names=("-f",))
+    force: bool = switch("replace what is there", needs="out|key", names=("-f",))
     output: Printed = part(Printed)
 
 
@@ -74,9 +73,12 @@ def inputs(asked: Anonymise) -> AnonymiseInputs:
     files = JobFiles(out=place.path if place else None, to=asked.to, force=asked.force)
     is_rounded = asked.per_octave > 0
     options = AnonymiseOptions(
-        keep_shapes=asked.keep_shapes, keep_times=is_rounded or not asked.drop_times, per_octave=asked.per_octave,
-        work=asked.work, name=asked.name,
-    )  # fmt: skip
+        keep_shapes=asked.keep_shapes,
+        keep_times=is_rounded or not asked.drop_times,
+        per_octave=asked.per_octave,
+        work=asked.work,
+        name=asked.name,
+    )
     key = None if asked.key is None else OutputPlace(Path(asked.key), asked.force)
     return AnonymiseInputs(source, times_system(asked), options, files, key)
 

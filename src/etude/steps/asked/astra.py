@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import AnswerNo, DeadlockError, UsageError
-from etude.base.figures import argument, figure, part
+from etude.base.figures import argument, figure, part, switch
 from etude.base.outputs import OutputPlace, Printed
 from etude.base.talk import progress, say
 from etude.steps.asked.jobs import open_job
@@ -42,24 +42,32 @@ class SimulateAstra:
         panel="Input",
     )
     remote_memory: str | None = figure(
-        "path", "ASTRA-sim's remote-memory file (JSON)", None, panel="Input",
+        "path",
+        "ASTRA-sim's remote-memory file (JSON)",
+        None,
+        panel="Input",
         names=("--remote-memory-configuration", "--astra-remote-memory"),
-    )  # fmt: skip
+    )
     groups: str | None = figure(
-        "path", "communicator groups; by default `name.json` next to the workload", None, panel="Input",
+        "path",
+        "communicator groups; by default `name.json` next to the workload",
+        None,
+        panel="Input",
         names=("--comm-group-configuration", "--astra-groups"),
-    )  # fmt: skip
+    )
     backend: Backend = figure(
-        "choice", "ASTRA-sim's analytical backend: congestion-unaware, or congestion-aware", Backend.UNAWARE,
-        of=Backend, panel="Simulation",
-    )  # fmt: skip
+        "choice",
+        "ASTRA-sim's analytical backend: congestion-unaware, or congestion-aware",
+        Backend.UNAWARE,
+        panel="Simulation",
+    )
     num_queues_per_dim: int = figure("count", "queues for collectives in each dimension", 1, panel="Simulation")
-    rendezvous_protocol: bool = figure("switch", "messages wait until both sides are ready", False, panel="Simulation")
+    rendezvous_protocol: bool = switch("messages wait until both sides are ready", panel="Simulation")
     injection_scale: float = figure("number", "factor of the endpoint delay", 1.0, zero=True, panel="Simulation")
     timing: str | None = figure(
         "out", "write the times of all nodes: `.csv` or `.parquet`", None, like="new.parquet", panel="Output"
     )
-    force: bool = figure("switch", "replace what is there", False, needs="timing", names=("-f",))
+    force: bool = switch("replace what is there", needs="timing", names=("-f",))
     output: Printed = part(Printed)
 
 

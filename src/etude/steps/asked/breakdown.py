@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure
+from etude.base.figures import figure, switch, text
 from etude.base.parameters import only_one
 from etude.steps.asked.runs import Analysed, Analysis, Counted, RunSource
 
@@ -29,13 +29,11 @@ class Breakdown(Analysis, Counted):
         like=[["compute", "memory"]],
         plain=True,
     )
-    types: bool = figure("switch", "show the time in which exactly these classes run, instead", False)
-    steps: bool = figure("switch", "every step of every rank instead", False)
-    variation: bool = figure("switch", "how much each rank's steps vary instead", False)
-    ray: str = figure(
-        "text",
+    types: bool = switch("show the time in which exactly these classes run, instead")
+    steps: bool = switch("every step of every rank instead")
+    variation: bool = switch("how much each rank's steps vary instead")
+    ray: str = text(
         "read the ranks of a recording on Ray: `auto`, or the address of a cluster that sees its files",
-        "",
         like="auto",
         local=True,
     )

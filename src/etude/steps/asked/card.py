@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etude.base.figures import argument, figure, part
+from etude.base.figures import argument, figure, part, switch
 from etude.base.outputs import Printed
 from etude.base.parameters import only_one
 from etude.base.talk import say
@@ -23,9 +23,9 @@ class ShowCard:
     """
 
     path: str = argument("path", JOB_HELP, like="job/")
-    write: bool = figure("switch", "write it into the folder of the job, to be completed by hand", False, names=("-w",))
+    write: bool = switch("write it into the folder of the job, to be completed by hand", names=("-w",))
     out: str | None = figure("out", "write it to this file instead", None, names=("-o",))
-    force: bool = figure("switch", "replace an existing card", False, needs="write|out", names=("-f",))
+    force: bool = switch("replace an existing card", needs="write|out", names=("-f",))
     output: Printed = part(Printed)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from etude.base.figures import figure, part
+from etude.base.figures import part, switch
 from etude.base.outputs import Printed
 from etude.base.talk import say
 from etude.base.units import counted
@@ -17,7 +17,7 @@ class Check(JobInput):
     etude check job/
     """
 
-    complete: bool = figure("switch", "missing ranks are an error", False)
+    complete: bool = switch("missing ranks are an error")
     output: Printed = part(Printed)
 
 

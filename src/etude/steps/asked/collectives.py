@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from etude.base.figures import figure
+from etude.base.figures import switch
 from etude.base.parameters import only_one
 from etude.steps.asked.runs import Analysed, Analysis, RunSource
 
@@ -22,8 +22,8 @@ class CollectivesOf(Analysis):
     etude collectives run/ --each --csv
     """
 
-    each: bool = figure("switch", "show one row per call instead of one per kind", False)
-    by_group: bool = figure("switch", "one row per group", False)
+    each: bool = switch("show one row per call instead of one per kind")
+    by_group: bool = switch("one row per group")
 
 
 def inputs(asked: CollectivesOf) -> Analysed:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etude.base.errors import UsageError
-from etude.base.figures import argument, figure
+from etude.base.figures import argument, figure, switch
 from etude.base.parameters import is_given, spelled
 from etude.base.talk import progress, say
 from etude.steps.asked.converting import Conversion, ConvertOptions
@@ -40,7 +40,7 @@ class Convert(JobInput, ConvertOptions):
     out: str = argument("out", "the folder to write; it appears when it is complete", names=("-o",))
     ranks: int | None = figure("count", "ranks that run an ASTRA-sim text workload (`w.txt`)", None, panel=TEXT)
     passes: int | None = figure("count", "passes over a text workload's layers; by default 1", None, panel=TEXT)
-    force: bool = figure("switch", "replace existing output", False, names=("-f",))
+    force: bool = switch("replace existing output", names=("-f",))
 
 
 @dataclass(frozen=True, slots=True)

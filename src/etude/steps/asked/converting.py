@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure
+from etude.base.figures import figure, text
 from etude.base.files import writing
 from etude.base.parameters import PYTHON, ask, refuse_unread
+from etude.base.shapes import names_in
 from etude.base.talk import Progress, quiet
 from etude.base.units import counted
 from etude.machine import open_system
@@ -31,18 +32,9 @@ if TYPE_CHECKING:
 SIMULATORS: Final = ("astra", "flows", "simai")
 """Formats that simulators read; the others hold the job."""
 ASTRA_FILES: Final = ("network.yml", "topology.txt", "README.md")
-OURS: Final = (
-    ".et",
-    ".et.gz",
-    ".et.zst",
-    ".json",
-    ".json.gz",
-    ".json.zst",
-    ".parquet",
-    "card.yaml",
-    "system.yaml",
-    "options.yaml",
-)
+OURS: Final = names_in("""
+    .et .et.gz .et.zst .json .json.gz .json.zst .parquet card.yaml system.yaml options.yaml
+""")
 
 
 class TargetFormat(StrEnum):
@@ -84,25 +76,29 @@ class ConvertOptions:
         "messages that collectives consist of, for packet simulators, as CSV or Parquet. `simai`: SimAI's text "
         "workload",
         TargetFormat.ET,
-        of=TargetFormat,
     )
-    system: str = figure(
-        "text", "the system that the written files simulate (`astra`, `flows`), or whose compute times they have "
-        "(`simai`)", "", needs="to=astra|to=flows|to=simai", names=("-s",), like="dgx-h100",
-    )  # fmt: skip
-    dialect: Dialect = figure("choice", DIALECT_HELP, Dialect.PLAIN, of=Dialect, needs="to=et|to=json")
-    name: str = figure(
-        "text", "name of the job: `NAME.{rank}.et`; by default the name of the input", "",
-        needs="to=et|to=json|to=parquet|to=astra", like="step",
-    )  # fmt: skip
+    system: str = text(
+        "the system that the written files simulate (`astra`, `flows`), or whose compute times they have (`simai`)",
+        needs="to=astra|to=flows|to=simai",
+        names=("-s",),
+        like="dgx-h100",
+    )
+    dialect: Dialect = figure("choice", DIALECT_HELP, Dialect.PLAIN, needs="to=et|to=json")
+    name: str = text(
+        "name of the job: `NAME.{rank}.et`; by default the name of the input",
+        needs="to=et|to=json|to=parquet|to=astra",
+        like="step",
+    )
     compress: Compression = figure(
-        "choice", "compress `.et` and JSON files", Compression.NONE, of=Compression, needs="to=et|to=json",
-        panel="What is written",
-    )  # fmt: skip
+        "choice", "compress `.et` and JSON files", Compression.NONE, needs="to=et|to=json", panel="What is written"
+    )
     fold: bool = figure(
-        "flag", "let ranks share traces in Parquet; no information is lost", True, needs="to=parquet",
+        "flag",
+        "let ranks share traces in Parquet; no information is lost",
+        True,
+        needs="to=parquet",
         panel="What is written",
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True)

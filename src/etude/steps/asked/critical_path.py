@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from etude.base.figures import figure
+from etude.base.figures import figure, switch
 from etude.base.talk import say
 from etude.steps.asked.runs import Analysis, RunSource, Topped
 
@@ -30,7 +30,7 @@ class CriticalPath(Analysis, Topped):
     buys_50_ns: how much shorter the run is if all nodes of that name take 50% less time, in the same order
     """
 
-    each: bool = figure("switch", "list every piece of the path, in order", False)
+    each: bool = switch("list every piece of the path, in order")
     buys: int | None = figure(
         "count",
         "number of the longest operations for which the gain of making them faster is computed; by default 10, or as "

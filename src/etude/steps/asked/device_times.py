@@ -19,9 +19,13 @@ class DeviceTimesInput:
         "path", "another recording of the same program: its device times, and its host's speed", None, panel="Input"
     )
     host_speed: str = figure(
-        "text", "the factor of host times: a number; `auto` compares the operators of both recordings", "auto",
-        needs="device_times_of", like="0.8", panel="Input",
-    )  # fmt: skip
+        "text",
+        "the factor of host times: a number; `auto` compares the operators of both recordings",
+        "auto",
+        needs="device_times_of",
+        like="0.8",
+        panel="Input",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure, key_of, read_mapping
+from etude.base.figures import figure, key_of, read_mapping, switch
 from etude.base.parameters import given_in, is_given, naming, spelled
+from etude.base.shapes import names_in
 from etude.base.trust import check_code
 from etude.base.units import counted, format_bytes, format_count
 from etude.make.generate import Plan
@@ -25,21 +26,9 @@ ANY = "Any model"
 DEVICE: Final = "h100"
 OF_CONFIGS: Final = ("micro_batch", "seq", "attention")
 """Axes that are read of a config without `--inputs`, or of transformers."""
-READ: Final = (
-    "gpus",
-    "zero",
-    "dp_shard",
-    "reshard",
-    "bucket",
-    "recompute",
-    "precision",
-    "grad_dtype",
-    "master",
-    "optimizer",
-    "clip",
-    "global_batch",
-    "steps",
-)
+READ: Final = names_in("""
+    gpus zero dp_shard reshard bucket recompute precision grad_dtype master optimizer clip global_batch steps
+""")
 SCRIPT: Final = "`etude collect --dry` takes a training script of your own, with any parallelism"
 
 
@@ -65,10 +54,8 @@ class DrivenInput:
         needs="program|hf|model",
         plain=True,
     )
-    dry: bool = figure(
-        "switch",
+    dry: bool = switch(
         "run the model of a config in PyTorch, even if its family is a known one; needs transformers",
-        False,
         panel=ANY,
         needs="hf|model",
     )
@@ -158,11 +145,8 @@ def _of_config(asked: Any) -> tuple[dict[str, str], str]:
     """(What the driver is given, a name for the job.)"""
     file = config_file(asked)
     if file is None:
-        raise UsageError(
-            f"there is no config `{asked.hf or asked.model}`",
-            where=spelled(asked, "dry"),
-            hint=f"{spelled(asked, 'hf')} config.json",
-        )
+        hint = f"{spelled(asked, 'hf')} config.json"
+        raise UsageError(f"there is no config `{asked.hf or asked.model}`", where=spelled(asked, "dry"), hint=hint)
     config = read_mapping(file)
     name = str(config.get("_name_or_path") or config.get("model_type") or file.stem).rstrip("/").rsplit("/", 1)[-1]
     return {"hf": str(file)}, name
@@ -244,10 +228,8 @@ def refuse_driven(asked: Any) -> None:
     """Refuses what is read only of a model that PyTorch builds."""
     for name in OWN:
         if is_given(asked, name):
-            raise UsageError(
-                f"{spelled(asked, name)} is read only of a model that PyTorch runs",
-                hint=f"{spelled(asked, 'program')} FILE.py:NAME, or a config with {spelled(asked, 'dry')}",
-            )
+            hint = f"{spelled(asked, 'program')} FILE.py:NAME, or a config with {spelled(asked, 'dry')}"
+            raise UsageError(f"{spelled(asked, name)} is read only of a model that PyTorch runs", hint=hint)
 
 
 # -- the run -----------------------------------------------------------------------------------------------------------
@@ -272,21 +254,16 @@ def run_driven(given: DrivenInputs) -> tuple[DrivenJob, dict[str, Any]]:
     from etude.capture.dry import dry_program
 
     if given.program.hf and find_spec("transformers") is None:
-        raise UsageError(
-            "transformers, which builds the model, is not installed",
-            where=given.program.hf,
-            hint="pip install transformers",
-        )
+        hint = "pip install transformers"
+        raise UsageError("transformers, which builds the model, is not installed", where=given.program.hf, hint=hint)
     found = dry_program(
         given.program.command(), name=given.name, world=given.gpus, device=given.device, settings=given.settings
     )
     peak = found.fullest.peak_allocated_bytes
     if given.limit.bytes and peak > given.limit.bytes:
-        raise UsageError(
-            f"the plan does not fit: a rank needs {format_bytes(peak)} of {format_bytes(given.limit.bytes)}",
-            where=given.name,
-            hint="use more --gpus with --zero 3, --recompute full, smaller --inputs",
-        )
+        problem = f"the plan does not fit: a rank needs {format_bytes(peak)} of {format_bytes(given.limit.bytes)}"
+        hint = "use more --gpus with --zero 3, --recompute full, smaller --inputs"
+        raise UsageError(problem, where=given.name, hint=hint)
     job = found.job.replace(provenance={**found.job.provenance, "tool": "etude generate"})
     found = replace(found, job=job, assumptions=(*given.assumptions, *found.assumptions))
     return DrivenJob(found, given.name), write_job(job, given.files)

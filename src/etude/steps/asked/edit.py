@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.base.figures import argument, figure
+from etude.base.figures import argument, figure, switch
 from etude.base.parameters import spelled
 from etude.base.talk import say
 from etude.steps.asked.edits import edits_of, run_times
@@ -40,11 +40,12 @@ class EditJob(JobOut, TimesOnInput, JobInput):
         "noun",
         "simulate there the times that `when=pays` and `dtype` compare, or take its tiers and data plane: a name, or a "
         "YAML file",
-        "", of=str, names=("-s",), like="dgx-h100",
-    )  # fmt: skip
-    simulate: bool = figure(
-        "switch", "also simulate the job there, before and after", False, needs="system", panel="Machine"
+        "",
+        of=str,
+        names=("-s",),
+        like="dgx-h100",
     )
+    simulate: bool = switch("also simulate the job there, before and after", needs="system", panel="Machine")
 
 
 @dataclass(frozen=True, slots=True)

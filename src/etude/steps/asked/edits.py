@@ -22,9 +22,12 @@ class EditInput:
     """The parameter of what-if edits."""
 
     edit: tuple[str, ...] = figure(
-        "several", "apply an edit first: `compress group=dp ratio=2`, or `@FILE`; several are applied in order. See "
-        "docs/edits.md", (), like="compress group=dp ratio=2", panel="What-if",
-    )  # fmt: skip
+        "several",
+        "apply an edit first: `compress group=dp ratio=2`, or `@FILE`; several are applied in order. See docs/edits.md",
+        (),
+        like="compress group=dp ratio=2",
+        panel="What-if",
+    )
 
 
 def edits_of(given: Sequence[str] | None) -> "list[Edit]":

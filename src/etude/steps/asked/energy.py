@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure, part
+from etude.base.figures import part, text
 from etude.base.parameters import spelled
 from etude.base.talk import say
 from etude.run.simulate.settings import SimulationSettings
@@ -39,10 +39,12 @@ class EnergyOf(RunInput, RanOnInput, LongInput, PowerInput):
     run had. `--clock` and `--cap` were compared with measurements of an H200; other devices were not measured, and
     the output says so."""
 
-    system: str = figure(
-        "text", "simulate there what has no times, or with --clock or --cap; else the hardware of the run: a name of "
-        "`etude systems`, or a file", "", names=("-s",), like="dgx-h100",
-    )  # fmt: skip
+    system: str = text(
+        "simulate there what has no times, or with --clock or --cap; else the hardware of the run: a name of "
+        "`etude systems`, or a file",
+        names=("-s",),
+        like="dgx-h100",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +63,7 @@ class EnergyPredict(ModelOrConfig, PlanInput, OnSystem, Checked, LongInput, Powe
     `--clock` and `--cap` were compared with measurements of an H200; other devices were not measured, and the output
     says so."""
 
-    stack: str = figure(
-        "text", "software stack: a name that `etude stacks` lists, or a YAML file", "", like="nemo", panel="Machine"
-    )
+    stack: str = text("software stack: a name that `etude stacks` lists, or a YAML file", like="nemo", panel="Machine")
     settings: SimulationSettings = part(SimulationSettings, PANEL, only=KERNELS)
 
 

@@ -165,18 +165,22 @@ class GenerateMicro(JobOut):
     )
     ranks: int = figure("count", "ranks of the job", panel=PATTERN)
     size: str = figure(
-        "text", "input bytes on each rank, `64MB`; several: `1KB,1MB,64MB`", "64MB", key="bytes", like="1KB,1MB",
+        "text",
+        "input bytes on each rank, `64MB`; several: `1KB,1MB,64MB`",
+        "64MB",
+        key="bytes",
+        like="1KB,1MB",
         panel=PATTERN,
-    )  # fmt: skip
+    )
     repeat: int = figure("count", "number of rounds over all sizes", 1, panel=PATTERN)
-    group: int = figure("count", "ranks per group of a collective; 0: one group of all", 0, zero=True, panel=PATTERN)
+    group: int = figure("count", "ranks per group of a collective; 0: one group of all", 0, panel=PATTERN)
     stride: int = figure("count", "distance between the ranks of a group", 1, needs="group", panel=PATTERN)
-    compute_ns: int = figure("time", "compute before each communication: `1ms`", 0, zero=True, panel=PATTERN)
+    compute_ns: int = figure("time", "compute before each communication: `1ms`", 0, panel=PATTERN)
     overlap: bool = figure(
         "flag", "the next compute does not wait for the communication", False, needs="compute", panel=PATTERN
     )
     concurrent: bool = figure("flag", "communications do not wait for one another", False, panel=PATTERN)
-    seed: int = figure("count", "seed of the pattern `permutation`", 0, zero=True, panel=PATTERN)
+    seed: int = figure("count", "seed of the pattern `permutation`", 0, panel=PATTERN)
 
 
 @dataclass(frozen=True, slots=True)

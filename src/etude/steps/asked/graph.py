@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure
+from etude.base.figures import figure, text
 from etude.base.outputs import OutputPlace, Written
 from etude.steps.asked.jobs import JobInput, JobSource
 
@@ -20,9 +20,7 @@ class GraphOf(JobInput, Written):
     """
 
     out: str = figure("out", "the file to write: `g.svg`, `g.dot` or `g.graphml`", names=("-o",), like="h.dot")
-    around: str = figure(
-        "text", "draw the part around this node: its row, `id=N`, or its name", "", panel=DRAWN, like="812"
-    )
+    around: str = text("draw the part around this node: its row, `id=N`, or its name", panel=DRAWN, like="812")
     hops: int = figure(
         "count",
         "how many dependencies away from the node, in both directions",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 
-from etude.base.figures import figure
+from etude.base.figures import switch, text
 from etude.base.parameters import is_given, only_one
 from etude.steps.asked.runs import Analysed, Analysis, RunSource, counted_as
 
@@ -18,15 +18,14 @@ class Idle(Analysis):
     etude idle trace.json.gz --queues --calls '^cudaLaunchKernel'
     """
 
-    launches: bool = figure("switch", "show durations and delays of launches", False)
-    queues: bool = figure("switch", "show the depth of the streams' queues", False)
-    streams: bool = figure("switch", "show the gaps of each stream", False)
-    each: bool = figure("switch", "list every gap", False)
+    launches: bool = switch("show durations and delays of launches")
+    queues: bool = switch("show the depth of the streams' queues")
+    streams: bool = switch("show the gaps of each stream")
+    each: bool = switch("list every gap")
     counted: str = counted_as(needs="launches|queues|streams")
-    calls: str = figure(
-        "text", "only calls whose names match this pattern", "", needs="launches|queues", like="^cudaLaunchKernel",
-        plain=True,
-    )  # fmt: skip
+    calls: str = text(
+        "only calls whose names match this pattern", needs="launches|queues", like="^cudaLaunchKernel", plain=True
+    )
 
 
 def inputs(asked: Idle) -> Analysed:

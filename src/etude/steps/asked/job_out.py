@@ -5,7 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etude.base.figures import figure, part
+from etude.base.figures import figure, part, switch, text
 from etude.base.outputs import OutputPlace, Printed
 from etude.base.parameters import only_one, spelled
 from etude.base.talk import progress, say
@@ -33,12 +33,11 @@ class JobOut:
         "out", "the folder to write; it appears when it is complete", None, names=("-o",), panel="Output"
     )
     to: To = figure(
-        "choice", "write one Parquet folder (ranks share traces), or one file per rank", To.PARQUET, of=To,
-        panel="Output",
-    )  # fmt: skip
-    dialect: Dialect = figure("choice", DIALECT_HELP, Dialect.PLAIN, of=Dialect, needs="to=et|to=json", panel="Output")
-    no_write: bool = figure("switch", "numbers only", False, panel="Output")
-    force: bool = figure("switch", "replace what is there", False, needs="out", names=("-f",), panel="Output")
+        "choice", "write one Parquet folder (ranks share traces), or one file per rank", To.PARQUET, panel="Output"
+    )
+    dialect: Dialect = figure("choice", DIALECT_HELP, Dialect.PLAIN, needs="to=et|to=json", panel="Output")
+    no_write: bool = switch("numbers only", panel="Output")
+    force: bool = switch("replace what is there", needs="out", names=("-f",), panel="Output")
     output: Printed = part(Printed)
 
 
@@ -113,11 +112,12 @@ def made_figures(result: "tuple[Job, dict[str, Any]]") -> dict[str, Any]:
 class JobMade(JobOut):
     """Parameters of every job that is generated."""
 
-    name: str = figure("text", "name of the job; default: the model's", "", like="mine", panel="Output")
-    memory: str = figure(
-        "text", "refuse plans that need more memory: `80GB`, or a device or system whose memory counts: `h100`", "",
-        like="80GB", panel="Machine",
-    )  # fmt: skip
+    name: str = text("name of the job; default: the model's", like="mine", panel="Output")
+    memory: str = text(
+        "refuse plans that need more memory: `80GB`, or a device or system whose memory counts: `h100`",
+        like="80GB",
+        panel="Machine",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,17 +125,18 @@ class MemoryOut:
     memory_out: str | None = figure(
         "out", "write memory over time: `.csv` or `.parquet`", None, like="memory.csv", panel="Output"
     )
-    force: bool = figure(
-        "switch", "replace what is there", False, needs="out|memory_out", names=("-f",), panel="Output"
-    )
+    force: bool = switch("replace what is there", needs="out|memory_out", names=("-f",), panel="Output")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LimitInput:
-    system: str = figure(
-        "text", "another name of --memory, of what is not simulated: a system whose device memory counts", "",
-        names=("-s",), like="dgx-a100", panel="Machine", rare=True,
-    )  # fmt: skip
+    system: str = text(
+        "another name of --memory, of what is not simulated: a system whose device memory counts",
+        names=("-s",),
+        like="dgx-a100",
+        panel="Machine",
+        rare=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)

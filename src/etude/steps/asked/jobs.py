@@ -28,7 +28,7 @@ class JobInput(TimesInput):
     path: str = argument("path", JOB_HELP, like="job/")
     groups: str | None = figure("path", GROUPS_HELP, None)
     workers: int = figure(
-        "count", "number of ranks read in parallel; 0: one per core for large recordings", 0, zero=True, names=("-j",)
+        "count", "number of ranks read in parallel; 0: one per core for large recordings", 0, names=("-j",)
     )
     max_bytes: int | None = figure(
         "bytes", "largest size that a file may have, also when unpacked, as `4GiB`", None, key="max_bytes"

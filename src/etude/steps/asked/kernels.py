@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from etude.base.figures import figure
+from etude.base.figures import switch, text
 from etude.base.parameters import only_one
 from etude.steps.asked.runs import Analysed, Analysis, Counted, RunSource, Topped
 
@@ -31,17 +31,15 @@ class Kernels(Analysis, Counted, Topped):
     etude kernels counted.json.gz --counters --operators
     """
 
-    operators: bool = figure("switch", "show operators of the hosts instead", False)
-    graphs: bool = figure("switch", "show replays of CUDA graphs, each with its launch", False)
-    patterns: bool = figure("switch", "show repeated sequences of kernels instead", False)
-    counters: bool = figure(
-        "switch", "show hardware counters that CUPTI recorded, summed by kernel; with --operators by operator", False
+    operators: bool = switch("show operators of the hosts instead")
+    graphs: bool = switch("show replays of CUDA graphs, each with its launch")
+    patterns: bool = switch("show repeated sequences of kernels instead")
+    counters: bool = switch(
+        "show hardware counters that CUPTI recorded, summed by kernel; with --operators by operator"
     )
-    by: str = figure(
-        "text",
+    by: str = text(
         "name, kind, module, phase, shapes, types, stack or `stack:3`, step, stream, rank; separated by commas. With "
         "--counters: kernel, operator, module, phase, step, rank",
-        "",
         like="module",
         plain=True,
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etude.base.figures import argument, figure, part
+from etude.base.figures import argument, figure, part, switch
 from etude.base.outputs import OutputPlace, Printed
 from etude.base.parameters import whole
 from etude.base.talk import say
@@ -33,11 +33,14 @@ class Learn(TimesOnInput):
     jobs: tuple[str, ...] = argument("paths", "jobs to learn from, with all their ranks", like="job/")
     out: str = figure("out", "the model to write: `.json`", "model.json", names=("-o",))
     at_least: int = figure(
-        "count", "least number of nodes behind every size and time in the model; rarer values are merged, then rounded",
-        1, least=1, panel="What is kept",
-    )  # fmt: skip
+        "count",
+        "least number of nodes behind every size and time in the model; rarer values are merged, then rounded",
+        1,
+        least=1,
+        panel="What is kept",
+    )
     reading: JobInput = part(JobInput, "Input", but=("path",))
-    force: bool = figure("switch", "replace what is there", False, names=("-f",))
+    force: bool = switch("replace what is there", names=("-f",))
     output: Printed = part(Printed)
 
 

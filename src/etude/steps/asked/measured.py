@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.base.figures import argument, figure, part
+from etude.base.figures import argument, figure, part, switch, text
 from etude.base.outputs import OutputPlace, Printed
 from etude.base.parameters import spelled
 from etude.base.talk import progress, say
@@ -33,10 +33,8 @@ class Calibrate(TimesInput):
     path: str = argument("path", "CSV file of measured steps, or a recorded run", like="job/")
     out: str = figure("out", "YAML file of the stack", names=("-o",), like="new-stack.yaml")
     base: str = figure("text", "stack to start from: a name, or a YAML file", "default", key="from", like="eager")
-    ran_on: str = figure(
-        "text", "system that a recorded run ran on", "", names=("--system", "-s"), like="dgx-a100", metavar="NAME"
-    )
-    force: bool = figure("switch", "replace what is there", False, names=("-f",))
+    ran_on: str = text("system that a recorded run ran on", names=("--system", "-s"), like="dgx-a100", metavar="NAME")
+    force: bool = switch("replace what is there", names=("-f",))
     output: Printed = part(Printed)
 
 
@@ -98,8 +96,11 @@ def _calibrated(given: CalibrateInputs) -> "Calibrated":
 
 def calibrated_record(found: "Calibrated") -> dict[str, Any]:
     return {
-        "stack": found.stack.name, "rows": found.rows, "before": _middle(found.before), "after": _middle(found.after)
-    }  # fmt: skip
+        "stack": found.stack.name,
+        "rows": found.rows,
+        "before": _middle(found.before),
+        "after": _middle(found.after),
+    }
 
 
 def _middle(errors: tuple[float, ...]) -> dict[str, float]:
@@ -127,10 +128,11 @@ class PredictRows:
     """
 
     rows: str = argument("path", "CSV file of measured steps", like="other.csv")
-    stack: str = figure(
-        "text", "software stack of all rows: a name that `etude stacks` lists, or a YAML file; default: that of each "
-        "row", "", like="nemo", panel="Machine",
-    )  # fmt: skip
+    stack: str = text(
+        "software stack of all rows: a name that `etude stacks` lists, or a YAML file; default: that of each row",
+        like="nemo",
+        panel="Machine",
+    )
     output: Printed = part(Printed)
 
 
@@ -162,8 +164,8 @@ def predicted_rows(given: RowsInputs) -> list[dict[str, Any]]:
             "training;"
             f" error {half:.1%} at the median, {most:.1%} at the 90th percentile"
         )
-    for text, count in Counter(text for r in found for text in r.get("assumed", ())).most_common():
-        say(f"assumed, {count} row{'s' if count > 1 else ''}: {text}")
+    for note, count in Counter(note for r in found for note in r.get("assumed", ())).most_common():
+        say(f"assumed, {count} row{'s' if count > 1 else ''}: {note}")
     return found
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure
+from etude.base.figures import switch
 from etude.base.parameters import only_one
 from etude.steps.asked.runs import Analysed, Analysis, RunSource, counted_as
 
@@ -26,8 +26,8 @@ class MemoryOf(Analysis):
     etude memory trace.json.gz --copies
     """
 
-    copies: bool = figure("switch", "show the bandwidth of copies, by direction", False)
-    each: bool = figure("switch", "list the memory in use over time, event by event", False)
+    copies: bool = switch("show the bandwidth of copies, by direction")
+    each: bool = switch("list the memory in use over time, event by event")
     counted: str = counted_as(needs="copies")
 
 
@@ -52,11 +52,8 @@ class AllocatedByRank:
             tables.append(shown.add_column(0, "rank", pa.array([rank] * len(shown), pa.int64())))
         joined = pa.concat_tables(tables)
         if not len(joined):
-            raise UsageError(
-                "no rank of this run recorded an allocation",
-                where=str(self.path),
-                hint="profile(profile_memory=True) records allocations; --copies needs none",
-            )
+            hint = "profile(profile_memory=True) records allocations; --copies needs none"
+            raise UsageError("no rank of this run recorded an allocation", where=str(self.path), hint=hint)
         return joined
 
 
@@ -74,11 +71,8 @@ class Allocated:
 
         found = allocations.allocations(reading.load_device(self.path))
         if not len(found):
-            raise UsageError(
-                "no allocation was recorded",
-                where=str(self.path),
-                hint="profile(profile_memory=True) records allocations; --copies needs none",
-            )
+            hint = "profile(profile_memory=True) records allocations; --copies needs none"
+            raise UsageError("no allocation was recorded", where=str(self.path), hint=hint)
         return found if self.each else peaks(found)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from etude.base.figures import figure
+from etude.base.figures import switch
 from etude.base.talk import say
 from etude.steps.asked.runs import Analysis, RanOnInput, RunSource, grown, record_of, told_of
 
@@ -21,7 +21,7 @@ class Metrics(Analysis, RanOnInput):
     etude metrics run/ --traffic --csv
     """
 
-    traffic: bool = figure("switch", "show the bytes sent between each pair of ranks instead", False)
+    traffic: bool = switch("show the bytes sent between each pair of ranks instead")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from etude.base.figures import figure, part
+from etude.base.figures import figure, part, switch, text
 from etude.base.outputs import OutputPlace, Printed
 from etude.base.parameters import given_in, is_given, naming, only_one, replaces
 from etude.base.talk import say
@@ -21,28 +21,29 @@ KERNELS = ("kernel", "units")
 class PowerInput:
     """Parameters of power and energy, whatever they are of."""
 
-    clock: str = figure(
-        "text", "clock of the devices: `1200MHz`, or `0.8` of the nominal one", "", like="0.8", panel="Power"
-    )
+    clock: str = text("clock of the devices: `1200MHz`, or `0.8` of the nominal one", like="0.8", panel="Power")
     cap_w: float | None = figure(
         "power", "power cap of a device, `500W`: the highest clock that keeps to it is taken", None, panel="Power"
     )
-    smooth: str = figure(
-        "text", "`floor:0.8` of the peak, `battery:2MJ`, `stagger:4` jobs", "", like="stagger:4", panel="Power"
-    )
-    region: str = figure(
-        "text", "where it runs, for carbon and price: `sweden`, `usa`, ...", "", like="sweden", panel="Place"
-    )
+    smooth: str = text("`floor:0.8` of the peak, `battery:2MJ`, `stagger:4` jobs", like="stagger:4", panel="Power")
+    region: str = text("where it runs, for carbon and price: `sweden`, `usa`, ...", like="sweden", panel="Place")
     regions: str | None = figure(
-        "path", "CSV file of regions: region, impact, price, pue", None, needs="region", like="regions.csv",
+        "path",
+        "CSV file of regions: region, impact, price, pue",
+        None,
+        needs="region",
+        like="regions.csv",
         panel="Place",
-    )  # fmt: skip
+    )
     timeline: str | None = figure("out", "Parquet file to write: time_ns, watts of all devices", None, panel="Output")
     every_ns: int | None = figure(
-        "time", "length of the windows of the timeline, `1ms`; default: a row for each change", None,
-        needs="timeline", panel="Output",
-    )  # fmt: skip
-    force: bool = figure("switch", "replace an existing timeline", False, needs="timeline", names=("-f",))
+        "time",
+        "length of the windows of the timeline, `1ms`; default: a row for each change",
+        None,
+        needs="timeline",
+        panel="Output",
+    )
+    force: bool = switch("replace an existing timeline", needs="timeline", names=("-f",))
     output: Printed = part(Printed)
 
 
@@ -51,11 +52,12 @@ class LongInput:
     """Parameters of a run that is repeated."""
 
     repeat: int = figure("count", "repeat the step, or the run, this many times", 1, panel="Power")
-    gaps: str = figure(
-        "text", "`checkpoint=every:60s,for:5s;failure=mtbf:3h,for:10min`: the devices idle then", "",
-        like="failure=mtbf:3h,for:10min", panel="Power",
-    )  # fmt: skip
-    seed: int = figure("count", "seed of the failures", 0, zero=True, needs="gaps", panel="Power")
+    gaps: str = text(
+        "`checkpoint=every:60s,for:5s;failure=mtbf:3h,for:10min`: the devices idle then",
+        like="failure=mtbf:3h,for:10min",
+        panel="Power",
+    )
+    seed: int = figure("count", "seed of the failures", 0, needs="gaps", panel="Power")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,20 +4,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure, part
+from etude.base.figures import figure, part, switch
 from etude.base.outputs import Printed
 from etude.base.parameters import given_in, spelled
 from etude.base.talk import say
 from etude.run.simulate.settings import SimulationSettings
 from etude.steps.asked.edits import EditInput, edits_of, side_by_side
-from etude.steps.asked.plans import (
-    ModelOrConfig,
-    PlanInput,
-    mapped_figures,
-    model_asked,
-    plan_asked,
-    plan_keys,
-)
+from etude.steps.asked.plans import ModelOrConfig, PlanInput, mapped_figures, model_asked, plan_asked, plan_keys
 from etude.steps.asked.simulation import PANEL, Checked, OnSystem, OpsInput, SimulationOptions, options_of
 
 if TYPE_CHECKING:
@@ -50,16 +43,20 @@ class Predict(ModelOrConfig, PlanInput, OnSystem, OpsInput, Checked, EditInput):
     device as it is in the catalogue."""
 
     stack: str = figure(
-        "noun", "software stack: a name that `etude stacks` lists, or a YAML file", "", of=str, like="nemo",
+        "noun",
+        "software stack: a name that `etude stacks` lists, or a YAML file",
+        "",
+        of=str,
+        like="nemo",
         panel="Machine",
-    )  # fmt: skip
+    )
     settings: SimulationSettings = part(
         SimulationSettings, PANEL, but=("collective_times", "concurrent_network", "remote_memory", "fold")
     )
     seeds: int = figure(
         "count", "simulate with this many seeds of the jitter and show means", 1, needs="jitter", panel=PANEL
     )
-    energy: bool = figure("switch", "also show power and energy; `etude energy` shows more", False, panel="Output")
+    energy: bool = switch("also show power and energy; `etude energy` shows more", panel="Output")
     output: Printed = part(Printed)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.base.figures import argument, figure, part
+from etude.base.figures import argument, figure, part, switch
 from etude.base.outputs import Printed
 from etude.base.parameters import is_given, spelled
 from etude.base.talk import say
@@ -61,16 +61,15 @@ class PredictProgram(OnSystem, OpsInput):
         metavar="NAME=VALUE",
         plain=True,
     )
-    whole: bool = figure(
-        "switch",
-        "all of the program, in place of one step: of one without optimizer, all calls of its model",
-        False,
-        panel=PROGRAM,
+    whole: bool = switch(
+        "all of the program, in place of one step: of one without optimizer, all calls of its model", panel=PROGRAM
     )
     times_of: str | None = figure(
         "path", "a recording of the program at another size: its operators' and its host's times", None, panel=PROGRAM
     )
-    host: int = figure("time", "host time of each operator, where no recording has it", 0, like="10us", panel=PROGRAM)
+    host: int = figure(
+        "time", "host time of each operator, where no recording has it", 0, like="10us", panel=PROGRAM, zero=False
+    )
     stack: str = figure(
         "noun",
         "software stack of the formulas: a name that `etude stacks` lists, or a YAML file",

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import AnswerNo, UsageError
-from etude.base.figures import figure, part
+from etude.base.figures import figure, part, text
 from etude.base.outputs import OutputPlace, Printed, Written
 from etude.base.parameters import is_given, spelled
 from etude.base.talk import say
@@ -38,7 +38,7 @@ class Qualify(Written):
     measured: str | None = figure(
         "path", "take the figures of this file instead of measuring", None, like="node3.json", panel=MEASURED
     )
-    name: str = figure("text", "name of the node; by default that of the file", "", like="node5")
+    name: str = text("name of the node; by default that of the file", like="node5")
     processes: int | None = figure(
         "count", "processes of the collectives; 0: none. By default one per GPU, or 2", None, zero=True, panel=MEASURED
     )

@@ -79,8 +79,8 @@ def _refuse_ranks(path: Path, runs: "list[Run]") -> None:
     ranks = {int(rank) for run in runs for rank in run.job.ranks}
     alone = all(len(run.job.ranks) == 1 and run.job.world_size > 1 for run in runs)
     if len(runs) > 1 and alone and len(ranks) == len(runs):
-        raise UsageError("these are ranks of one run, not several runs", where=str(path),
-                         hint="name the files `run.rank0.json`, `run.rank1.json`, ...")  # fmt: skip
+        hint = "name the files `run.rank0.json`, `run.rank1.json`, ..."
+        raise UsageError("these are ranks of one run, not several runs", where=str(path), hint=hint)
 
 
 def sampled(place: Path, run: "Run", device: "Device | None", *, memory: bool) -> "Sampled":

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etude.base.figures import argument, figure, part
+from etude.base.figures import argument, figure, part, switch, text
 from etude.base.outputs import OutputPlace, Printed
 from etude.base.parameters import only_one
 from etude.base.talk import progress, say
@@ -36,28 +36,27 @@ class Replay(RepeatedPlay):
     out: str | None = figure(
         "out", "the folder for a trace of the replay; `etude compare` takes it", None, names=("-o",)
     )
-    ranks: str = figure("text", RANKS_HELP, "", panel=PLAYED, like="0-3,7")
+    ranks: str = text(RANKS_HELP, panel=PLAYED, like="0-3,7")
     only: Only | None = figure("choice", "`compute` skips communication", None, of=Only, panel=PLAYED)
     host: Host | None = figure(
-        "choice", "make calls immediately one after another, or at the times of the recorded host without the "
-        "profiler's overhead; by default `recorded` for a recording of a GPU on a GPU, of a CPU on a CPU", None,
-        of=Host, panel=PLAYED,
-    )  # fmt: skip
-    cuda_graph: bool = figure("switch", "launch all steps of an iteration as one CUDA graph", False, panel=PLAYED)
-    device: str = figure(
-        "text", "`cpu`, `cuda`, `cuda:1`; by default CUDA where available", "", panel=MACHINE, like="cuda:1"
+        "choice",
+        "make calls immediately one after another, or at the times of the recorded host without the "
+        "profiler's overhead; by default `recorded` for a recording of a GPU on a GPU, of a CPU on a CPU",
+        None,
+        of=Host,
+        panel=PLAYED,
     )
-    threads: int = figure("count", "threads per operator on a CPU; 0: as recorded", 0, zero=True, panel=MACHINE)
+    cuda_graph: bool = switch("launch all steps of an iteration as one CUDA graph", panel=PLAYED)
+    device: str = text("`cpu`, `cuda`, `cuda:1`; by default CUDA where available", panel=MACHINE, like="cuda:1")
+    threads: int = figure("count", "threads per operator on a CPU; 0: as recorded", 0, panel=MACHINE)
     unprofiled_ns: int | None = figure(
         "time", "time of a step without the profiler, such as 41ms; `etude collect` measures it", None, panel=PLAYED
     )
-    trust_code: bool = figure(
-        "switch", "run compiled code of a recording that was not made on this machine", False, panel=PLAYED
-    )
+    trust_code: bool = switch("run compiled code of a recording that was not made on this machine", panel=PLAYED)
     plan: str | None = figure(
         "out", "only write program files into this folder; `python -m etude.replay` replays them", None, panel="Output"
     )
-    force: bool = figure("switch", "replace existing output", False, needs="out|plan", names=("-f",))
+    force: bool = switch("replace existing output", needs="out|plan", names=("-f",))
     output: Printed = part(Printed)
 
 
@@ -212,5 +211,8 @@ def _readable(result: dict[str, Any]) -> dict[str, Any]:
     if step["unprofiled"]:
         rows["replayed compared with unprofiled"] = f"{100 * (step['replayed'] / step['unprofiled'] - 1):+.1f}%"
     rows |= _covered(result["coverage"] | {"stand_ins": result["stand_ins"]})
-    return rows | {"iterations": result["iterations"], "ready after": f"{result['ready_s']:.1f} s",
-                   "peak memory of the process": f"{result['peak_rss_bytes'] / 1e6:.0f} MB"}  # fmt: skip
+    return rows | {
+        "iterations": result["iterations"],
+        "ready after": f"{result['ready_s']:.1f} s",
+        "peak memory of the process": f"{result['peak_rss_bytes'] / 1e6:.0f} MB",
+    }

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from etude.base.errors import AnswerNo, UsageError
-from etude.base.figures import argument, figure, part
+from etude.base.figures import argument, figure, part, text
 from etude.base.outputs import OutputPlace, Printed, Written
 from etude.base.talk import progress, say
 from etude.steps.asked.jobs import JOB_HELP, open_job
@@ -29,7 +29,7 @@ class RepeatedPlay:
     """Parameters of what plays a job a number of times."""
 
     speed: Speed = figure(
-        "choice", "as fast as possible, or no call before its recorded time", Speed.FLAT_OUT, of=Speed, panel=PLAYED
+        "choice", "as fast as possible, or no call before its recorded time", Speed.FLAT_OUT, panel=PLAYED
     )
     iterations: int = figure("count", "how often the recorded steps are replayed", 10, panel=MEASURED)
     warmup: int = figure("count", "warm-up iterations that are not measured", 3, zero=True, panel=MEASURED)
@@ -46,12 +46,14 @@ class ReplayCommunication(RepeatedPlay, Written):
 
     path: str = argument("path", JOB_HELP, like="job/")
     out: str | None = figure("out", "the folder for the replayed run; `etude compare` takes it", None, names=("-o",))
-    ranks: str = figure("text", RANKS_HELP, "", panel=PLAYED, like="0-3,7")
-    processes: int = figure("count", "number of processes to start; 0: one per rank", 0, zero=True, panel=PLAYED)
+    ranks: str = text(RANKS_HELP, panel=PLAYED, like="0-3,7")
+    processes: int = figure("count", "number of processes to start; 0: one per rank", 0, panel=PLAYED)
     sizes: Sizes = figure(
-        "choice", "sizes if groups lose ranks: whole buffers as recorded, or the share of each member", Sizes.KEPT,
-        of=Sizes, panel=PLAYED,
-    )  # fmt: skip
+        "choice",
+        "sizes if groups lose ranks: whole buffers as recorded, or the share of each member",
+        Sizes.KEPT,
+        panel=PLAYED,
+    )
     verify: bool = figure("flag", "check every call against the trace", True, panel=PLAYED)
     timeout: float = figure("number", "timeout of a call in seconds", 120.0, least=1, panel=PLAYED)
     output: Printed = part(Printed)
@@ -85,9 +87,13 @@ def communication_inputs(asked: ReplayCommunication) -> CommunicationInputs:
     from etude.steps.asked.converting import check_place
 
     options = PlayOptions(
-        backend=asked.backend, iterations=asked.iterations, warmup=asked.warmup, host=asked.speed == Speed.RECORDED,
-        verify=asked.verify, timeout_s=asked.timeout,
-    )  # fmt: skip
+        backend=asked.backend,
+        iterations=asked.iterations,
+        warmup=asked.warmup,
+        host=asked.speed == Speed.RECORDED,
+        verify=asked.verify,
+        timeout_s=asked.timeout,
+    )
     place = OutputPlace.of(asked)
     if place is not None:
         check_place(place.path, place.force)
@@ -108,7 +114,7 @@ def communication_played(given: CommunicationInputs) -> PlayedCommunication:
 
     job = open_job(given.path)
     chosen = ranks_of(given.ranks, job) or job.ranks.tolist()
-    check_processes(len(chosen), job.world_size, given.processes)
+    check_processes(len(chosen), given.processes)
     planned = plan_communication(job, chosen)
     programs = [shrink(program, chosen, given.sizes) for program in planned]
     rehearse(programs)
@@ -124,7 +130,7 @@ def communication_played(given: CommunicationInputs) -> PlayedCommunication:
     return PlayedCommunication(figures, len(results), job.world_size)
 
 
-def check_processes(ranks: int, world: int, processes: int) -> None:
+def check_processes(ranks: int, processes: int) -> None:
     """More ranks than processes, or fewer, before any work."""
     if processes and processes != ranks:
         hint = f"--ranks 0-{processes - 1} replays {processes} of them, in groups without the others"
@@ -150,8 +156,8 @@ def communication_lines(found: PlayedCommunication) -> Iterator[str]:
 
     if (figures := found.figures) is None:
         return
-    for text, count in figures["expressed"].items():
-        yield f"note: {text} ({count} calls)"
+    for what, count in figures["expressed"].items():
+        yield f"note: {what} ({count} calls)"
     if figures["groups"]:
         alone = sum(entry["count"] for entry in figures["stand_ins"])
         here = f"{found.processes} of {found.world_size} ranks have a process"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.base.figures import argument, figure, part
+from etude.base.figures import argument, figure, part, switch
 from etude.base.outputs import Tabled
 from etude.base.talk import say
 
@@ -33,7 +33,7 @@ class RequestsInput:
         "spans of vLLM or SGLang (OTLP JSON), results of their benchmark clients, or what `etude serve` wrote",
         like="other.jsonl",
     )
-    each: bool = figure("switch", "every request, instead of percentiles", False)
+    each: bool = switch("every request, instead of percentiles")
     passes: str | None = figure(
         "path", "profiler's trace of the same run: every request with the passes in its time", None
     )

@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure
+from etude.base.figures import figure, switch
 from etude.base.talk import say
 from etude.steps.asked.runs import Analysed, Analysis, RanOnInput, RunSource, Topped
 
@@ -25,7 +25,7 @@ class Roofline(Analysis, RanOnInput, Topped):
     at_most: whether an attention is causal was not recorded, so all pairs are counted
     """
 
-    utilisation: bool = figure("switch", "show MFU and HFU of each rank instead", False)
+    utilisation: bool = switch("show MFU and HFU of each rank instead")
     model_flops: int | None = figure("count", "model FLOPs per rank, e.g. `12T`", None, needs="utilisation")
 
 

@@ -39,7 +39,7 @@ class RunInput(TimesInput):
     system: str = figure("noun", SYSTEM_HELP, "", names=("-s",), like="dgx-h100")
     timing: str | None = figure("path", TIMING_HELP, None)
     groups: str | None = figure("path", GROUPS_HELP, None)
-    workers: int = figure("count", WORKERS_HELP, 0, zero=True, names=("-j",))
+    workers: int = figure("count", WORKERS_HELP, 0, names=("-j",))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.base.figures import argument, figure, part
+from etude.base.figures import argument, figure, part, text
 from etude.base.outputs import Printed
 from etude.base.parameters import spelled
 from etude.base.talk import say
@@ -29,11 +29,10 @@ class SectionsInput:
         "YAML with several models as one job, each with its own plan: encoder and LLM, teacher and student",
         like="joint.yaml",
     )
-    gpus: int = figure("count", "number of ranks, instead of the value in the file", 0, zero=True, panel="Input")
-    mix: str = figure(
-        "text", "fraction of the samples for which a section is active, `image:0.3,audio:0.1`", "", like="image:0.3",
-        panel="Input",
-    )  # fmt: skip
+    gpus: int = figure("count", "number of ranks, instead of the value in the file", 0, panel="Input")
+    mix: str = text(
+        "fraction of the samples for which a section is active, `image:0.3,audio:0.1`", like="image:0.3", panel="Input"
+    )
 
 
 def sections_asked(asked: SectionsInput) -> Sections:
@@ -120,9 +119,7 @@ class PredictSections(SectionsInput, OnSystem, Checked, EditInput):
     etude predict sections vision.yaml --mix image:0.25 --system dgx-h100 --stack none
     """
 
-    stack: str = figure(
-        "text", "software stack: a name that `etude stacks` lists, or a YAML file", "", like="none", panel="Machine"
-    )
+    stack: str = text("software stack: a name that `etude stacks` lists, or a YAML file", like="none", panel="Machine")
     output: Printed = part(Printed)
 
 
@@ -145,10 +142,8 @@ def predict_inputs(asked: PredictSections) -> PredictSectionsInputs:
     given, gpus, name = sections_asked(asked), asked.gpus, asked.stack
     made = [one for one, section in given.sections.items() if section.makes_tokens]
     if made and name not in ("", "none"):
-        raise UsageError(
-            f"a stack applies only to training steps, and `{made[0]}` generates tokens",
-            hint=f"{spelled(asked, 'stack')} none",
-        )
+        hint = f"{spelled(asked, 'stack')} none"
+        raise UsageError(f"a stack applies only to training steps, and `{made[0]}` generates tokens", hint=hint)
     system, stack = open_system(asked.system), open_stack("none" if made else name or "default")
     assumed: tuple[str, ...] = ()
     if name not in ("", "none"):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etude.base.figures import argument, figure, part
+from etude.base.figures import argument, part, switch, text
 from etude.base.outputs import Tabled
 from etude.base.talk import say
 from etude.steps.asked.jobs import JOB_HELP, open_job
@@ -36,17 +36,17 @@ class Similarity(TimesInput):
 
     a: str = argument("path", JOB_HELP, like="other/")
     b: str = argument("path", JOB_HELP, like="other/")
-    kernels: bool = figure(
-        "switch", "show one row per kernel of A: the most similar kernel of B, and its distance", False
+    kernels: bool = switch("show one row per kernel of A: the most similar kernel of B, and its distance")
+    system: str = text(
+        "simulate both there: a name of `etude systems`, or a file", names=("-s",), metavar="NAME", like="dgx-a100"
     )
-    system: str = figure(
-        "text", "simulate both there: a name of `etude systems`, or a file", "", names=("-s",), metavar="NAME",
-        like="dgx-a100",
-    )  # fmt: skip
-    ran_on: str = figure(
-        "text", "the hardware of the run: a device (`h100`) or a system (`dgx-h100`); by default as recorded in it", "",
-        needs="kernels", names=("--device",), metavar="NAME", like="a100",
-    )  # fmt: skip
+    ran_on: str = text(
+        "the hardware of the run: a device (`h100`) or a system (`dgx-h100`); by default as recorded in it",
+        needs="kernels",
+        names=("--device",),
+        metavar="NAME",
+        like="a100",
+    )
     output: Tabled = part(Tabled)
 
 

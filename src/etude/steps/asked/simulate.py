@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import AnswerNo, DeadlockError, UsageError
-from etude.base.figures import figure, part
+from etude.base.figures import figure, part, switch
 from etude.base.outputs import OutputPlace, Printed
 from etude.base.parameters import naming
 from etude.base.talk import progress, say
@@ -28,9 +28,13 @@ class SimulationRun(SimulationInput):
     """Parameters of one job and of several."""
 
     progress: tuple[str, ...] = figure(
-        "several", "what drives messages: `on=host`, `core` or `dpu`, `cost=1us` each, `traffic=4`, `memory=100GB/s`",
-        (), like=[("on=host", "cost=1us")], panel="Simulation", rare=True,
-    )  # fmt: skip
+        "several",
+        "what drives messages: `on=host`, `core` or `dpu`, `cost=1us` each, `traffic=4`, `memory=100GB/s`",
+        (),
+        like=[("on=host", "cost=1us")],
+        panel="Simulation",
+        rare=True,
+    )
     timing: str | None = figure(
         "out", "write the times of all nodes: `.csv` or `.parquet`", None, like="new.parquet", panel="Output"
     )
@@ -40,7 +44,7 @@ class SimulationRun(SimulationInput):
         None,
         panel="Output",
     )
-    force: bool = figure("switch", "replace what is there", False, needs="timing|link_stats", names=("-f",))
+    force: bool = switch("replace what is there", needs="timing|link_stats", names=("-f",))
     output: Printed = part(Printed)
 
 
@@ -82,10 +86,13 @@ class Fabric:
             drivers = (Edit.parse(driver),) if asked.progress else ()
         statistics, force = {} if asked.link_stats is None else {"link_stats": True}, asked.force
         return cls(
-            asked.system, system, options_of(asked, system, **statistics),
-            drivers, places_of(asked.timing, force, jobs),
+            asked.system,
+            system,
+            options_of(asked, system, **statistics),
+            drivers,
+            places_of(asked.timing, force, jobs),
             OutputPlace.at(asked.link_stats, force),
-        )  # fmt: skip
+        )
 
     def driven(self, job: "Job") -> tuple["Job", tuple[str, ...]]:
         """The job with the work of those who drive its messages, and what was assumed."""

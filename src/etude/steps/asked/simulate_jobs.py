@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etude.base.figures import argument, figure
+from etude.base.figures import argument, figure, text
 from etude.base.talk import progress, say
 from etude.base.units import format_time
 from etude.steps.asked.jobs import GROUPS_HELP, JOB_HELP, JobSource
@@ -29,15 +29,16 @@ class SimulateJobs(TimesInput, SimulationRun):
     """
 
     paths: tuple[str, ...] = argument("paths", f"{JOB_HELP} One for each job", metavar="JOB...", like=["c/"])
-    at: str = figure(
-        "text", "when each job starts: `0,5ms`; by default all at 0", "", like=["0,7ms", "7ms"], panel=SEVERAL
-    )
+    at: str = text("when each job starts: `0,5ms`; by default all at 0", like=["0,7ms", "7ms"], panel=SEVERAL)
     place: tuple[str, ...] = figure(
-        "several", "ranks of the system for a job, once for each in order: `0-3,8`; by default consecutive ranks, job "
-        "after job", (), like="0-7", panel=SEVERAL,
-    )  # fmt: skip
+        "several",
+        "ranks of the system for a job, once for each in order: `0-3,8`; by default consecutive ranks, job after job",
+        (),
+        like="0-7",
+        panel=SEVERAL,
+    )
     groups: str | None = figure("path", f"{GROUPS_HELP}; for a single job", None)
-    workers: int = figure("count", "number of ranks read in parallel", 0, zero=True, names=("-j",))
+    workers: int = figure("count", "number of ranks read in parallel", 0, names=("-j",))
     max_bytes: int | None = figure(
         "bytes", "largest size that a file may have, also when unpacked", None, key="max_bytes"
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure, part
+from etude.base.figures import figure, part, text
 from etude.base.parameters import given_in, is_given, naming, request_of, spelled
 from etude.run.simulate.settings import SimulationSettings
 
@@ -32,10 +32,13 @@ class OpsInput:
     ops: str | None = figure(
         "path", "take times from a database of operators, or a profile folder; see `etude ops`", None, panel="Machine"
     )
-    ops_backend: str = figure(
-        "text", "backend whose kernels are used, if the database has several", "", needs="ops", like="cutlass",
-        panel="Machine", rare=True,
-    )  # fmt: skip
+    ops_backend: str = text(
+        "backend whose kernels are used, if the database has several",
+        needs="ops",
+        like="cutlass",
+        panel="Machine",
+        rare=True,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,10 +83,8 @@ def options_of(asked: Any, system: "System | None" = None, **more: Any) -> Simul
 
     given = given_in(asked.settings)
     if asked.ops is not None and "compute" in given:
-        raise UsageError(
-            f"{spelled(asked, 'ops')} and {spelled(asked, 'compute')} both set where times come from",
-            hint="give one of them",
-        )
+        problem = f"{spelled(asked, 'ops')} and {spelled(asked, 'compute')} both set where times come from"
+        raise UsageError(problem, hint="give one of them")
     named = named_options(given, lambda text, name: open_algorithm(text, name) if is_algorithm_file(text) else None)
     named |= more
     if system is not None:

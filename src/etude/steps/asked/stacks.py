@@ -38,12 +38,7 @@ def listed(_: None) -> list[dict[str, Any]]:
 
     found = [open_stack(name) for name in stack_names()]
     return [
-        {
-            "stack": s.name,
-            "description": s.doc,
-            "also called": ", ".join(s.names),
-            "fitted on": ", ".join(s.efficiency),
-        }
+        {"stack": s.name, "description": s.doc, "also called": ", ".join(s.names), "fitted on": ", ".join(s.efficiency)}
         for s in found
     ]
 

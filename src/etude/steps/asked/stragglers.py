@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from etude.base.figures import figure
+from etude.base.figures import figure, switch
 from etude.base.talk import say
 from etude.steps.asked.runs import Analysed, Analysis, RunSource
 
@@ -23,7 +23,7 @@ class Stragglers(Analysis):
 
     least: float = figure("number", "slowdown from which a rank is reported", 0.04, zero=True)
     ranks_per_node: int = figure("count", "ranks per node", 8)
-    clocks: bool = figure("switch", "show how the ranks' clocks differ instead", False)
+    clocks: bool = switch("show how the ranks' clocks differ instead")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure
+from etude.base.figures import figure, text
 from etude.base.outputs import OutputPlace, Written
 from etude.base.talk import progress, say
 from etude.base.units import counted
@@ -37,7 +37,7 @@ class TimelineOf(RunInput, Written):
     out: str = figure(
         "out", "the file to write: `run.pftrace` (Perfetto) or `run.json[.gz]` (Chrome)", names=("-o",), like="t.json"
     )
-    ranks: str = figure("text", RANKS_HELP, "", panel=DRAWN, like="0-3,7")
+    ranks: str = text(RANKS_HELP, panel=DRAWN, like="0-3,7")
     flows: bool = figure("flag", "draw arrows between lanes and ranks", True, panel=DRAWN)
     critical_path: bool = figure("flag", "draw the critical path on its own track", True, panel=DRAWN)
     counters: bool = figure("flag", "draw counters of what runs at a time", True, panel=DRAWN)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from etude.base.figures import figure
+from etude.base.figures import figure, switch
 from etude.base.parameters import is_given
 from etude.base.talk import say
 from etude.base.units import format_time
@@ -21,16 +21,18 @@ TimesWanted: TypeAlias = "runs.WantedTimes | None"
 class TimesInput:
     """Parameters of what reads a recording."""
 
-    as_recorded: bool = figure(
-        "switch", "times under the profiler, not those of the program", False, panel=PANEL, rare=True
-    )
+    as_recorded: bool = switch("times under the profiler, not those of the program", panel=PANEL, rare=True)
     anchor: bool = figure(
         "flag", "let a step take as long as those that were timed without a profiler", True, panel=PANEL, rare=True
     )
     unprofiled: int | None = figure(
-        "time", "time of a step without a profiler, as `41ms`; by default as the manifest has it", None, panel=PANEL,
-        like="41ms", rare=True,
-    )  # fmt: skip
+        "time",
+        "time of a step without a profiler, as `41ms`; by default as the manifest has it",
+        None,
+        panel=PANEL,
+        like="41ms",
+        rare=True,
+    )
 
 
 def times_wanted(asked: Any) -> TimesWanted:

@@ -15,9 +15,13 @@ class TimesOnInput:
     """The parameter of what may fill in times."""
 
     times_on: str = figure(
-        "noun", "system whose times are used for compute without a time: a name, or a YAML file", "", of=str,
-        panel="Machine", like="dgx-h100",
-    )  # fmt: skip
+        "noun",
+        "system whose times are used for compute without a time: a name, or a YAML file",
+        "",
+        of=str,
+        panel="Machine",
+        like="dgx-h100",
+    )
 
 
 def times_system(asked: TimesOnInput) -> "System | None":

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.base.figures import argument, figure, part
+from etude.base.figures import argument, figure, part, switch, text
 from etude.base.outputs import OutputPlace, Printed, Written
 from etude.base.talk import progress, say
 from etude.steps.asked.runs import RunInput, RunSource, times_of
@@ -45,11 +45,14 @@ class TrendOf(Written):
         like="run2/",
     )
     value: str = figure(
-        "text", "the value to analyse: `step_time`, `compute`, `idle`, ...; for a table, a column", "step_time",
-        like="idle", plain=True,
-    )  # fmt: skip
+        "text",
+        "the value to analyse: `step_time`, `compute`, `idle`, ...; for a table, a column",
+        "step_time",
+        like="idle",
+        plain=True,
+    )
     period: str = figure("text", "steps per cycle; `auto` searches for a cycle, `none` does not", AUTO, like="10")
-    forecast: str = figure("text", "forecast `20` steps, or a time, `7d`", "", like="20")
+    forecast: str = text("forecast `20` steps, or a time, `7d`", like="20")
     work: str = figure(
         "noun",
         "amount of work: `auto` takes the trace's FLOPs, `none` ignores work, or a CSV file: step,rank,tokens",
@@ -61,9 +64,9 @@ class TrendOf(Written):
         "CSV or Parquet file of power, clocks, errors, ...: time, rank (or host and gpu), one column per signal",
         None,
     )
-    checkpoints: bool = figure("switch", "show the write bandwidth of each rank to storage, by step, instead", False)
+    checkpoints: bool = switch("show the write bandwidth of each rank to storage, by step, instead")
     least: float = figure("number", "smallest change of level that is reported", 0.03, zero=True)
-    detect: bool = figure("switch", "print the findings alone", False)
+    detect: bool = switch("print the findings alone")
     out: str | None = figure("out", "write the whole result as JSON, for `--jitter @FILE`", None, names=("-o",))
     reading: RunInput = part(RunInput, but=("path", "groups"))
     output: Printed = part(Printed)

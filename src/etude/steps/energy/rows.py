@@ -24,11 +24,8 @@ def energy_rows(path: str | PathLike[str], *, system: str = "") -> list[dict[str
     except (OSError, UnicodeDecodeError) as problem:
         raise FormatError(str(getattr(problem, "strerror", problem)).lower(), where=where) from None
     if rows and not {"name", "kind"} <= set(rows[0]):
-        raise FormatError(
-            "the columns of either kind of row are missing",
-            where=where,
-            hint="name, kind (an energy counter); or model, gpu, num_gpus, avg_batch_size, avg_output_len",
-        )
+        hint = "name, kind (an energy counter); or model, gpu, num_gpus, avg_batch_size, avg_output_len"
+        raise FormatError("the columns of either kind of row are missing", where=where, hint=hint)
     on = open_system(system or "dgx-h200")
     return [energy_row(number, row, on) for number, row in enumerate(rows, 1)]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from etude.base.errors import UsageError
+from etude.base.shapes import names_in
 from etude.cost.stacks import Stack, open_stack
 from etude.machine import System, open_system
 from etude.make.generate import Plan
@@ -20,9 +21,9 @@ from etude.make.generate.train import plan_memory
 from etude.steps.measured.recipes import RunFacts, completed
 from etude.steps.measured.rows import Case
 
-COLUMNS: Final = (
-    "kind", "layers", "hidden", "heads", "ffn", "vocab", "norm", "act", "batch", "seq", "train_step_ms_median",
-)  # fmt: skip
+COLUMNS: Final = names_in("""
+    kind layers hidden heads ffn vocab norm act batch seq train_step_ms_median
+""")
 SYSTEM: Final = "dgx-h200"
 STACK: Final = "eager"
 UNFUSED: Final = "activation"

@@ -24,12 +24,10 @@ class Gpu:
     """A GPU of a table, by its differences from that of a system of the catalogue; 0: none."""
 
     system: str = figure("text", "system of the catalogue")
-    memory_bytes: int = figure("bytes", "size of its memory", 0, zero=True)
-    memory_bandwidth_bytes_per_s: float = figure("bandwidth", "bandwidth of its memory", 0.0, zero=True)
-    bandwidth_bytes_per_s: float = figure(
-        "bandwidth", "bandwidth of the innermost level, one direction", 0.0, zero=True
-    )
-    power_w: float = figure("power", "power limit", 0.0, zero=True)
+    memory_bytes: int = figure("bytes", "size of its memory", 0)
+    memory_bandwidth_bytes_per_s: float = figure("bandwidth", "bandwidth of its memory", 0.0)
+    bandwidth_bytes_per_s: float = figure("bandwidth", "bandwidth of the innermost level, one direction", 0.0)
+    power_w: float = figure("power", "power limit", 0.0)
 
     def machine(self) -> System:
         made = open_system(self.system)

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from etude.base.errors import EtudeError, UsageError
+from etude.base.shapes import names_in
 from etude.cost.stacks import Stack
 from etude.cost.stacks.stack import Rule
 from etude.machine.system import System
@@ -124,10 +125,8 @@ def _condition(key: str, wanted: str, run: RunFacts, given: Mapping[str, Any]) -
     if key in AXES or key in ("zero", "dp"):
         value = _dp(given) if key == "dp" else int(given.get(key, 0 if key == "zero" else 1))
         return value >= int(wanted[:-1]) if wanted.endswith("+") else value == int(wanted)
-    raise UsageError(
-        f"recipe: unknown condition `{key}`",
-        hint="known: gpu, model, experts, precision, year, release, zero, dp, tp, pp, cp, ep",
-    )
+    hint = "known: gpu, model, experts, precision, year, release, zero, dp, tp, pp, cp, ep"
+    raise UsageError(f"recipe: unknown condition `{key}`", hint=hint)
 
 
 def _dp(given: Mapping[str, Any]) -> int:
@@ -135,18 +134,9 @@ def _dp(given: Mapping[str, Any]) -> int:
     return max(int(given.get("gpus", 1)) // inner, 1)
 
 
-HELD: Final = (
-    "seq",
-    "global_batch",
-    "precision",
-    "ep",
-    "cp",
-    "zero",
-    "grad_dtype",
-    "state_dtype",
-    "master",
-    "attention",
-)
+HELD: Final = names_in("""
+    seq global_batch precision ep cp zero grad_dtype state_dtype master attention
+""")
 """Fields of a plan that affect its memory, besides the axes."""
 
 
@@ -158,7 +148,7 @@ def _axes(run: RunFacts, recipe: Mapping[str, Any], said: list[str]) -> dict[str
     for again in (base["recompute"], "full"):
         fitting = feasible(run.model, int(run.given["gpus"]), run.system, {**base, "recompute": again})
         if fitting:
-            best = min((plan for _, plan in fitting), key=lambda p: promise(run.model, p))
+            best = min((plan for _, plan in fitting), key=lambda p: promise(p))
             said.append(f"tensor parallel {best.tp}, pipeline parallel {best.pp}, expert parallel {best.ep}")
             found = {"tp": best.tp, "pp": best.pp, "ep": best.ep}
             return found if {"schedule", CHUNKS} & run.given.keys() else found | {"schedule": best.schedule}

@@ -35,8 +35,7 @@ ASPECT: Final = 128
 ROUNDED: Final = 0.02
 """Relative error of a number of parameters as tables state it, without norms, biases, positions and some digits."""
 _TASK: Final = re.compile(
-    r"\b(q?lora|peft|frozen|sft|dpo|full|pre-?train(ing|ed)?|fine-?tun(e|ed|ing)|instruct|chat|base)\b",
-    re.IGNORECASE,
+    r"\b(q?lora|peft|frozen|sft|dpo|full|pre-?train(ing|ed)?|fine-?tun(e|ed|ing)|instruct|chat|base)\b", re.IGNORECASE
 )
 """Words of a name that say what is done with a model, not which it is."""
 _SPARSE: Final = re.compile(r"\d+x\d+(\.\d+)?b\b|\ba\d+(\.\d+)?b\b|\bmoe\b", re.IGNORECASE)
@@ -184,10 +183,8 @@ def _from_parameters(row: Mapping[str, str], shape: Mapping[str, int], said: lis
     """Width and layers of a GPT of this many parameters: 12 layers x width², width = 128 layers."""
     count = float(row.get("params") or 0) or _sized(row.get("model", ""), said)
     if not count:
-        raise UsageError(
-            f"neither the catalogue nor the row has the shape of `{row.get('model', '')}`",
-            hint="columns layers, hidden, heads, ffn, vocab; or params",
-        )
+        hint = "columns layers, hidden, heads, ffn, vocab; or params"
+        raise UsageError(f"neither the catalogue nor the row has the shape of `{row.get('model', '')}`", hint=hint)
     unit = HEAD * max(_number(row, "tp"), 1)  # ranks share heads
     hidden = shape["hidden"] or max(round((count * ASPECT / 12) ** (1 / 3) / unit), 1) * unit
     layers = shape["layers"] or max(round(count / (12 * hidden**2)), 1)

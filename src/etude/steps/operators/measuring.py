@@ -72,7 +72,5 @@ def _check_machine(device: str) -> None:
     here = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     bare = "".join(c for c in here.lower() if c.isalnum())
     if device in device_names() and device.replace("-", "") not in bare:
-        raise UsageError(
-            f"points of `{device}` cannot be measured here: this machine has {here}",
-            hint="--plan-only plan.json for that machine, or --device with a name for this one",
-        )
+        hint = "--plan-only plan.json for that machine, or --device with a name for this one"
+        raise UsageError(f"points of `{device}` cannot be measured here: this machine has {here}", hint=hint)

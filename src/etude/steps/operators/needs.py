@@ -201,9 +201,12 @@ def _joined(parts: list[Shapes]) -> tuple[Any, Any, I64]:
 
 def _rows(shapes: Shapes) -> NDArray[Any]:
     return np.array(
-        [f"{op} {dtype} {dims}" for op, dtype, dims in
-         zip(shapes.op.tolist(), shapes.dtype.tolist(), shapes.dims.tolist(), strict=True)], np.str_
-    )  # fmt: skip
+        [
+            f"{op} {dtype} {dims}"
+            for op, dtype, dims in zip(shapes.op.tolist(), shapes.dtype.tolist(), shapes.dims.tolist(), strict=True)
+        ],
+        np.str_,
+    )
 
 
 def distinct_points(shapes: Shapes, count: I64) -> tuple[Shapes, I64]:

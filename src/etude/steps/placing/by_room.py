@@ -50,9 +50,13 @@ def tokens_by_room(
     for room in rooms:
         placed = place(parts, room, buffers_bytes)
         took = placed.token_ns(1e9 * memory_rate(device), far)
-        found.append({
-            "room_bytes": round(room), "tokens_per_s": 1e9 / took, "near_read_bytes": round(placed.near_read_bytes),
-            "far_read_bytes": round(placed.far_read_bytes),
-            "resident_bytes": {name: round(size) for name, size in placed.resident_bytes.items()},
-        })  # fmt: skip
+        found.append(
+            {
+                "room_bytes": round(room),
+                "tokens_per_s": 1e9 / took,
+                "near_read_bytes": round(placed.near_read_bytes),
+                "far_read_bytes": round(placed.far_read_bytes),
+                "resident_bytes": {name: round(size) for name, size in placed.resident_bytes.items()},
+            }
+        )
     return found

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.base.figures import argument, figure
+from etude.base.figures import argument, figure, switch
 from etude.base.parameters import PYTHON, ask, refuse_unread
 from etude.capture.ingest import card as cards_of_runs
 from etude.capture.ingest import causal, official, profiles, reading, runs
@@ -46,8 +46,8 @@ class LinkInput(TimesInput):
         like="run/",
     )
     device: str | None = argument("path", "the profiler's trace of the same run", None, metavar="DEVICE")
-    workers: int = figure("count", "number of ranks of a run in parallel; 0: one per core", 0, zero=True, names=("-j",))
-    any_window: bool = figure("switch", "accept ranks that recorded different parts of the run", False)
+    workers: int = figure("count", "number of ranks of a run in parallel; 0: one per core", 0, names=("-j",))
+    any_window: bool = switch("accept ranks that recorded different parts of the run")
     max_bytes: int | None = figure(
         "bytes", "largest size that a file may have, also when unpacked, as `4GiB`", None, key="max_bytes"
     )
@@ -120,9 +120,13 @@ def link(
     job = etude.link("run/")
     """
     given = {
-        "path": path, "device": device, "workers": workers, "any_window": any_window, "max_bytes": max_bytes,
+        "path": path,
+        "device": device,
+        "workers": workers,
+        "any_window": any_window,
+        "max_bytes": max_bytes,
         "as_recorded": as_recorded,
-    }  # fmt: skip
+    }
     usual = {"device": None, "workers": 1, "any_window": False, "max_bytes": None, "as_recorded": False}
     asked = ask(LinkInput, {k: v for k, v in given.items() if k not in usual or v != usual[k]}, PYTHON, verb="link")
     source = LinkSource.of(asked)

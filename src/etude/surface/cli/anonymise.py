@@ -1,4 +1,4 @@
 from etude.steps.asked.anonymise import Anonymise, inputs, run
 from etude.surface.verb import Verb
 
-VERBS = (Verb(name="anonymise", asks=Anonymise, inputs=inputs, run=run),)
+VERBS = (Verb("anonymise", Anonymise, inputs, run),)

@@ -2,14 +2,8 @@ from etude.surface.verb import Verb
 from etude.tell.archive.asked import runs
 
 VERBS = (
-    Verb(name="archive add", asks=runs.AddRuns, inputs=runs.add_inputs, run=runs.add, reads=runs.nothing),
-    Verb(name="archive query", asks=runs.QueryRuns, inputs=runs.query_inputs, run=runs.query),
-    Verb(name="archive list", asks=runs.ListRuns, inputs=runs.list_inputs, run=runs.query),
-    Verb(
-        name="archive compact",
-        asks=runs.CompactArchive,
-        inputs=runs.compact_inputs,
-        run=runs.compact,
-        reads=runs.nothing,
-    ),
+    Verb("archive add", runs.AddRuns, runs.add_inputs, runs.add, reads=runs.nothing),
+    Verb("archive query", runs.QueryRuns, runs.query_inputs, runs.query),
+    Verb("archive list", runs.ListRuns, runs.list_inputs, runs.query),
+    Verb("archive compact", runs.CompactArchive, runs.compact_inputs, runs.compact, reads=runs.nothing),
 )

@@ -32,7 +32,7 @@ def rewritten(name: str, command: Any, args: list[str]) -> list[str]:
         said, equals, value = args[at].partition("=") if option and args[at].startswith("-") else ("", "", args[at])
         if "://" in value:
             found[at] = said + equals + _here(value, written=kind == "out")
-    return _one_job(name, command.params, found, places)
+    return _one_job(command.params, found, places)
 
 
 def _kind(command: Any, option: str, place: int) -> str:
@@ -51,8 +51,12 @@ def _kind(command: Any, option: str, place: int) -> str:
 
 def values(params: Sequence[Any], args: Sequence[str]) -> Iterator[tuple[int, str]]:
     """(Position, option) of every value; arguments that belong to no option have none."""
-    takes = {name: not (getattr(p, "is_flag", False) or getattr(p, "count", False))
-             for p in params if p.param_type_name == "option" for name in (*p.opts, *p.secondary_opts)}  # fmt: skip
+    takes = {
+        name: not (getattr(p, "is_flag", False) or getattr(p, "count", False))
+        for p in params
+        if p.param_type_name == "option"
+        for name in (*p.opts, *p.secondary_opts)
+    }
     at, behind = 0, False
     while at < len(args):
         arg = args[at]
@@ -76,11 +80,8 @@ def _here(value: str, written: bool) -> str:
     if not remote.url_of(value):
         return value
     if written:
-        raise UsageError(
-            "output can only be written to this machine",
-            where=value,
-            hint="write it to a local folder, then copy it with the tool of that storage",
-        )
+        hint = "write it to a local folder, then copy it with the tool of that storage"
+        raise UsageError("output can only be written to this machine", where=value, hint=hint)
     total = remote.size_of(value) if sys.stderr.isatty() else None  # asked for twice only where a bar is drawn
     with progress(f"fetching {value}", total) as advance:
         return str(remote.fetch(value, advance))
@@ -96,7 +97,7 @@ def _has_unknown_option(params: Sequence[Any], args: Sequence[str]) -> bool:
     )
 
 
-def _one_job(command: str, params: Sequence[Any], args: list[str], places: list[int]) -> list[str]:
+def _one_job(params: Sequence[Any], args: list[str], places: list[int]) -> list[str]:
     """Joins several files into one argument, as the files of one job, if the command takes one job. Raises UsageError
     if only some of them exist."""
     wanted = [p for p in params if p.param_type_name == "argument"]

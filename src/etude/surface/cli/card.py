@@ -1,4 +1,4 @@
 from etude.steps.asked.card import ShowCard, inputs, reads, record, run
 from etude.surface.verb import Verb
 
-VERBS = (Verb(name="card", asks=ShowCard, inputs=inputs, run=run, record=record, reads=reads),)
+VERBS = (Verb("card", ShowCard, inputs, run, record=record, reads=reads),)

@@ -123,26 +123,17 @@ def show(told: str) -> None:
 
 
 VERBS = (
+    Verb("chakra trace_link", official.TraceLink, official.LinkFiles.of, trace_link, show=show),
+    Verb("chakra converter PyTorch", official.ConvertPyTorch, official.PyTorchFiles.of, convert_pytorch, show=show),
+    Verb("chakra converter Text", official.ConvertText, official.TextFiles.of, convert_text, show=show),
     Verb(
-        name="chakra trace_link", asks=official.TraceLink, run=trace_link, show=show,
-        inputs=lambda asked: official.LinkFiles.of(asked),
-    ),
-    Verb(
-        name="chakra converter PyTorch", asks=official.ConvertPyTorch, run=convert_pytorch, show=show,
-        inputs=lambda asked: official.PyTorchFiles.of(asked),
-    ),
-    Verb(
-        name="chakra converter Text", asks=official.ConvertText, run=convert_text, show=show,
-        inputs=lambda asked: official.TextFiles.of(asked),
-    ),
-    Verb(
-        name="chakra jsonizer", asks=Jsonizer, run=jsonizer, show=show,
-        inputs=lambda asked: (Path(asked.source), Path(asked.out), asked.valid),
-    ),
-    Verb(name="chakra visualizer", asks=Visualizer, inputs=visualizer_inputs, run=visualizer, show=show),
-    Verb(name="chakra generator", asks=Generator, inputs=sample_options, run=generator, show=show),
-    Verb(
-        name="chakra timeline_visualizer", asks=TimelineVisualizer, inputs=timeline_inputs, run=timeline_visualizer,
+        "chakra jsonizer",
+        Jsonizer,
+        lambda asked: (Path(asked.source), Path(asked.out), asked.valid),
+        jsonizer,
         show=show,
     ),
-)  # fmt: skip
+    Verb("chakra visualizer", Visualizer, visualizer_inputs, visualizer, show=show),
+    Verb("chakra generator", Generator, sample_options, generator, show=show),
+    Verb("chakra timeline_visualizer", TimelineVisualizer, timeline_inputs, timeline_visualizer, show=show),
+)

@@ -248,4 +248,4 @@ def _code(result: "tuple[Path, LaunchedProgram] | DryResult") -> int:
     return result.exit_code if isinstance(result, DryResult) else result[1].exit_code
 
 
-VERBS = (Verb(name="collect", asks=Collect, inputs=inputs, run=run, show=show, code=_code),)
+VERBS = (Verb("collect", Collect, inputs, run, show=show, code=_code),)

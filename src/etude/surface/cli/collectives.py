@@ -2,4 +2,4 @@ from etude.steps.asked.collectives import CollectivesOf, inputs
 from etude.steps.asked.runs import Analysed
 from etude.surface.verb import Verb
 
-VERBS = (Verb(name="collectives", asks=CollectivesOf, inputs=inputs, run=Analysed.run, tool=True),)
+VERBS = (Verb("collectives", CollectivesOf, inputs, Analysed.run, tool=True),)

@@ -25,12 +25,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         LOOK,
         "SQL over a job (nodes, deps, attrs, groups, ranks) or a served stream (requests, passes; sessions, tasks)",
     ),
+    "evaluate": (LOOK, "One value of a run, from its tables: what a page says with a number, and any other"),
     "report": (LOOK, "One HTML page about a run: what happened, why, and where the time goes; it opens offline"),
     "timeline": (LOOK, "All ranks on one clock, for ui.perfetto.dev: lanes, flows, counters, the critical path"),
-    "graph": (
-        LOOK,
-        "The dependency graph of a rank, or its part around one node, as a picture or for graph tools",
-    ),
+    "graph": (LOOK, "The dependency graph of a rank, or its part around one node, as a picture or for graph tools"),
     "card": (LOOK, "The workload card of a job, as YAML: its model, plan, hardware and software"),
     "archive": (LOOK, "Many runs in one place: add runs, list them, query them with SQL, merge their files"),
     "mcp": (
@@ -46,10 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "The official Chakra tools' commands, with their flags and their output: link, convert, show, generate",
     ),
     "collect": (MAKE, "Run a PyTorch command, unchanged, and record every rank of it; its exit code is passed on"),
-    "link": (
-        CONVERT,
-        "A Chakra trace from what PyTorch recorded: operators, launches, kernels and their dependencies",
-    ),
+    "link": (CONVERT, "A Chakra trace from what PyTorch recorded: operators, launches, kernels and their dependencies"),
     "generate": (MAKE, "The job of one training step, or of serving, from a model and a plan"),
     "generate micro": (MAKE, "One collective or pattern of messages, with or without concurrent compute"),
     "generate learned": (MAKE, "A job of any size that behaves like those a model was learned from"),
@@ -65,10 +60,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "A stream of requests on replicas of a model: TTFT, tail latencies and goodput, from simulated passes",
     ),
     "fleet": (RUN, "Days of jobs on a cluster: faults, checkpoints and recovery, or many jobs that share its devices"),
-    "federate": (
-        RUN,
-        "Federated rounds: clients of mixed devices and links, sampled, with a server or as a swarm",
-    ),
+    "federate": (RUN, "Federated rounds: clients of mixed devices and links, sampled, with a server or as a swarm"),
     "world": (RUN, "Training, serving, faults, prices and power on one machine and one clock, from one file"),
     "plan": (RUN, "The plans of a model that fit a cluster, ranked by simulated step time"),
     "search": (

@@ -3,7 +3,16 @@ from etude.tell.report.asked.compare import Compare, answer, code, inputs, reads
 
 VERBS = (
     Verb(
-        name="compare", asks=Compare, inputs=inputs, run=run, record=record, table=table, reads=reads, code=code,
-        tool=True, answer=answer, tool_defaults={"top": 20},
+        "compare",
+        Compare,
+        inputs,
+        run,
+        record=record,
+        table=table,
+        reads=reads,
+        code=code,
+        tool=True,
+        answer=answer,
+        tool_defaults={"top": 20},
     ),
-)  # fmt: skip
+)

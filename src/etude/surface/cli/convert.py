@@ -1,4 +1,4 @@
 from etude.steps.asked.convert import Convert, inputs, run, show
 from etude.surface.verb import Verb
 
-VERBS = (Verb(name="convert", asks=Convert, inputs=inputs, run=run, show=show),)
+VERBS = (Verb("convert", Convert, inputs, run, show=show),)

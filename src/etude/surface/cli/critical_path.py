@@ -2,8 +2,5 @@ from etude.steps.asked.critical_path import CriticalPath, answer, inputs, run, t
 from etude.surface.verb import Verb
 
 VERBS = (
-    Verb(
-        name="critical-path", asks=CriticalPath, inputs=inputs, run=run, table=table, tool=True, answer=answer,
-        tool_defaults={"top": 20},
-    ),
-)  # fmt: skip
+    Verb("critical-path", CriticalPath, inputs, run, table=table, tool=True, answer=answer, tool_defaults={"top": 20}),
+)

@@ -4,4 +4,4 @@ from etude.surface.cli import main
 from etude.surface.verb import Verb
 from etude.tell.demo.asked import Demo, inputs, run
 
-VERBS = (Verb(name="demo", asks=Demo, inputs=inputs, run=partial(run, execute=main), reads=lambda result: None),)
+VERBS = (Verb("demo", Demo, inputs, partial(run, execute=main), reads=lambda result: None),)

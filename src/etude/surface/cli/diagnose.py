@@ -20,10 +20,10 @@ def reads(found: Any) -> str | None:
 
 VERBS = (
     Verb(
-        name="diagnose",
-        asks=Diagnose,
-        inputs=diagnose_inputs,
-        run=lambda given: given.run(),
+        "diagnose",
+        Diagnose,
+        diagnose_inputs,
+        lambda given: given.run(),
         record=diagnose_record,
         table=diagnose_table,
         reads=reads,

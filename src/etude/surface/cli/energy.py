@@ -52,14 +52,16 @@ def _is_run(word: str) -> bool:
 
 
 VERBS: tuple[Verb[Any, Any, Any], ...] = (
-    Verb(name="energy", asks=EnergyOf, inputs=energy_inputs, run=energy_of, reads=energy_shown),
+    Verb("energy", EnergyOf, energy_inputs, energy_of, reads=energy_shown),
+    Verb("energy predict", EnergyPredict, energy_predict_inputs, predicted_energy, reads=energy_shown),
+    Verb("energy serve", EnergyServe, energy_serve_inputs, served_energy, reads=energy_shown),
     Verb(
-        name="energy predict", asks=EnergyPredict, inputs=energy_predict_inputs, run=predicted_energy,
-        reads=energy_shown,
+        "energy rows",
+        EnergyRows,
+        power_rows_inputs,
+        predicted_power,
+        record=lambda found: {"rows": found},
+        reads=power_lines,
+        says=power_errors,
     ),
-    Verb(name="energy serve", asks=EnergyServe, inputs=energy_serve_inputs, run=served_energy, reads=energy_shown),
-    Verb(
-        name="energy rows", asks=EnergyRows, inputs=power_rows_inputs, run=predicted_power,
-        record=lambda found: {"rows": found}, reads=power_lines, says=power_errors,
-    ),
-)  # fmt: skip
+)

@@ -21,7 +21,7 @@ def meant(args: Sequence[str]) -> tuple[str, list[str]]:
 
 def _verb(name: str, kind: str, asks: type[Any]) -> Verb[Any, Any, Any]:
     inputs, record = federate.inputs(kind), federate.record
-    return Verb(name=name, asks=asks, inputs=inputs, run=federate.run, record=record, reads=federate.readable)
+    return Verb(name, asks, inputs, federate.run, record=record, reads=federate.readable)
 
 
 VERBS = (

@@ -19,24 +19,22 @@ def meant(args: Sequence[str]) -> str | tuple[str, list[str]]:
 
 def _sharing(name: str, asks: type[Any]) -> Verb[Any, Any, Any]:
     return Verb(
-        name=f"fleet {name}", asks=asks, inputs=shared.inputs_of(name), run=shared.run_of(name), record=shared.record,
-        reads=shared.readable, says=shared.lines,
-    )  # fmt: skip
+        f"fleet {name}",
+        asks,
+        shared.inputs_of(name),
+        shared.run_of(name),
+        record=shared.record,
+        reads=shared.readable,
+        says=shared.lines,
+    )
 
 
 VERBS = (
-    Verb(
-        name="fleet train",
-        asks=train.TrainFleet,
-        inputs=train.inputs,
-        run=train.run,
-        record=train.record,
-        reads=train.readable,
-    ),
+    Verb("fleet train", train.TrainFleet, train.inputs, train.run, record=train.record, reads=train.readable),
     _sharing("share", shared.Share),
     _sharing("services", shared.ServicesFleet),
     _sharing("backbone", shared.BackboneFleet),
     _sharing("radio", shared.RadioFleet),
     _sharing("functions", shared.FunctionsFleet),
-    Verb(name="fleet experts", asks=experts.Experts, inputs=experts.inputs, run=experts.run, reads=experts.readable),
+    Verb("fleet experts", experts.Experts, experts.inputs, experts.run, reads=experts.readable),
 )

@@ -24,9 +24,14 @@ def by_mode(word: str, args: list[str]) -> tuple[str, list[str]]:
 
 VERBS: tuple[Verb[Any, Any, Any], ...] = (
     Verb(
-        name="generate", asks=generating.Generate, inputs=generating.generate_inputs, run=generating.run_generate,
-        record=generated_record, reads=generating.readable, says=generating.generate_assumptions,
+        "generate",
+        generating.Generate,
+        generating.generate_inputs,
+        generating.run_generate,
+        record=generated_record,
+        reads=generating.readable,
+        says=generating.generate_assumptions,
     ),
     serving.GENERATE,
     sections.GENERATE,
-)  # fmt: skip
+)

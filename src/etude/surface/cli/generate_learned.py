@@ -4,7 +4,11 @@ from etude.surface.verb import Verb
 
 VERBS = (
     Verb(
-        name="generate learned", asks=learning.GenerateLearned, inputs=learning.learned_inputs,
-        run=learning.run_learned, record=made_record, reads=made_figures,
+        "generate learned",
+        learning.GenerateLearned,
+        learning.learned_inputs,
+        learning.run_learned,
+        record=made_record,
+        reads=made_figures,
     ),
-)  # fmt: skip
+)

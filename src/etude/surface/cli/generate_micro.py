@@ -4,7 +4,11 @@ from etude.surface.verb import Verb
 
 VERBS = (
     Verb(
-        name="generate micro", asks=generating.GenerateMicro, inputs=generating.micro_inputs,
-        run=generating.run_micro, record=made_record, reads=made_figures,
+        "generate micro",
+        generating.GenerateMicro,
+        generating.micro_inputs,
+        generating.run_micro,
+        record=made_record,
+        reads=made_figures,
     ),
-)  # fmt: skip
+)

@@ -12,4 +12,4 @@ def show(found: dict[str, Any]) -> None:
     emit(became)
 
 
-VERBS = (Verb(name="learn", asks=learning.Learn, inputs=learning.learn_inputs, run=learning.run_learn, show=show),)
+VERBS = (Verb("learn", learning.Learn, learning.learn_inputs, learning.run_learn, show=show),)

@@ -3,7 +3,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure, part
+from etude.base.figures import figure, part, switch
 from etude.base.outputs import OutputPlace, Printed, Written
 from etude.base.parameters import is_given, spelled
 from etude.base.talk import progress, say
@@ -30,14 +30,12 @@ class Link(LinkInput, Written):
     """
 
     out: str = figure(
-        "out",
-        "the `.et` file to write (`.et.gz`: compressed), or the folder for a run of several ranks",
-        names=("-o",),
+        "out", "the `.et` file to write (`.et.gz`: compressed), or the folder for a run of several ranks", names=("-o",)
     )
     to: To = figure(
-        "choice", "the format of a run: a file per rank, or a Parquet folder, which keeps both timings", To.ET, of=To
+        "choice", "the format of a run: a file per rank, or a Parquet folder, which keeps both timings", To.ET
     )
-    as_official: bool = figure("switch", "write what Chakra's own linker and converter produce, byte for byte", False)
+    as_official: bool = switch("write what Chakra's own linker and converter produce, byte for byte")
     output: Printed = part(Printed)
 
 
@@ -66,8 +64,10 @@ def inputs(asked: Link) -> LinkInputs:
     assert place is not None
     source = LinkSource.of(asked, one_rank=asked.as_official)
     if not source.is_run and is_given(asked, "to"):
-        raise UsageError(f"{spelled(asked, 'to')} is read only where PATH is a folder, without DEVICE and "
-                         f"{spelled(asked, 'as_official')}")  # fmt: skip
+        raise UsageError(
+            f"{spelled(asked, 'to')} is read only where PATH is a folder, without DEVICE and "
+            f"{spelled(asked, 'as_official')}"
+        )
     return LinkInputs(source, place, asked.as_official, asked.to if source.is_run else To.ET)
 
 
@@ -148,4 +148,4 @@ def show(found: LinkResult) -> None:
     record(found)
 
 
-VERBS = (Verb(name="link", asks=Link, inputs=inputs, run=run, record=record, show=show),)
+VERBS = (Verb("link", Link, inputs, run, record=record, show=show),)

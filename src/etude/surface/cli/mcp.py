@@ -31,4 +31,4 @@ def _nothing(found: Any) -> None:
     """The server has said all."""
 
 
-VERBS = (Verb(name="mcp", asks=Mcp, inputs=lambda asked: (asked.root, asked.write), run=run, show=_nothing),)
+VERBS = (Verb("mcp", Mcp, lambda asked: (asked.root, asked.write), run, show=_nothing),)

@@ -3,7 +3,13 @@ from etude.surface.verb import Verb
 
 VERBS = (
     Verb(
-        name="metrics", asks=Metrics, inputs=metrics_inputs, run=metrics_of, record=metrics_record,
-        table=metrics_table, reads=metrics_table, tool=True,
+        "metrics",
+        Metrics,
+        metrics_inputs,
+        metrics_of,
+        record=metrics_record,
+        table=metrics_table,
+        reads=metrics_table,
+        tool=True,
     ),
-)  # fmt: skip
+)

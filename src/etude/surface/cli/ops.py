@@ -69,21 +69,23 @@ def rows_record(found: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 VERBS = (
-    Verb(name="ops missing", asks=MissingKeys, inputs=lambda asked: KeysWanted.of(asked, asked.device),
-         run=KeysWanted.needs, record=lambda found: found.summary(), show=show_missing),
-    Verb(name="ops measure", asks=Measure, inputs=measure_inputs, run=measured, show=show_measured),
-    Verb(name="ops show", asks=ShowPoints, inputs=points_inputs, run=points_of),
-    Verb(name="ops add", asks=AddPoints, inputs=lambda asked: (Path(asked.db), tuple(map(Path, asked.points))),
-         run=add_points, show=nothing),
-    Verb(name="ops import", asks=ImportPoints, inputs=lambda asked: (Path(asked.db), Path(asked.path)),
-         run=import_points, show=nothing),
-    Verb(name="ops contend", asks=Contend, inputs=contend_inputs, run=contended, record=rows_record,
-         table=contend_table),
-    Verb(name="ops offload", asks=Offload, inputs=offload_inputs, run=offloaded, record=rows_record,
-         table=offload_table),
-    Verb(name="ops graph", asks=GraphNetwork, inputs=graph_inputs, run=graph_passed, record=graph_record,
-         reads=graph_figures),
-    Verb(name="ops place", asks=PlaceModel, inputs=place_inputs, run=placed, reads=placed_rows),
-    Verb(name="ops kernels", asks=ProductKernels, inputs=kernel_inputs, run=kernel_rows, record=rows_record,
-         table=kernel_table),
-)  # fmt: skip
+    Verb(
+        "ops missing",
+        MissingKeys,
+        lambda asked: KeysWanted.of(asked, asked.device),
+        KeysWanted.needs,
+        record=lambda found: found.summary(),
+        show=show_missing,
+    ),
+    Verb("ops measure", Measure, measure_inputs, measured, show=show_measured),
+    Verb("ops show", ShowPoints, points_inputs, points_of),
+    Verb(
+        "ops add", AddPoints, lambda asked: (Path(asked.db), tuple(map(Path, asked.points))), add_points, show=nothing
+    ),
+    Verb("ops import", ImportPoints, lambda asked: (Path(asked.db), Path(asked.path)), import_points, show=nothing),
+    Verb("ops contend", Contend, contend_inputs, contended, record=rows_record, table=contend_table),
+    Verb("ops offload", Offload, offload_inputs, offloaded, record=rows_record, table=offload_table),
+    Verb("ops graph", GraphNetwork, graph_inputs, graph_passed, record=graph_record, reads=graph_figures),
+    Verb("ops place", PlaceModel, place_inputs, placed, reads=placed_rows),
+    Verb("ops kernels", ProductKernels, kernel_inputs, kernel_rows, record=rows_record, table=kernel_table),
+)

@@ -3,7 +3,11 @@ from etude.surface.verb import Verb
 
 VERBS = (
     Verb(
-        name="plan", asks=asked_plan.PlanRequest, inputs=asked_plan.plan_inputs, run=asked_plan.run_plan,
-        reads=asked_plan.readable, tool=True,
+        "plan",
+        asked_plan.PlanRequest,
+        asked_plan.plan_inputs,
+        asked_plan.run_plan,
+        reads=asked_plan.readable,
+        tool=True,
     ),
-)  # fmt: skip
+)

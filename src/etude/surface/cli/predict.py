@@ -19,18 +19,19 @@ def meant(args: list[str]) -> tuple[str, list[str]]:
 
 
 VERBS: tuple[Verb[Any, Any, Any], ...] = (
-    Verb(
-        name="predict", asks=Predict, inputs=predict_inputs, run=predicted, record=predict_record,
-        reads=predict_figures, tool=True,
-    ),
+    Verb("predict", Predict, predict_inputs, predicted, record=predict_record, reads=predict_figures, tool=True),
     serving.PREDICT,
     sections.PREDICT,
     Verb(
-        name="predict program", asks=PredictProgram, inputs=program_inputs, run=predicted_program,
-        record=lambda found: found.record(), reads=program_figures, tool=False,
+        "predict program",
+        PredictProgram,
+        program_inputs,
+        predicted_program,
+        record=lambda found: found.record(),
+        reads=program_figures,
+        tool=False,
     ),
     Verb(
-        name="predict rows", asks=PredictRows, inputs=rows_inputs, run=predicted_rows,
-        record=lambda found: {"rows": found}, reads=rows_table,
+        "predict rows", PredictRows, rows_inputs, predicted_rows, record=lambda found: {"rows": found}, reads=rows_table
     ),
-)  # fmt: skip
+)

@@ -23,9 +23,4 @@ def show(result: "tuple[QualifiedNode, Qualified, QualifyInputs]") -> None:
         emit(found.findings)
 
 
-VERBS = (
-    Verb(
-        name="qualify", asks=Qualify, inputs=qualify_inputs, run=qualified, record=qualify_record, show=show,
-        code=qualify_code,
-    ),
-)  # fmt: skip
+VERBS = (Verb("qualify", Qualify, qualify_inputs, qualified, record=qualify_record, show=show, code=qualify_code),)

@@ -4,7 +4,14 @@ from etude.tell.archive.asked.query import Query, answer, inputs, run
 
 VERBS = (
     Verb(
-        name="query", asks=Query, inputs=inputs, run=run, record=lambda found: found[0],
-        show=lambda found: emit(found[0]), tool=True, answer=answer, tool_defaults={"top": 200, "seconds": 30.0},
+        "query",
+        Query,
+        inputs,
+        run,
+        record=lambda found: found[0],
+        show=lambda found: emit(found[0]),
+        tool=True,
+        answer=answer,
+        tool_defaults={"top": 200, "seconds": 30.0},
     ),
-)  # fmt: skip
+)

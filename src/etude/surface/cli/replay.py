@@ -12,10 +12,10 @@ def meant(args: list[str]) -> "str | tuple[str, list[str]]":
 
 VERBS = (
     Verb(
-        name="replay",
-        asks=Replay,
-        inputs=replay_inputs,
-        run=replayed,
+        "replay",
+        Replay,
+        replay_inputs,
+        replayed,
         record=replay_record,
         reads=lambda found: found.readable,
         says=replay_lines,

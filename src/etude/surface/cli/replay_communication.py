@@ -3,10 +3,10 @@ from etude.surface.verb import Verb
 
 VERBS = (
     Verb(
-        name="replay communication",
-        asks=asked.ReplayCommunication,
-        inputs=asked.communication_inputs,
-        run=asked.communication_played,
+        "replay communication",
+        asked.ReplayCommunication,
+        asked.communication_inputs,
+        asked.communication_played,
         record=asked.communication_record,
         reads=asked.collectives_played,
         says=asked.communication_lines,

@@ -3,7 +3,12 @@ from etude.surface.verb import Verb
 
 VERBS = (
     Verb(
-        name="requests", asks=requests.RequestsInput, inputs=requests.request_inputs, run=requests.run_requests,
-        record=requests.record, table=requests.table, tool=True,
+        "requests",
+        requests.RequestsInput,
+        requests.request_inputs,
+        requests.run_requests,
+        record=requests.record,
+        table=requests.table,
+        tool=True,
     ),
-)  # fmt: skip
+)

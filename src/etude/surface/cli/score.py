@@ -15,4 +15,4 @@ def show(found: "list[Scored]") -> None:
         say(words)
 
 
-VERBS = (Verb(name="score", asks=Score, inputs=score_inputs, run=scored, record=score_record, show=show, tool=True),)
+VERBS = (Verb("score", Score, score_inputs, scored, record=score_record, show=show, tool=True),)

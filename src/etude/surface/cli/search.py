@@ -20,15 +20,22 @@ def meant(args: list[str]) -> str:
 run = partial(asked.run, execute=executed)
 VERBS = (
     Verb(
-        name="search", asks=asked.SearchPlans, inputs=asked.plan_inputs, run=run, record=asked.record,
-        reads=asked.reads, tool=True, answer=asked.answer,
+        "search",
+        asked.SearchPlans,
+        asked.plan_inputs,
+        run,
+        record=asked.record,
+        reads=asked.reads,
+        tool=True,
+        answer=asked.answer,
     ),
     Verb(
-        name="search deployment", asks=asked.SearchDeployment, inputs=asked.deployment_inputs, run=run,
-        record=asked.record, reads=asked.reads,
-    ),
-    Verb(
-        name="search space", asks=asked.SearchSpace, inputs=asked.space_inputs, run=run, record=asked.record,
+        "search deployment",
+        asked.SearchDeployment,
+        asked.deployment_inputs,
+        run,
+        record=asked.record,
         reads=asked.reads,
     ),
-)  # fmt: skip
+    Verb("search space", asked.SearchSpace, asked.space_inputs, run, record=asked.record, reads=asked.reads),
+)

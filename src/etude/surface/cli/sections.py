@@ -20,10 +20,18 @@ def each_of(reads: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], None]:
 
 
 GENERATE: Verb[Any, Any, Any] = Verb(
-    name="generate sections", asks=sections.GenerateSections, inputs=sections.generate_inputs,
-    run=sections.run_generate, record=generated_record, show=each_of(sections.readable_job),
-)  # fmt: skip
+    "generate sections",
+    sections.GenerateSections,
+    sections.generate_inputs,
+    sections.run_generate,
+    record=generated_record,
+    show=each_of(sections.readable_job),
+)
 PREDICT: Verb[Any, Any, Any] = Verb(
-    name="predict sections", asks=sections.PredictSections, inputs=sections.predict_inputs, run=sections.run_predict,
-    record=lambda found: found.summary(), show=each_of(sections.readable_step),
-)  # fmt: skip
+    "predict sections",
+    sections.PredictSections,
+    sections.predict_inputs,
+    sections.run_predict,
+    record=lambda found: found.summary(),
+    show=each_of(sections.readable_step),
+)

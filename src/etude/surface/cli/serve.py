@@ -24,9 +24,13 @@ def meant(args: list[str]) -> "str | tuple[str, list[str]]":
 
 
 VERB_OF = {
-    "serve run": "--run", "serve rows": "--rows", "serve devices": "--devices", "serve workflow": "--workflow",
-    "serve images": "--degree", "serve split": "--hbm-split",
-}  # fmt: skip
+    "serve run": "--run",
+    "serve rows": "--rows",
+    "serve devices": "--devices",
+    "serve workflow": "--workflow",
+    "serve images": "--degree",
+    "serve split": "--hbm-split",
+}
 """Verb -> the flag that stood for it; the first that is given counts."""
 FLAGS = (*VERB_OF.values(), "--offload")
 PLACES = ("--run", "--rows", "--workflow")
@@ -54,9 +58,7 @@ def _verb(
     name: str, asks: type[Any], inputs: Callable[[Any], Any], reads: Callable[[Any], Any],
     run: Callable[[Any], Any] = kept.told, **more: Any,
 ) -> Verb[Any, Any, Any]:  # fmt: skip
-    return Verb(
-        name=name, asks=asks, inputs=inputs, run=run, reads=reads, **{"record": lambda found: found.record()} | more
-    )
+    return Verb(name, asks, inputs, run, reads=reads, **{"record": lambda found: found.record()} | more)
 
 
 VERBS = (

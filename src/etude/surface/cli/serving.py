@@ -7,10 +7,13 @@ from etude.surface.verb import Verb
 from etude.world.serve.asked import job
 
 GENERATE: Verb[Any, Any, Any] = Verb(
-    name="generate serve", asks=job.GenerateServe, inputs=job.generate_inputs, run=job.run_generate,
-    record=generated_record, reads=job.readable_job,
-)  # fmt: skip
+    "generate serve",
+    job.GenerateServe,
+    job.generate_inputs,
+    job.run_generate,
+    record=generated_record,
+    reads=job.readable_job,
+)
 PREDICT: Verb[Any, Any, Any] = Verb(
-    name="predict serve", asks=job.PredictServe, inputs=job.predict_inputs, run=job.run_predict,
-    reads=job.readable_times,
-)  # fmt: skip
+    "predict serve", job.PredictServe, job.predict_inputs, job.run_predict, reads=job.readable_times
+)

@@ -10,4 +10,4 @@ def read(found: Any) -> Any:
     return shortened(found) if hasattr(found, "schema") else [figure_shown(row) for row in found]
 
 
-VERBS = (Verb(name="similarity", asks=Similarity, inputs=similarity_inputs, run=similarity_of, reads=read, tool=True),)
+VERBS = (Verb("similarity", Similarity, similarity_inputs, similarity_of, reads=read, tool=True),)

@@ -56,11 +56,23 @@ def meant(args: list[str]) -> str:
 
 VERBS: tuple[Verb[Any, Any, Any], ...] = (
     Verb(
-        name="simulate", asks=Simulate, inputs=simulate_inputs, run=simulated_job, record=simulate_record, show=show,
-        tool=True, refusal=deadlock_record, code=lambda result: INTERRUPTED if result[0].timing.partial else 0,
+        "simulate",
+        Simulate,
+        simulate_inputs,
+        simulated_job,
+        record=simulate_record,
+        show=show,
+        tool=True,
+        refusal=deadlock_record,
+        code=lambda result: INTERRUPTED if result[0].timing.partial else 0,
     ),
     Verb(
-        name="simulate jobs", asks=SimulateJobs, inputs=jobs_inputs, run=simulated_jobs, record=jobs_record,
-        show=show_jobs, code=lambda found: INTERRUPTED if found.run.timing.partial else 0,
+        "simulate jobs",
+        SimulateJobs,
+        jobs_inputs,
+        simulated_jobs,
+        record=jobs_record,
+        show=show_jobs,
+        code=lambda found: INTERRUPTED if found.run.timing.partial else 0,
     ),
-)  # fmt: skip
+)

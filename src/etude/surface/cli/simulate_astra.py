@@ -3,7 +3,12 @@ from etude.surface.verb import Verb
 
 VERBS = (
     Verb(
-        name="simulate astra", asks=SimulateAstra, inputs=astra_inputs, run=astra_result, record=astra_record,
-        reads=lambda found: astra_record(found)["ranks"], refusal=no_result,
+        "simulate astra",
+        SimulateAstra,
+        astra_inputs,
+        astra_result,
+        record=astra_record,
+        reads=lambda found: astra_record(found)["ranks"],
+        refusal=no_result,
     ),
-)  # fmt: skip
+)

@@ -12,7 +12,13 @@ def show(found: Any) -> None:
 
 VERBS = (
     Verb(
-        name="stragglers", asks=Stragglers, inputs=stragglers_inputs, run=lambda given: given.run(),
-        record=stragglers_record, table=stragglers_table, show=show, tool=True,
+        "stragglers",
+        Stragglers,
+        stragglers_inputs,
+        lambda given: given.run(),
+        record=stragglers_record,
+        table=stragglers_table,
+        show=show,
+        tool=True,
     ),
-)  # fmt: skip
+)

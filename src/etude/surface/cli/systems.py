@@ -20,10 +20,8 @@ def say_all(lines: list[str]) -> None:
 
 
 VERBS = (
-    Verb(name="systems", asks=Systems, inputs=lambda asked: None, run=systems_listed),
-    Verb(name="systems list", asks=ListSystems, inputs=lambda asked: None, run=systems_listed),
-    Verb(name="systems show", asks=ShowSystem, inputs=lambda asked: asked.name, run=system_figures, show=print_yaml),
-    Verb(
-        name="systems check", asks=CheckSystem, inputs=lambda asked: Path(asked.path), run=system_checked, show=say_all
-    ),
+    Verb("systems", Systems, lambda asked: None, systems_listed),
+    Verb("systems list", ListSystems, lambda asked: None, systems_listed),
+    Verb("systems show", ShowSystem, lambda asked: asked.name, system_figures, show=print_yaml),
+    Verb("systems check", CheckSystem, lambda asked: Path(asked.path), system_checked, show=say_all),
 )

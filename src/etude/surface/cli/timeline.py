@@ -1,4 +1,4 @@
 from etude.steps.asked.timeline import TimelineOf, inputs, run, show
 from etude.surface.verb import Verb
 
-VERBS = (Verb(name="timeline", asks=TimelineOf, inputs=inputs, run=run, show=show),)
+VERBS = (Verb("timeline", TimelineOf, inputs, run, show=show),)

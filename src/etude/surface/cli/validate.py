@@ -15,9 +15,4 @@ def show(found: "Validated") -> None:
         say(words)
 
 
-VERBS = (
-    Verb(
-        name="validate", asks=Validate, inputs=validate_inputs, run=validated, record=lambda found: found.record(),
-        show=show,
-    ),
-)  # fmt: skip
+VERBS = (Verb("validate", Validate, validate_inputs, validated, record=lambda found: found.record(), show=show),)

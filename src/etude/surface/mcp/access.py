@@ -66,10 +66,8 @@ class FolderAccess:
         if name and there:
             return str(self.readable(name))
         if not re.fullmatch(r"[\w.+-]+(/[\w.+-]+)?", name) or name.lower().endswith(_DESCRIBES) or here:
-            raise UsageError(
-                f"`{name[:100]}` is no name, and no file below the root of this server",
-                hint="a name of a catalogue: llama3-8b, org/name-8B, dgx-h100; or a file below the root",
-            )
+            hint = "a name of a catalogue: llama3-8b, org/name-8B, dgx-h100; or a file below the root"
+            raise UsageError(f"`{name[:100]}` is no name, and no file below the root of this server", hint=hint)
         return name
 
     def plain(self, key: str, value: Any) -> Any:

@@ -131,9 +131,7 @@ def locked(folder: Path, *, alone: bool) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         except OSError:
             if alone:
-                raise UsageError(
-                    "files cannot be locked here, and other processes may be adding runs",
-                    where=str(folder),
-                    hint="compact it on the machine with the local disk",
-                ) from None
+                problem = "files cannot be locked here, and other processes may be adding runs"
+                hint = "compact it on the machine with the local disk"
+                raise UsageError(problem, where=str(folder), hint=hint) from None
         yield

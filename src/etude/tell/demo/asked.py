@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from etude.base.errors import EtudeError, UsageError
-from etude.base.figures import figure
+from etude.base.figures import figure, switch
 from etude.base.talk import say
 
 Execute: TypeAlias = Callable[[list[str]], int]
@@ -98,9 +98,9 @@ class Demo:
     """
 
     out: str = figure("out", "where the demo's files go", "out/demo", names=("-o",))
-    force: bool = figure("switch", "replace what is there", False, names=("-f",))
-    torch: bool = figure("switch", "record a small program on this machine and replay it; needs PyTorch", False)
-    recording: bool = figure("switch", "only write the embedded recording, as PyTorch wrote it, into --out", False)
+    force: bool = switch("replace what is there", names=("-f",))
+    torch: bool = switch("record a small program on this machine and replay it; needs PyTorch")
+    recording: bool = switch("only write the embedded recording, as PyTorch wrote it, into --out")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow.compute as pc
 
 from etude.analyse.late_hosts import stages
 from etude.tell.report import collectives, gains, idle, words
@@ -13,6 +12,7 @@ from etude.tell.report.subject import Subject
 from etude.tell.view.charts import Bar, BarPiece, Heading, bars, legend, table
 from etude.tell.view.markup import Markup, heading, paragraph
 from etude.tell.view.page import Figure, PageSection, Told
+from etude.tell.view.sentences import Sentence, html_of, sentence
 
 SECTION = "breakdown"
 
@@ -57,6 +57,15 @@ def spent(subject: Subject) -> Spent:
                  sums["idle_ns"] / whole, hidden, sums["comm_ns"] / whole)  # fmt: skip
 
 
+SHARE = "sum(breakdown.{column}) / sum(breakdown.span_ns)"
+COMPUTE, EXPOSED, MEMORY, IDLE, COMM = (
+    SHARE.format(column=f"{name}_ns") for name in ("compute", "exposed_comm", "exposed_memory", "idle", "comm")
+)
+HIDDEN = "1 - sum(breakdown.exposed_comm_ns) / sum(breakdown.comm_ns)"
+MEAN_OF_RANKS = "{share} * mean(breakdown[breakdown.span_ns > 0].span_ns)"
+"""A share of the devices' time as ns of the run: for an average rank."""
+
+
 def pieces(subject: Subject) -> tuple[tuple[str, str, str], ...]:
     """The parts with their colours and names; on a host with names for a host."""
     on_host = {"compute": "in operators", "idle": subject.idling}
@@ -65,14 +74,16 @@ def pieces(subject: Subject) -> tuple[tuple[str, str, str], ...]:
 
 def cards(subject: Subject) -> list[Figure]:
     s = spent(subject)
-    found = [Figure(subject.computing.capitalize(), words.percent(s.compute), f"of {subject.whose} time", "compute")]
+    if not any(subject.breakdown["span_ns"].to_pylist()):
+        return []
+    found = [Figure(subject.computing.capitalize(), subject.percent(COMPUTE), f"of {subject.whose} time", "compute")]
     if s.hidden is not None:
-        note = f"{words.percent(s.hidden)} of communication is hidden"
-        found.append(Figure("Waiting for communication", words.percent(s.exposed_comm), note, "communication"))
+        hides = sentence("{share} of communication is hidden", share=subject.percent(HIDDEN))
+        found.append(Figure("Waiting for communication", subject.percent(EXPOSED), hides, "communication"))
     if s.memory >= 0.001:
-        found.append(Figure("Copying memory", words.percent(s.memory), "with nothing else running", "memory"))
+        found.append(Figure("Copying memory", subject.percent(MEMORY), "with nothing else running", "memory"))
     note = "nothing runs on the device" if subject.has_device else "Python, autograd, hooks"
-    found.append(Figure(subject.idling.capitalize(), words.percent(s.idle), note, "idle"))
+    found.append(Figure(subject.idling.capitalize(), subject.percent(IDLE), note, "idle"))
     return found
 
 
@@ -80,44 +91,75 @@ def told(subject: Subject) -> list[Told]:
     s, found = spent(subject), []
     if s.exposed_comm >= MUCH_COMMUNICATION:
         tone = "bad" if s.exposed_comm >= 2 * MUCH_COMMUNICATION else "warn"
-        what = f"{words.percent(s.exposed_comm)} of {subject.whose} time goes to communication that no compute hides."
-        found.append(Told(tone, what, _advice(subject, s), SECTION, subject.device_time(s.exposed_comm)))
+        what = sentence(
+            "{share} of {whose} time goes to communication that no compute hides.",
+            share=subject.percent(EXPOSED),
+            whose=subject.whose,
+        )
+        cost = subject.device_time(s.exposed_comm)
+        found.append(Told(tone, what, _advice(subject, s), SECTION, cost, asked=MEAN_OF_RANKS.format(share=EXPOSED)))
     elif s.hidden is not None and s.comm >= SOME_COMMUNICATION:
         well = s.hidden >= LITTLE_HIDDEN
-        found.append(Told(
-            "good" if well else "info",
-            f"{_part(s.hidden, well)} of communication is hidden behind compute.",
-            f"What is not hidden takes {words.percent(s.exposed_comm)} of the time.", SECTION,
-            None if well else subject.device_time(s.exposed_comm),
-        ))  # fmt: skip
+        found.append(
+            Told(
+                "good" if well else "info",
+                sentence("{part} of communication is hidden behind compute.", part=_part(subject, s.hidden, well)),
+                sentence("What is not hidden takes {share} of the time.", share=subject.percent(EXPOSED)),
+                SECTION,
+                None if well else subject.device_time(s.exposed_comm),
+                asked=MEAN_OF_RANKS.format(share=EXPOSED),
+            )
+        )
     found += idle.told(subject, s.idle)
     found += _uneven(subject)
+    found += _left_out(subject)
     return found
 
 
-def _advice(subject: Subject, s: Spent) -> str:
+def _left_out(subject: Subject) -> list[Told]:
+    """Work that is on the timeline and in none of the sums."""
+    left = subject.table("not_counted")
+    if not len(left):
+        return []
+    what = sentence(
+        "Work of the {noun} that was launched before the recording began is not counted: {time} in {pieces}.",
+        noun=subject.noun,
+        time=subject.time("sum(not_counted.time_ns)"),
+        pieces=subject.plural("piece", "sum(not_counted.count)"),
+    )
+    why = (
+        "It belongs to an earlier step. The timeline and the critical path show it; all other figures are of what was "
+        "launched in the recording."
+    )
+    return [Told("info", what, why, "timeline")]
+
+
+def _advice(subject: Subject, s: Spent) -> Sentence:
     """What is known about exposed communication, and what faster transfers would gain."""
     gain = gains.of_links(subject)
-    said, share = gain or ("", 0.0)
+    helped, share = gain or ("", 0.0)
     helps = share >= gains.LITTLE
     less = "send less" if gains.absent(subject) else "send less, or use faster links"
     if (waiting := collectives.waiting(subject)) and waiting.share > 0.5:
-        return (
-            f"{waiting.what}: {waiting.why} {'' if helps else 'Balance the ranks, then add bandwidth. '}{said}".strip()
+        balance = "" if helps else "Balance the ranks, then add bandwidth. "
+        return sentence(
+            "{what}: {why} {balance}{helped}", what=waiting.what, why=waiting.why, balance=balance, helped=helped
         )
     if s.compute < LITTLE_COMPUTE * s.exposed_comm:
-        why, do = "There is almost no compute that could hide it", less
+        why, do = sentence("There is almost no compute that could hide it"), less
     elif (s.hidden or 0) < LITTLE_HIDDEN:
-        why, do = f"{_part(s.hidden or 0)} of all communication overlaps compute", f"overlap more, {less}"
+        part = _part(subject, s.hidden or 0)
+        why, do = sentence("{part} of all communication overlaps compute", part=part), f"overlap more, {less}"
     else:
-        why, do = f"Already {words.percent(s.hidden or 0)} of it overlaps compute", less
-    return f"{why}{f': {do}' if helps else ''}. {said}".strip()
+        why, do = sentence("Already {share} of it overlaps compute", share=subject.percent(HIDDEN)), less
+    return sentence("{why}{do}. {helped}", why=why, do=f": {do}" if helps else "", helped=helped)
 
 
-def _part(hidden: float, well: bool = False) -> str:
+def _part(subject: Subject, hidden: float, well: bool = False) -> Sentence:
     if hidden < 0.001:
-        return "Hardly any"
-    return words.percent(hidden) if well else f"Only {words.percent(hidden)}"
+        return sentence("Hardly any")
+    share = subject.percent(HIDDEN)
+    return share if well else sentence("Only {share}", share=share)
 
 
 def _uneven(subject: Subject) -> list[Told]:
@@ -132,22 +174,39 @@ def _uneven(subject: Subject) -> list[Told]:
     most = int(over.argmax()) if len(over) else 0
     if not len(over) or over[most] < UNEVEN or int(rank[most]) in subject.suspects:  # stragglers are reported apart
         return []
-    middle = float(busy[most] / (1 + over[most]))
     peers = "rank" if not stage.any() else "rank of its stage"
-    last, cost = _comes_last(subject, int(rank[most])), round(busy[most] - middle)
-    why = f"It computes for {words.time(busy[most])}, the median {peers} for {words.time(middle)}{last}."
-    what = f"Rank {rank[most]} computes {words.percent(over[most])} longer than the median {peers}."
-    return [Told("warn", what, why, SECTION, cost)]
+    his, middle = f"breakdown[{most}].compute_ns", "median(breakdown.compute_ns)"
+    if stage.any():
+        middle = f"median(stages[stages.stage == {int(stage[most])}].compute_ns)"
+    last, cost = _comes_last(subject, int(rank[most])), round(busy[most] - busy[most] / (1 + over[most]))
+    why = sentence(
+        "It computes for {his}, the median {peers} for {middle}{last}.",
+        his=subject.time(his),
+        peers=peers,
+        middle=subject.time(middle),
+        last=last,
+    )
+    what = sentence(
+        "Rank {rank} computes {share} longer than the median {peers}.",
+        peers=peers,
+        rank=subject.value("label", f"breakdown[{most}].rank"),
+        share=subject.percent(f"{his} / {middle} - 1"),
+    )
+    return [Told("warn", what, why, SECTION, cost, asked=f"{his} - {middle}")]
 
 
-def _comes_last(subject: Subject, rank: int) -> str:
+def _comes_last(subject: Subject, rank: int) -> Sentence:
     """How often others wait for a rank, as recorded."""
-    calls = subject.collectives.filter(pc.greater(subject.collectives["ranks_seen"], 1))
+    calls = subject.table("met")
     if not len(calls):
-        return ""
-    times = int((calls["last_rank"].to_numpy(zero_copy_only=False) == rank).sum())
-    whole = f"the {words.plural(len(calls), 'collective')} of the run"
-    return f"; it arrives last at {times:,} of {whole}" if times else f"; it arrives last at none of {whole}"
+        return sentence("")
+    times = f"count(met[met.last_rank == {rank}])"
+    often = subject.number(times) if subject.ask(times) else sentence("none")
+    return sentence(
+        "; it arrives last at {times} of the {calls} of the run",
+        times=often,
+        calls=subject.plural("collective", "count(met)"),
+    )
 
 
 def section(subject: Subject) -> PageSection:
@@ -158,19 +217,29 @@ def section(subject: Subject) -> PageSection:
     shown, left = _chosen(timed)
     parts = pieces(subject)
     drawn = [
-        Bar(f"rank {row['rank']}", tuple(BarPiece(s, label, row[key] or 0) for s, label, key in parts)) for row in shown
+        Bar(f"rank {row['rank']}", tuple(_of_rank(row, s, label, key) for s, label, key in parts)) for row in shown
     ]
-    more = paragraph(f"{left:,} ranks between these are only in the table.") if left else ""
+    more = Markup()
+    if left:
+        apart = sentence(
+            "{n} ranks between these are only in the table.",
+            n=subject.number(f"count(breakdown[breakdown.span_ns > 0]) - {len(shown)}"),
+        )
+        more = paragraph(html_of(apart))
     columns = [
-        Heading("rank", "rank"), Heading("span_ns", "span", words.time), Heading("compute_ns", parts[0][1], words.time),
-        Heading("comm_ns", "communication", words.time), Heading("exposed_comm_ns", "of it exposed", words.time),
-        Heading("memory_ns", "memory", words.time), Heading("idle_ns", subject.idling, words.time),
-        Heading("overlap_pct", "overlap", lambda v: words.percent(v / 100), meter=100.0),
-    ]  # fmt: skip
+        Heading("rank", "rank"),
+        Heading("span_ns", "span", words.time),
+        Heading("compute_ns", parts[0][1], words.time),
+        Heading("comm_ns", "communication", words.time),
+        Heading("exposed_comm_ns", "of it exposed", words.time),
+        Heading("memory_ns", "memory", words.time),
+        Heading("idle_ns", subject.idling, words.time),
+        Heading("overlap_pct", "overlap", words.percentage, meter=100.0),
+    ]
     columns = [c for c in columns if c.key not in OF_COMMUNICATION or any(row["comm_ns"] for row in rows)]
     used = [(s, label) for s, label, key in parts if any(row[key] for row in rows)]
     body = legend(used) + bars(drawn, words.time) + more
-    body += heading("Values") + table("t-breakdown", rows[:2048], columns) + idle.figures(subject)
+    body += heading("Values") + table("t-breakdown", rows[:2048], columns, query="breakdown") + idle.figures(subject)
     lead = Markup(
         "Each bar is one device from its first to its last event. What runs at the same time is counted once: "
         "<b>compute</b> before <b>communication</b> before <b>memory</b>, so the parts add up to the whole."
@@ -179,6 +248,10 @@ def section(subject: Subject) -> PageSection:
         "counted once, so the parts add up to the whole."
     )
     return PageSection(SECTION, "Where the time goes", lead, body)
+
+
+def _of_rank(row: dict[str, int], sort: str, label: str, key: str) -> BarPiece:
+    return BarPiece(sort, label, row[key] or 0, query=f"sum(breakdown[breakdown.rank == {row['rank']}].{key})")
 
 
 def _chosen(rows: list[dict[str, int]]) -> tuple[list[dict[str, int]], int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -14,9 +13,8 @@ import pyarrow as pa
 from etude.analyse.catalogue import report_sections
 from etude.analyse.clocks import can_align
 from etude.analyse.critical_path import length_ns
-from etude.analyse.program_figures import ESTIMATED, RECORDED, is_under_profiler, program_figures, times_of
+from etude.analyse.program_figures import ESTIMATED, RECORDED, is_under_profiler, times_of
 from etude.machine.system import Device
-from etude.model.job import Job, Note
 from etude.model.run import Run
 from etude.model.timing import Origin
 from etude.tell.report import (
@@ -32,8 +30,11 @@ from etude.tell.report import (
     words,
 )
 from etude.tell.report.subject import Subject
-from etude.tell.view.embedded import Packed, Shown, pack
+from etude.tell.report.tables import facts as provenance
+from etude.tell.report.tables import inside_of
+from etude.tell.view.embedded import Packed, pack
 from etude.tell.view.page import Figure, Page, PageSection, Told, timeline
+from etude.tell.view.sentences import Asked, Sentence, sentence, series
 
 NOTHING = Told(
     "good",
@@ -70,11 +71,11 @@ def report(
         sections.append(part.section(subject))
         advance(1)
     return Page(
-        title=subject.name,
+        title=subject.text("run[0].name"),
         subtitle=_subtitle(subject),
         verdict=_verdict(subject),
         cards=(
-            Figure("Time", words.time(subject.span_ns), f"{subject.origin}, first to last event"),
+            Figure("Time", subject.time("run[0].span_ns"), f"{subject.origin}, first to last event"),
             *steps.cards(subject),
             *breakdown.cards(subject),
             *roofline.cards(subject),
@@ -83,7 +84,7 @@ def report(
         told=tuple(in_order(told, subject.span_ns) or [NOTHING]),
         sections=tuple(sections),
         facts=facts(subject),
-        notes=tuple(said_once(run.job.notes)),
+        notes=tuple(subject.text(f"notes[{at}].text") for at in range(len(subject.table("notes")))),
         made_by=made_by,
     )
 
@@ -98,7 +99,7 @@ def findings(run: Run, *, device: Device | None = None) -> list[Told]:
 def in_order(told: Sequence[Told], span_ns: int) -> list[Told]:
     """Findings with their costs, the most expensive first. Problems that are not about time, such as a rank that never
     arrived, come before all others; mere information comes last."""
-    shown = [t if t.cost_ns is None else replace(t, cost=_cost(min(t.cost_ns, span_ns), span_ns)) for t in told]
+    shown = [t if t.cost_ns is None else replace(t, cost=_cost(t, min(t.cost_ns, span_ns), span_ns)) for t in told]
 
     def place(t: Told) -> tuple[bool, int, int]:
         return t.cost_ns is None and t.tone != "bad", -(span_ns if t.cost_ns is None else t.cost_ns), WEIGHT[t.tone]
@@ -106,48 +107,76 @@ def in_order(told: Sequence[Told], span_ns: int) -> list[Told]:
     return sorted(shown, key=place)
 
 
-def _cost(ns: int, span_ns: int) -> str:
-    return f"{words.time(ns)} · {words.percent(ns / max(span_ns, 1))} of the run"
+def _cost(told: Told, ns: int, span_ns: int) -> Sentence:
+    share = ns / max(span_ns, 1)
+    time: str | Asked = words.time(ns)
+    part: str | Asked = words.percent(share)
+    if told.asked:
+        most = f"least(round({told.asked}), run[0].span_ns)"
+        time = Asked(words.time(ns), most, "time", ns)
+        part = Asked(words.percent(share), f"{most} / run[0].span_ns", "percent", share)
+    return Sentence.of(time, " · ", part, " of the run")
 
 
-def _subtitle(subject: Subject) -> str:
-    job = subject.run.job
-    ranks = words.plural(len(job), "rank")
+def _subtitle(subject: Subject) -> Sentence:
+    job, of = subject.run.job, sentence("")
     if len(job) < job.world_size:
-        ranks += f" of {job.world_size:,}"
-    return f"{ranks} · {subject.origin} · {words.number(job.nodes)} nodes"
+        of = sentence("of {size} ", size=subject.number("run[0].world_size"))
+    ranks = subject.plural("rank", "run[0].ranks")
+    return sentence(
+        "{ranks} {of}{gap}· {origin} · {nodes} nodes",
+        ranks=ranks,
+        of=of,
+        gap=" " if of else "",
+        origin=subject.origin,
+        nodes=subject.number("run[0].nodes"),
+    )
 
 
-def _verdict(subject: Subject) -> str:
-    return " ".join(filter(None, (_step(subject), _spent(subject))))
+def _verdict(subject: Subject) -> Sentence:
+    return sentence("{step} {spent}", step=_step(subject), spent=_spent(subject))
 
 
-def _step(subject: Subject) -> str:
+def _step(subject: Subject) -> Sentence:
     """What a step of the program takes, where a recording says that; else nothing."""
     if times_of(subject.run.job) == RECORDED or subject.run.timing.origin != Origin.MEASURED:
-        return ""
-    found = program_figures(subject.run)
+        return sentence("")
+    found = subject.table("program").to_pylist()[0]
     if not found["step_ns"] or found["busy_share"] is None:
-        return ""
-    took, busy = words.time(found["step_ns"]), words.percent(found["busy_share"])
-    if "low" in found:
-        low, high = found["low"], found["high"]
-        took = f"about {took} (estimated: {words.time(low['step_ns'])} to {words.time(high['step_ns'])})"
-        busy = f"{busy} ({words.percent(low['busy_share'])} to {words.percent(high['busy_share'])})"
-    recorded = found.get("recorded_step_ns")
-    under = f" (recorded under the profiler: {words.time(recorded)})" if recorded else ""
-    return f"A step takes {took}; the {subject.noun} is busy {busy} of it{under}."
+        return sentence("")
+    here = "program[0]"
+    took, busy = subject.time(f"{here}.step_ns"), subject.percent(f"{here}.busy_share")
+    if found["low_step_ns"] is not None:
+        low, high = subject.time(f"{here}.low_step_ns"), subject.time(f"{here}.high_step_ns")
+        took = sentence("about {took} (estimated: {low} to {high})", took=took, low=low, high=high)
+        low, high = subject.percent(f"{here}.low_busy_share"), subject.percent(f"{here}.high_busy_share")
+        busy = sentence("{busy} ({low} to {high})", busy=busy, low=low, high=high)
+    under = sentence("")
+    if found["recorded_step_ns"]:
+        under = sentence("(recorded under the profiler: {time})", time=subject.time(f"{here}.recorded_step_ns"))
+    return sentence(
+        "A step takes {took}; the {noun} is busy {busy} of it{gap}{under}.",
+        took=took,
+        noun=subject.noun,
+        busy=busy,
+        gap=" " if under else "",
+        under=under,
+    )
 
 
-def _spent(subject: Subject) -> str:
+def _spent(subject: Subject) -> Sentence:
     s = breakdown.spent(subject)
-    parts = [(subject.computing, s.compute), ("waiting for communication", s.exposed_comm),
-             ("copying memory", s.memory), (subject.idling, s.idle)]  # fmt: skip
+    parts = [
+        (subject.computing, s.compute, breakdown.COMPUTE),
+        ("waiting for communication", s.exposed_comm, breakdown.EXPOSED),
+        ("copying memory", s.memory, breakdown.MEMORY),
+        (subject.idling, s.idle, breakdown.IDLE),
+    ]
     parts = sorted((p for p in parts if p[1] >= 0.005), key=lambda p: -p[1])
-    told = words.named([f"{words.percent(share)} {what}" for what, share in parts], 4)
-    takes = f"The run takes {words.time(subject.span_ns)}"
+    told = series([sentence("{share} {what}", share=subject.percent(query), what=what) for what, _, query in parts])
+    takes = sentence("The run takes {time}", time=subject.time("run[0].span_ns"))
     if not parts:
-        return f"{takes}."
+        return sentence("{takes}.", takes=takes)
     whose = (
         f"the {subject.noun} spends its time" if len(subject.run.job) == 1 else f"the {subject.noun}s spend their time"
     )
@@ -155,8 +184,9 @@ def _spent(subject: Subject) -> str:
     if used < 0.95 * subject.span_ns:
         what = "Work on the device spans" if subject.has_device else "Operators span"
         what = what if len(subject.run.job) == 1 or not subject.has_device else "Work on the devices spans"
-        return f"{takes}. {what} {words.time(used)} of that: {told}."
-    return f"{takes}; {whose} {told}."
+        spans = subject.time("max(breakdown.span_ns)")
+        return sentence("{takes}. {what} {spans} of that: {parts}.", takes=takes, what=what, spans=spans, parts=told)
+    return sentence("{takes}; {whose} {parts}.", takes=takes, whose=whose, parts=told)
 
 
 def _doubts(subject: Subject) -> list[Told]:
@@ -173,16 +203,30 @@ def _doubts(subject: Subject) -> list[Told]:
             )
         )
     if not subject.has_device and subject.launches:
-        found.append(Told("warn", "Kernels were launched, but none is recorded.",
-                          f"{words.plural(subject.launches, 'launch call')} are in the trace and no device activity: "
-                          "it was dropped or not recorded, so this report covers the host only."))  # fmt: skip
+        found.append(
+            Told(
+                "warn",
+                "Kernels were launched, but none is recorded.",
+                sentence(
+                    "{calls} are in the trace and no device activity: it was dropped or not recorded, so "
+                    "this report covers the host only.",
+                    calls=subject.plural("launch call", "host[0].launches"),
+                ),
+            )
+        )
     rest = subject.span_ns - length_ns(subject.path)
     if rest >= UNWORKED * subject.span_ns > 0:
-        found.append(Told("info", f"The last {words.time(rest)} of the run contain no work.",
-                          "An operator or a step is open until then, and nothing that it does is recorded.",
-                          "timeline"))  # fmt: skip
+        last = subject.time("run[0].span_ns - path_figures[0].length_ns")
+        found.append(
+            Told(
+                "info",
+                sentence("The last {last} of the run contain no work.", last=last),
+                "An operator or a step is open until then, and nothing that it does is recorded.",
+                "timeline",
+            )
+        )
     if job.notes and timing.origin == Origin.MEASURED:
-        found.append(_lost(job))
+        found.append(_lost(subject))
     if timing.origin == Origin.MEASURED and is_under_profiler(job):
         found.append(Told("info", "These times are those under the profiler.",
                           "The program itself may be several times as fast, and its devices busier. `etude collect` "
@@ -197,9 +241,18 @@ def _doubts(subject: Subject) -> list[Told]:
             Told("warn", "These times do not cover the whole run.", "It was cut off; later events are missing.")
         )
     if len(job) < job.world_size:
-        found.append(Told("info", f"{len(job):,} of {job.world_size:,} ranks {words.verb(len(job))} present.",
-                          "The others can only be seen where they communicate "
-                          f"with {words.verb(len(job), 'it', 'these')}."))  # fmt: skip
+        found.append(
+            Told(
+                "info",
+                sentence(
+                    "{n} of {size} ranks {are} present.",
+                    n=subject.number("run[0].ranks"),
+                    size=subject.number("run[0].world_size"),
+                    are=words.verb(len(job)),
+                ),
+                f"The others can only be seen where they communicate with {words.verb(len(job), 'it', 'these')}.",
+            )
+        )
     if timing.origin == Origin.MEASURED and not _shifted(subject) and not can_align(subject.run):
         found.append(Told("info", "The ranks' clocks were not aligned.",
                           "No collectives were recorded from which their offsets could be estimated."))  # fmt: skip
@@ -213,77 +266,93 @@ def _shifted(subject: Subject) -> bool:
 
 def _estimated(subject: Subject) -> Told:
     """That times are an estimate, and how far it may be off."""
-    figures = program_figures(subject.run)
-    if "low" not in figures:
+    here = "program[0]"
+    if subject.ask(f"{here}.low_step_ns") is None:
         return Told("info", "These times are estimated.", "They were recorded under a profiler.")
-    low, high = figures["low"], figures["high"]
-    step = f"{words.time(low['step_ns'])} to {words.time(high['step_ns'])}"
-    idle = f"{words.percent(1 - high['busy_share'])} to {words.percent(1 - low['busy_share'])}"
-    return Told("info", "These times are estimated.",
-                f"They were recorded under a profiler. Without it a step takes {step}, and the {subject.noun} is idle "
-                f"{idle} of it; `--as-recorded` shows what was recorded.")  # fmt: skip
+    return Told(
+        "info",
+        "These times are estimated.",
+        sentence(
+            "They were recorded under a profiler. Without it a step takes {low} to {high}, and the {noun} is idle "
+            "{least} to {most} of it; `--as-recorded` shows what was recorded.",
+            noun=subject.noun,
+            low=subject.time(f"{here}.low_step_ns"),
+            high=subject.time(f"{here}.high_step_ns"),
+            least=subject.percent(f"1 - {here}.high_busy_share"),
+            most=subject.percent(f"1 - {here}.low_busy_share"),
+        ),
+    )
 
 
-def _lost(job: Job) -> Told:
+def _lost(subject: Subject) -> Told:
     """What is missing in the recording, except events cut at its edges."""
-    inside = [n for n in job.notes if not n.at_edge]
-    said = said_once(inside or list(job.notes))
-    if inside:
-        return Told("warn", "The recording is incomplete, or needs care.", _sentence("; ".join(said[:3])))
-    return Told("info", "The recording begins or ends in the middle of work.", _sentence("; ".join(said[:3])))
-
-
-def said_once(notes: Sequence[Note]) -> list[str]:
-    """Merges notes that differ only in their figures, with their sources."""
-    ranks: dict[str, list[int]] = {}
-    first: dict[str, str] = {}
-    for note in notes:
-        alike = re.sub(r"[\d,]+", "#", note.what)
-        ranks.setdefault(alike, []).append(note.rank)
-        first.setdefault(alike, note.what)
-    return [
-        what if len(of) < 2 else f"{what} (rank {of[0]}; the same on {words.plural(len(of) - 1, 'other')})"
-        for alike, what in first.items()
-        for of in [sorted(set(ranks[alike]))]
+    noted = [
+        subject.value("text" if at else "capital", f"noted[{at}].text")
+        for at in range(min(len(subject.table("noted")), 3))
     ]
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
+    what = Sentence.of(*(piece for at, one in enumerate(noted) for piece in ("; " if at else "", *one.parts)), ".")
+    if inside_of(subject.run.job):
+        return Told("warn", "The recording is incomplete, or needs care.", what)
+    return Told("info", "The recording begins or ends in the middle of work.", what)
 
 
 def timelines(subjects: list[Subject]) -> PageSection:
-    shown = []
-    for subject in subjects:
-        slices = subject.slices()
-        prefix = f"{subject.label} · " if subject.label else ""
-        shown.append(Shown(slices, prefix, critical_path.on_path(subject, slices), subject.drawn()))
-    packed = pack(shown)
-    lead = "Every lane of every rank on one clock: host threads with their calls nested, then the device's streams."
+    packed = pack([s.shown() for s in subjects]) if len(subjects) > 1 else subjects[0].packed
+    lead = sentence(
+        "Every lane of every rank on one clock: host threads with their calls nested, then the device's streams. "
+        "{drawn} {merged}",
+        drawn=_drawn(subjects),
+        merged=_merged(subjects, packed),
+    )
+    ranks = sum(len(s.drawn()) for s in subjects)
+    body = timeline(packed, f"Timeline of {ranks} ranks. Arrow keys move from slice to slice.")
+    return PageSection("timeline", "Timeline", lead, body, empty="No node has a time.")
+
+
+def _drawn(subjects: list[Subject]) -> Sentence:
+    """Which ranks the timeline has, where that is not all."""
     ranks, kept = sum(len(s.drawn()) for s in subjects), sum(len(s.kept()) for s in subjects)
     total = sum(len(s.run.job) for s in subjects)
-    if ranks < total:
-        lead += f" {ranks} of {total:,} ranks are drawn" + (f"; select from {kept:,}" if kept > ranks else "")
-        lead += f"; {total - kept:,} are not on this page, `etude timeline` writes all." if kept < total else "."
-    body = timeline(packed, f"Timeline of {ranks} ranks. Arrow keys move from slice to slice.")
-    return PageSection("timeline", "Timeline", lead + _merged(packed), body, empty="No node has a time.")
+    if ranks >= total:
+        return sentence("")
+    drawn, of = _summed(subjects, "timeline[0].drawn"), _summed(subjects, "timeline[0].ranks")
+    choice, left = sentence(""), sentence("")
+    if kept > ranks:
+        choice = sentence("; select from {kept}", kept=_summed(subjects, "timeline[0].kept"))
+    if kept < total:
+        left = sentence(
+            "; {left} are not on this page, `etude timeline` writes all",
+            left=_summed(subjects, "timeline[0].ranks - timeline[0].kept"),
+        )
+    return sentence("{drawn} of {of} ranks are drawn{choice}{left}.", drawn=drawn, of=of, choice=choice, left=left)
 
 
-def _merged(packed: Packed) -> str:
+def _summed(subjects: list[Subject], query: str) -> str:
+    """A figure of the timeline; of two runs their sum, which no query of one of them is."""
+    if len(subjects) == 1:
+        return subjects[0].number(query)
+    return words.number(sum(subject.ask(query) for subject in subjects))
+
+
+def _merged(subjects: list[Subject], packed: Packed) -> Sentence:
     if not packed.merged_below_ns:
-        return ""
-    return (
-        f" Of {packed.slices:,} events those shorter than {words.time(packed.merged_below_ns)} are merged with "
-        "their neighbours; `etude timeline` writes them all."
+        return sentence("")
+    events, below = words.number(packed.slices), words.time(packed.merged_below_ns)
+    if len(subjects) == 1:
+        events, below = subjects[0].number("timeline[0].slices"), subjects[0].time("timeline[0].merged_below_ns")
+    return sentence(
+        "Of {events} events those shorter than {below} are merged with their neighbours; `etude timeline` writes "
+        "them all.",
+        events=events,
+        below=below,
     )
 
 
 def facts(subject: Subject) -> tuple[tuple[str, str], ...]:
-    job = subject.run.job
-    rows = [
-        ("Job", job.name),
+    rows: list[tuple[str, str]] = [
+        ("Job", subject.text("run[0].job")),
         ("Ranks", _subtitle(subject)),
         ("Times", subject.origin + (", clocks aligned by collectives" if _shifted(subject) else "")),
     ]
-    rows += [(key.replace("_", " ").capitalize(), value) for key, value in job.provenance.items()]
+    rows += [(name, subject.text(f"facts[{at}].value")) for at, (name, _) in enumerate(provenance(subject))]
     return tuple(rows)

@@ -6,18 +6,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from etude.analyse.critical_path import by_kind, length_ns
-from etude.analyse.launches import untied
 from etude.tell.report import gains, idle, words
 from etude.tell.report.breakdown import spent
-from etude.tell.report.subject import BETWEEN, RUNTIME, WAITS, Subject
+from etude.tell.report.subject import RUNTIME, WAITS, Subject
+from etude.tell.report.tables import BETWEEN
 from etude.tell.view.charts import Bar, BarPiece, Heading, bars, legend, table
 from etude.tell.view.markup import Markup, heading
 from etude.tell.view.page import PageSection, Told
 from etude.tell.view.plots import StripInterval, strip
-from etude.tell.view.slices import Slices
+from etude.tell.view.sentences import Sentence, html_of, sentence, series
 
 SECTION = "critical-path"
 
@@ -32,8 +31,8 @@ LONG, MUCH_ONCE, MUCH_AT_ONCE, FEW_CALLS = 0.3, 0.1, 0.2, 3
 STRETCHES = 900
 MUCH_UNKNOWN = 0.02
 """Share of the run, or of the device's time, unknown to re-timing, from which the page says so."""
-HALVED = 20
-"""Rows of the table for which the gain of halving is computed."""
+OF_ALL = "{ns} / path_figures[0].whole_ns"
+"""Time on the critical path as a share of the run."""
 
 
 def told(subject: Subject) -> list[Told]:
@@ -46,37 +45,60 @@ def told(subject: Subject) -> list[Told]:
     if host - at_once >= LONG and not found and not _told_as_idle(subject):
         found.append(_host(subject, host, whole))
     found += waits
-    top = [row for row in subject.path_by_name.slice(0, 8).to_pylist() if row["kind"] not in UNNAMED and row["name"]]
-    top = [row for row in top if row["name"] != BETWEEN and not row["name"].startswith("ProfilerStep")]
-    if top and top[0]["share"] >= 0.1:
-        found.append(_longest(subject, top[0]))
+    top = list(enumerate(subject.path_by_name.slice(0, 8).to_pylist()))
+    top = [(at, row) for at, row in top if row["kind"] not in UNNAMED and row["name"] and row["name"] != BETWEEN]
+    top = [(at, row) for at, row in top if not row["name"].startswith("ProfilerStep")]
+    if top and top[0][1]["share"] >= 0.1:
+        found.append(_longest(subject, *top[0]))
     return found
 
 
-def _longest(subject: Subject, row: dict[str, Any]) -> Told:
+def _longest(subject: Subject, at: int, row: dict[str, Any]) -> Told:
     """The operation with most of the path, and what the run would gain if it were faster."""
-    name = words.short(words.kernel(row["name"]))
-    gain = subject.gain(row["kind"], name=row["name"])
-    said = f"{words.plural(row['count'], 'time')}, {words.time(row['time_ns'])} in total."
+    here = f"path_names[{at}]"
+    gain, fast = subject.gain(row["kind"], name=row["name"]), sentence("")
     if gain is not None:
-        said += f" Re-timed with all of it twice as fast, the run is {gains.shorter(gain, subject.span_ns)}."
+        shorter = subject.shorter(f"gain({here}.kind, name={here}.name)")
+        fast = sentence("Re-timed with all of it twice as fast, the run is {shorter}.", shorter=shorter)
+    why = sentence(
+        "{times}, {time} in total. {fast}",
+        times=subject.plural("time", f"{here}.count"),
+        time=subject.time(f"{here}.time_ns"),
+        fast=fast,
+    )
     without = subject.gain(row["kind"], name=row["name"], part=1.0)
-    cost = row["time_ns"] if without is None else without
-    return Told("info", f"{name} takes {words.percent(row['share'])} of the critical path.", said, SECTION, cost)
+    cost, asked = row["time_ns"], f"{here}.time_ns"
+    if without is not None:
+        cost, asked = without, f"gain({here}.kind, name={here}.name, part=1.0)"
+    what = sentence(
+        "{name} takes {share} of the critical path.",
+        name=subject.value("operation", f"{here}.name"),
+        share=subject.percent(f"{here}.share"),
+    )
+    return Told("info", what, why, SECTION, cost, asked=asked)
 
 
 def _at_once(subject: Subject) -> tuple[list[Told], float]:
     """One call of the host that takes much of the run, such as one that waits for the device; and its share."""
     loads = {name for name, _, _ in subject.first_use}
-    for row in subject.path_by_name.slice(0, 3).to_pylist():
+    for at, row in enumerate(subject.path_by_name.slice(0, 3).to_pylist()):
         name = (row["name"] or "").removesuffix(", itself")
         if row["kind"] == "host" and row["count"] <= FEW_CALLS and row["share"] >= MUCH_AT_ONCE and RUNTIME.match(name):
             if name in loads:
                 continue
-            told = Told("warn", f"{name} takes {words.percent(row['share'])} of the run in one piece.",
-                        f"{words.plural(row['count'], 'call')}, {words.time(row['time_ns'])}, in which the host does "
-                        "nothing else: it waits for the device, or for something that was not recorded.", SECTION,
-                        row["time_ns"])  # fmt: skip
+            here = f"path_names[{at}]"
+            what = sentence(
+                "{name} takes {share} of the run in one piece.",
+                name=subject.value("call", f"{here}.name"),
+                share=subject.percent(f"{here}.share"),
+            )
+            why = sentence(
+                "{calls}, {time}, in which the host does nothing else: it waits for the device, or for something "
+                "that was not recorded.",
+                calls=subject.plural("call", f"{here}.count"),
+                time=subject.time(f"{here}.time_ns"),
+            )
+            told = Told("warn", what, why, SECTION, row["time_ns"], asked=f"{here}.time_ns")
             return [told], row["share"]
     return [], 0.0
 
@@ -86,38 +108,91 @@ def _host(subject: Subject, share: float, whole: int) -> Told:
     tone, first, ns = "bad" if share >= 2 * LONG else "warn", subject.first_work_ns, round(share * whole)
     pace = gains.pace(subject)
     without = subject.gain("host", part=1.0)
-    cost = ns if without is None else without
-    said = f" {pace.said()}" if pace else ""
+    cost, asked = (ns, "path_figures[0].host_ns") if without is None else (without, 'gain("host", part=1.0)')
+    paced = pace.sentence(subject) if pace else sentence("")
+    much = subject.percent(OF_ALL.format(ns="path_figures[0].host_ns"))
     if not subject.has_device:
         helps = ": larger batches or torch.compile shorten it" if pace and pace.of_host else ""
-        return Told(tone, f"{words.percent(share)} of the critical path is between operators.",
-                    f"Python, autograd and hooks run there{helps}.{said}", SECTION, cost)  # fmt: skip
-    calls = [r for r in subject.path_by_name.to_pylist() if r["kind"] == "host" and WAITS.search(r["name"] or "")]
-    waits = sum(r["time_ns"] for r in calls)
+        return Told(
+            tone,
+            sentence("{much} of the critical path is between operators.", much=much),
+            sentence("Python, autograd and hooks run there{helps}. {paced}", helps=helps, paced=paced),
+            SECTION,
+            cost,
+            asked=asked,
+        )
+    calls = [
+        (at, r)
+        for at, r in enumerate(subject.path_by_name.to_pylist())
+        if r["kind"] == "host" and WAITS.search(r["name"] or "")
+    ]
+    waits = subject.host_waits_ns
     if 2 * waits >= share * whole:
-        return Told(tone, f"The host waits for the device {words.percent(waits / whole)} of the run.",
-                    f"Mostly in {calls[0]['name']}: copies of pageable memory and synchronisation return when it is "
-                    "done. Pin memory, copy with non_blocking=True, synchronise less.", SECTION, waits)  # fmt: skip
+        waited = "host[0].waits_ns"
+        return Told(
+            tone,
+            sentence(
+                "The host waits for the device {share} of the run.", share=subject.percent(OF_ALL.format(ns=waited))
+            ),
+            sentence(
+                "Mostly in {name}: copies of pageable memory and synchronisation return when it is done. Pin "
+                "memory, copy with non_blocking=True, synchronise less.",
+                name=subject.text(f"path_names[{calls[0][0]}].name"),
+            ),
+            SECTION,
+            waits,
+            asked=waited,
+        )
     if 2 * first >= share * whole:
-        return Told("info", f"The first {words.percent(first / whole)} of the run pass before the device has work.",
-                    f"For {words.time(first)} the critical path runs through the host; record from the first kernel "
-                    "on, or check what the host does there.", SECTION, first)  # fmt: skip
+        begun = "host[0].first_work_ns"
+        return Told(
+            "info",
+            sentence(
+                "The first {share} of the run pass before the device has work.",
+                share=subject.percent(OF_ALL.format(ns=begun)),
+            ),
+            sentence(
+                "For {time} the critical path runs through the host; record from the first kernel on, or check "
+                "what the host does there.",
+                time=subject.time(begun),
+            ),
+            SECTION,
+            first,
+            asked=begun,
+        )
     if pace and pace.of_host:
-        return Told(tone, f"The host is the bottleneck: the critical path runs through it for {words.percent(share)} "
-                    "of the run.", f"Larger batches, CUDA graphs or torch.compile reduce host time.{said}", SECTION,
-                    cost)  # fmt: skip
-    return Told("info" if pace else tone, f"The critical path runs through the host for {words.percent(share)} of the "
-                "run.", said.strip(), SECTION, cost)  # fmt: skip
+        return Told(
+            tone,
+            sentence("The host is the bottleneck: the critical path runs through it for {much} of the run.", much=much),
+            sentence("Larger batches, CUDA graphs or torch.compile reduce host time. {paced}", paced=paced),
+            SECTION,
+            cost,
+            asked=asked,
+        )
+    return Told(
+        "info" if pace else tone,
+        sentence("The critical path runs through the host for {much} of the run.", much=much),
+        paced,
+        SECTION,
+        cost,
+        asked=asked,
+    )
 
 
 def _loading(subject: Subject, whole: int) -> list[Told]:
     share = subject.loading_ns / whole
     if share < MUCH_ONCE:
         return []
-    return [Told("bad" if share >= LONG else "warn", f"The run waits for its data loader {words.percent(share)} of the "
-                 "time.", f"{words.time(subject.loading_ns)} of the critical path are the next batch being fetched: "
-                 "more workers, prefetching, or less work on each sample help.", SECTION,
-                 subject.loading_ns)]  # fmt: skip
+    loading = "host[0].loading_ns"
+    what = sentence(
+        "The run waits for its data loader {share} of the time.", share=subject.percent(OF_ALL.format(ns=loading))
+    )
+    why = sentence(
+        "{time} of the critical path are the next batch being fetched: more workers, prefetching, or less work on "
+        "each sample help.",
+        time=subject.time(loading),
+    )
+    return [Told("bad" if share >= LONG else "warn", what, why, SECTION, subject.loading_ns, asked=loading)]
 
 
 def _first_use(subject: Subject, whole: int) -> list[Told]:
@@ -125,11 +200,30 @@ def _first_use(subject: Subject, whole: int) -> list[Told]:
     ns = sum(t for _, _, t in calls)
     if ns < MUCH_ONCE * whole:
         return []
-    said = words.named([f"{name} {words.time(t)}" + (f" in {n} calls" if n > 1 else "") for name, n, t in calls], 3)
-    tone = "bad" if ns >= 0.5 * whole else "warn"
-    return [Told(tone, f"{words.percent(ns / whole)} of the run is first use of the device, not work.",
-                 f"Runtime calls that load libraries and kernels or set up memory: {said}. Warm up before recording; "
-                 "otherwise this report describes a cold start.", SECTION, ns)]  # fmt: skip
+    named = [_of_first_use(subject, at, n) for at, (_, n, _) in enumerate(calls[:3])]
+    left = subject.number("count(first_use) - 3") if len(calls) > 3 else None
+    tone, once = "bad" if ns >= 0.5 * whole else "warn", "sum(first_use.time_ns)"
+    what = sentence(
+        "{share} of the run is first use of the device, not work.", share=subject.percent(OF_ALL.format(ns=once))
+    )
+    why = sentence(
+        "Runtime calls that load libraries and kernels or set up memory: {calls}. Warm up before recording; "
+        "otherwise this report describes a cold start.",
+        calls=series(named, left),
+    )
+    return [Told(tone, what, why, SECTION, ns, asked=once)]
+
+
+def _of_first_use(subject: Subject, at: int, count: int) -> Sentence:
+    here = f"first_use[{at}]"
+    calls = sentence(" in {n} calls", n=subject.number(f"{here}.count")) if count > 1 else ""
+    return sentence(
+        "{name} {time}{gap}{calls}",
+        name=subject.text(f"{here}.name"),
+        time=subject.time(f"{here}.time_ns"),
+        gap=" " if calls else "",
+        calls=calls,
+    )
 
 
 def _told_as_idle(subject: Subject) -> bool:
@@ -143,55 +237,49 @@ def section(subject: Subject) -> PageSection:
     kinds = by_kind(path)
     whole = length_ns(path)
     assert sum(kinds.values()) == whole, f"the path's parts are {sum(kinds.values())} ns of {whole} ns"
-    pieces = tuple(BarPiece(SORT[k], LABEL.get(k, k), v, k == "launch") for k, v in kinds.items())
+    pieces = tuple(
+        BarPiece(SORT[k], LABEL.get(k, k), v, k == "launch", f"path_figures[0].{k}_ns") for k, v in kinds.items()
+    )
     body = legend([(SORT[k], LABEL.get(k, k)) for k in kinds]) + bars([Bar("path", pieces)], words.time)
     body += heading("Over time") + _strip(path, whole)
-    rows = subject.path_by_name.slice(0, 300).to_pylist()
-    _halved(subject, rows)
+    rows = subject.table("path_operations").to_pylist()
     columns = [
         Heading("name", "what", words.title, number=False, code=True),
         Heading("kind", "kind", number=False),
-        Heading("count", "times", words.number),
+        Heading("count", "times on the path", words.number),
         Heading("time_ns", "time on the path", words.time),
-        Heading("share", "share", words.percent, meter=1.0),
-        Heading("buys", "saved if halved", lambda v: words.percent(v) if v is not None else "–"),
+        Heading("share", "share of the path", words.percent, meter=1.0),
+        Heading("buys", "saved if halved", words.percent),
     ]
-    body += heading("Operations on the path") + table("t-critical-path", rows, columns)
-    took = f"<b>{words.time(whole)}</b>"
-    lead = Markup(
-        "Traced back from the last event to the first, always to the last thing waited for. It is "
-        f"{f'as long as the run, {took}' if whole == subject.span_ns else f'{took} long'}; making anything else "
-        f"faster does not shorten the run by itself.{_unknown(subject)}"
-    )
+    body += heading("Operations on the path") + table("t-critical-path", rows, columns, query="path_operations")
+    took = Markup(f"<b>{html_of(subject.time('path_figures[0].length_ns'))}</b>")
+    long = Markup(f"as long as the run, {took}" if whole == subject.span_ns else f"{took} long")
+    lead = Markup("Traced back from the last event to the first, always to the last thing waited for. It is ") + long
+    lead += "; making anything else faster does not shorten the run by itself." + html_of(_unknown(subject))
     return PageSection(SECTION, "Critical path", lead, body)
 
 
-def _unknown(subject: Subject) -> str:
+def _unknown(subject: Subject) -> Sentence:
     """What re-timing does not cover in this run."""
     fixed = subject.retimed.fixed_ns / max(subject.span_ns, 1) if subject.retimed else 0.0
-    loose = untied(subject.run)
-    said = ""
+    loose, parts = subject.ask("retiming[0].untied_share"), []
     if fixed >= MUCH_UNKNOWN:
-        said += (
-            f" {words.percent(fixed)} of the run is not changed by re-timing: work that starts then waits for nothing "
+        parts.append(
+            sentence(
+                "{share} of the run is not changed by re-timing: work that starts then waits for nothing that "
+                "was recorded.",
+                share=subject.percent("retiming[0].fixed_ns / run[0].span_ns"),
+            )
         )
-        said += "that was recorded."
     if loose >= MUCH_UNKNOWN:
-        said += (
-            f" No launch was recorded for {words.percent(loose)} of the device's time, so host and device are re-timed "
+        parts.append(
+            sentence(
+                "No launch was recorded for {share} of the device's time, so host and device are re-timed "
+                "separately: a faster host or device may gain more than shown.",
+                share=subject.percent("retiming[0].untied_share"),
+            )
         )
-        said += "separately: a faster host or device may gain more than shown."
-    return said
-
-
-def _halved(subject: Subject, rows: list[dict[str, Any]]) -> None:
-    """Gain of the run if these rows took half as long, as a share; for the longest. An operator's own time is not a
-    class, so that is left open."""
-    for number, row in enumerate(rows):
-        known = number < HALVED and row["kind"] not in ("launch", "gap") and row["name"]
-        known = known and row["name"] != BETWEEN and not row["name"].endswith(", itself")
-        gain = subject.gain(row["kind"], name=row["name"]) if known else None
-        row["buys"] = None if gain is None else gain / max(subject.span_ns, 1)
+    return Sentence.of(*(piece for part in parts for piece in (" ", *part.parts)))
 
 
 def _strip(path: pa.Table, whole: int) -> Markup:
@@ -214,13 +302,3 @@ def _strip(path: pa.Table, whole: int) -> Markup:
     ]
     low = float(start[0])
     return strip("The critical path over time, by kind", shown, low, low + whole, words.time)
-
-
-def on_path(subject: Subject, slices: Slices) -> NDArray[np.bool_]:
-    """Per slice: whether it is on the path."""
-    of = np.full(int(subject.run.job.ranks.max()) + 1 if len(subject.run.job) else 1, -1, np.int64)
-    of[subject.run.job.ranks] = np.arange(len(subject.run.job))
-    keys = of[subject.path["rank"].to_numpy()] << 32 | subject.path["node"].to_numpy()
-    mine = slices.at.astype(np.int64) << 32 | slices.node
-    kinds = np.array(subject.path["kind"].to_pylist())
-    return np.isin(mine, keys[(kinds != "gap") & (kinds != "launch")])

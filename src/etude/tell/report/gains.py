@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from etude.analyse.critical_path import by_kind
-from etude.tell.report import words
 from etude.tell.report.subject import Subject
+from etude.tell.view.sentences import Sentence, sentence
 
 LITTLE = 0.02
 """Share of the run below which a gain is not worth advice."""
@@ -15,6 +15,8 @@ MOST = 0.5
 """Of what halving all that it does on the critical path would gain with nothing else in the way: who gains less does
 not set the pace alone, since another path is nearly as long."""
 DEVICE = ("compute", "memory")
+HOST, OF_DEVICE, BOTH = 'gain("host")', 'gain("compute", "memory")', 'gain("host", "compute", "memory")'
+LINKS = 'gain("communication")'
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +37,26 @@ class Pace:
         least = max(LITTLE * self.span_ns, MOST * self.at_most_ns)
         return self.host_ns >= least and self.host_ns > self.device_ns
 
-    def said(self) -> str:
+    def sentence(self, subject: Subject) -> Sentence:
         if not self.has_device:
             host, device = "if the time between operators were half as long", "if operators were twice as fast"
         else:
             host, device = "with a host twice as fast", "with a device twice as fast"
-        first, second = (host, device) if self.host_ns >= self.device_ns else (device, host)
-        most, least = max(self.host_ns, self.device_ns), min(self.host_ns, self.device_ns)
+        ways = (self.host_ns, HOST, host), (self.device_ns, OF_DEVICE, device)
+        (most, first, how), (least, second, other) = ways if self.host_ns >= self.device_ns else ways[::-1]
+        both = sentence("")
+        if self.both_ns > 1.5 * (most + least):
+            both = sentence("; {shorter} with both", shorter=subject.shorter(BOTH))
         differ = most >= LITTLE * self.span_ns > least
-        other = f"{'but' if differ else 'and'} {shorter(least, self.span_ns)} {second}"
-        both = f"; {shorter(self.both_ns, self.span_ns)} with both" if self.both_ns > 1.5 * (most + least) else ""
-        return f"Re-timed, the run is {shorter(most, self.span_ns)} {first}, {other}{both}."
+        return sentence(
+            "Re-timed, the run is {first} {how}, {but} {second} {other}{both}.",
+            first=subject.shorter(first),
+            how=how,
+            but="but" if differ else "and",
+            second=subject.shorter(second),
+            other=other,
+            both=both,
+        )
 
 
 def pace(subject: Subject) -> Pace | None:
@@ -57,23 +68,19 @@ def pace(subject: Subject) -> Pace | None:
     return Pace(host, device, both, at_most, subject.span_ns, subject.has_device)
 
 
-def shorter(ns: int, span_ns: int) -> str:
-    """`12 ms (9.1%) shorter`; `no shorter` if too little to see."""
-    share = ns / max(span_ns, 1)
-    return f"{words.time(ns)} ({words.percent(share)}) shorter" if share >= 0.001 else "no shorter"
-
-
-def of_links(subject: Subject) -> tuple[str, float] | None:
+def of_links(subject: Subject) -> tuple[Sentence, float] | None:
     """Gain of communication twice as fast, as a sentence and as a share of the run; None if unknown. If members are
     missing, late arrival cannot be distinguished from the transfer, so it is an upper bound."""
     ns = subject.gain("communication")
     if ns is None:
         return None
     share = ns / max(subject.span_ns, 1)
-    said = shorter(ns, subject.span_ns)
+    shorter = subject.shorter(LINKS)
     if share >= 0.001 and absent(subject):
-        said = f"at most {said}: waiting for ranks that are not present counts as transfer"
-    return f"Re-timed with transfers twice as fast, the run is {said}.", share
+        shorter = sentence(
+            "at most {shorter}: waiting for ranks that are not present counts as transfer", shorter=shorter
+        )
+    return sentence("Re-timed with transfers twice as fast, the run is {shorter}.", shorter=shorter), share
 
 
 def absent(subject: Subject) -> bool:

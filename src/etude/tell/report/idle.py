@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from etude.analyse.critical_path import by_kind, length_ns
 from etude.tell.report import gains, words
 from etude.tell.report.subject import Subject
 from etude.tell.view.charts import Bar, BarPiece, Heading, bars, legend, table
 from etude.tell.view.markup import Markup, heading
 from etude.tell.view.page import Told
+from etude.tell.view.sentences import Sentence, sentence
 
 SECTION = "breakdown"
 """Idle time is a part of that section."""
@@ -26,6 +26,9 @@ MUCH, MAIN = 0.25, 0.5
 OF_HOST = ("host", "dependency")
 """Causes on the host."""
 RANKS = 16
+
+
+IDLE = "sum(breakdown.idle_ns) / sum(breakdown.span_ns)"
 
 
 def main_cause(subject: Subject) -> tuple[str, float]:
@@ -48,7 +51,7 @@ def told(subject: Subject, share: float) -> list[Told]:
     if share < MUCH:
         return []
     cause, part = main_cause(subject)
-    why = {
+    why: str = {
         "synchronisation": "The host stops to wait for the device (.item(), .cpu(), synchronize) and then has nothing "
         "queued: remove or delay these.",
         "launch": "Kernels were launched early enough and started late: something that was not recorded occupied the "
@@ -58,33 +61,49 @@ def told(subject: Subject, share: float) -> list[Told]:
         "other": "The cause was not recorded.",
     }.get(cause) or _of_the_host(subject, cause)
     who = f"The {subject.noun} is" if len(subject.run.job) == 1 else f"The {subject.noun}s are"
-    mainly = ""
+    mainly = sentence("")
     if part >= MAIN and subject.has_device:
-        mainly = f" {words.percent(part)} of that is because {_because(subject, cause)}."
+        much = subject.percent(f'sum(idle[idle.cause == "{cause}"].time_ns) / sum(idle.time_ns)')
+        mainly = sentence("{much} of that is because {why}.", much=much, why=_because(subject, cause))
     tone = "bad" if share >= 2 * MUCH else "warn"
-    what = f"{who} {subject.idling} {words.percent(share)} of the time.{mainly}"
-    return [Told(tone, what, why, SECTION, subject.device_time(share))]
+    what = sentence(
+        "{who} {idling} {share} of the time. {mainly}",
+        who=who,
+        idling=subject.idling,
+        share=subject.percent(IDLE),
+        mainly=mainly,
+    )
+    cost = f"{IDLE} * mean(breakdown[breakdown.span_ns > 0].span_ns)"
+    return [Told(tone, what, why, SECTION, subject.device_time(share), asked=cost)]
 
 
-def _of_the_host(subject: Subject, cause: str) -> str:
+def _of_the_host(subject: Subject, cause: str) -> Sentence:
     """The text if the host had not finished its work: how far that is the limit, and what being faster gains."""
     once = sum(ns for _, _, ns in subject.first_use)
     if once >= MAIN * subject.span_ns:
-        return "Most of that is first use of the device, which does not occur in a warmed-up run."
+        return sentence("Most of that is first use of the device, which does not occur in a warmed-up run.")
     if subject.loading_ns >= MAIN * subject.span_ns:
-        return "Most of that is waiting for the data loader."
-    host = by_kind(subject.path).get("host", 0) / max(length_ns(subject.path), 1)
-    path = f"The critical path runs through the host for {words.percent(host)} of the run."
+        return sentence("Most of that is waiting for the data loader.")
+    path = sentence(
+        "The critical path runs through the host for {share} of the run.",
+        share=subject.percent("path_figures[0].host_ns / path_figures[0].whole_ns"),
+    )
     pace = gains.pace(subject)
+    paced = pace.sentence(subject) if pace else sentence("")
     if not subject.has_device:
         calls = ", calls of the device's runtime" if subject.launches else ""
         helps = ": larger batches or torch.compile help where operators are small" if pace and pace.of_host else ""
-        return f"That is Python, autograd, hooks{calls}{helps}. {pace.said() if pace else ''}".strip()
+        return sentence("That is Python, autograd, hooks{calls}{helps}. {paced}", calls=calls, helps=helps, paced=paced)
     if pace is None:
         return path
     if pace.of_host:
-        return f"The host is too slow to keep the device busy: {ADVICE[cause]}. {pace.said()} {path}"
-    return f"{pace.said()} {path}"
+        return sentence(
+            "The host is too slow to keep the device busy: {advice}. {paced} {path}",
+            advice=ADVICE[cause],
+            paced=paced,
+            path=path,
+        )
+    return sentence("{paced} {path}", paced=paced, path=path)
 
 
 def _cause(subject: Subject, cause: str) -> tuple[str, str]:
@@ -116,7 +135,18 @@ def figures(subject: Subject) -> Markup:
     for row in rows:
         by_rank.setdefault(row["rank"], {})[row["cause"]] = row["time_ns"]
     drawn = [
-        Bar(f"rank {rank}", tuple(BarPiece(*_cause(subject, c), causes.get(c, 0)) for c in CAUSE))
+        Bar(
+            f"rank {rank}",
+            tuple(
+                BarPiece(
+                    *_cause(subject, c),
+                    causes[c],
+                    query=f'sum(idle[(idle.rank == {rank}) & (idle.cause == "{c}")].time_ns)',
+                )
+                for c in CAUSE
+                if c in causes
+            ),
+        )
         for rank, causes in list(by_rank.items())[:RANKS]
     ]
     used = [c for c in CAUSE if any(c in causes for causes in by_rank.values())]
@@ -127,4 +157,4 @@ def figures(subject: Subject) -> Markup:
     words.time), ]  # fmt: skip
     head = "Why devices are idle" if subject.has_device else "Host activity between operators"
     said = legend([_cause(subject, c) for c in used]) + bars(drawn, words.time)
-    return heading(head) + said + table("t-idle", rows[:512], columns)
+    return heading(head) + said + table("t-idle", rows[:512], columns, query="idle")

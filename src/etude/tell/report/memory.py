@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from etude.analyse.memory import copies, levels, peaks
+from etude.analyse.memory import levels
 from etude.kernels.arrays import I64
 from etude.tell.report import words
 from etude.tell.report.subject import Subject
@@ -29,8 +29,10 @@ COLOURS = ("compute", "communication", "memory", "host")
 
 def section(subject: Subject) -> PageSection:
     held = levels(subject.run)
-    moved = copies(subject.run).to_pylist()
-    body = _allocated(subject.allocated) if subject.allocated is not None and len(subject.allocated) else Markup()
+    moved = subject.table("copies").to_pylist()
+    body = (
+        _allocated(subject, subject.allocated) if subject.allocated is not None and len(subject.allocated) else Markup()
+    )
     body += _levels(held) if len(held) else Markup()
     if moved:
         columns = [
@@ -39,13 +41,13 @@ def section(subject: Subject) -> PageSection:
             Heading("time_ns", "time", words.time), Heading("bytes_per_s", "rate", words.rate),
             Heading("most_rate_bytes_per_s", "peak", words.rate),
         ]  # fmt: skip
-        body += heading("Copies and fills") + table("t-copies", moved[:512], columns)
+        body += heading("Copies and fills") + table("t-copies", moved[:512], columns, query="copies")
     lead = "Allocated memory over time, if the profiler recorded it, and copies between host and device."
     empty = "No allocations (profile_memory=True), copies or memory nodes are recorded in this run."
     return PageSection(SECTION, "Memory", lead, body, empty)
 
 
-def _allocated(found: pa.Table) -> Markup:
+def _allocated(subject: Subject, found: pa.Table) -> Markup:
     columns = [
         Heading("device", "device", number=False), Heading("events", "events", words.number),
         Heading("most_allocated_bytes", "peak allocated", words.size),
@@ -58,7 +60,8 @@ def _allocated(found: pa.Table) -> Markup:
         for device, part in parts.items()
     ]
     drawn = _over_time("Bytes allocated over time", series)
-    return heading("Allocated") + drawn + table("t-memory", peaks(found).to_pylist(), columns)
+    rows = subject.table("allocated").to_pylist()
+    return heading("Allocated") + drawn + table("t-memory", rows, columns, query="allocated")
 
 
 def _levels(held: pa.Table) -> Markup:

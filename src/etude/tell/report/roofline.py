@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import pyarrow.compute as pc
-
-from etude.analyse.roofline import not_known, utilisation
 from etude.machine.system import Device
 from etude.tell.report import words
 from etude.tell.report.subject import Subject
 from etude.tell.view.charts import Heading, legend, table
 from etude.tell.view.page import Figure, PageSection, Told
 from etude.tell.view.plots import Axis, Line, PlotPoint, fitted, plot
+from etude.tell.view.sentences import Sentence, sentence, series
 
 SECTION = "roofline"
 
@@ -29,15 +27,19 @@ MOSTLY_KNOWN = 0.5
 """Share of the compute time whose FLOPs must be known before a report says how much of the peak is used."""
 
 
+USED = "mean(utilisation.hfu)"
+WHOLE = 'sum(kernels[kernels.kind == "compute"].total_ns)'
+
+
 def cards(subject: Subject) -> list[Figure]:
     """Fraction of the device's peak that the run uses, if enough of its work is known."""
     if subject.device is None or not subject.has_device or _known_share(subject) < MOSTLY_KNOWN:
         return []
-    used = pc.mean(utilisation(subject.run, subject.device)["hfu"]).as_py()
-    if not used:
+    if not subject.ask(USED):
         return []
     least = "" if _known_share(subject) > 0.995 else ", at least"
-    return [Figure("Peak used", words.percent(used), f"of the FLOP/s of {subject.device.name}{least}")]
+    note = sentence("of the FLOP/s of {device}{least}", device=subject.text("device[0].name"), least=least)
+    return [Figure("Peak used", subject.percent(USED), note)]
 
 
 def _known_share(subject: Subject) -> float:
@@ -53,21 +55,36 @@ def told(subject: Subject) -> list[Told]:
         return []
     whole = sum(r["total_ns"] for r in subject.kernels.to_pylist() if r["kind"] == "compute") or 1
     low = [
-        r for r in subject.roofline.to_pylist()
+        (r, at) for at, r in enumerate(subject.roofline.to_pylist())
         if r["flops"] and r["roofline_pct"] and r["roofline_pct"] < FAR_BELOW and r["time_ns"] >= MUCH_TIME * whole
         and r["time_ns"] >= NOT_TINY_NS * r["count"]
     ]  # fmt: skip
     found = _above(subject)
     if not low:
         return found
-    r = max(low, key=_lost)
-    return [*found, Told(
-        "info", f"{words.short(r['name'])} takes {words.percent(r['time_ns'] / whole)} of the compute time and reaches "
-        f"{words.percent(r['roofline_pct'] / 100)} of what the device allows.",
-        f"{words.plural(r['count'], 'call')} with {words.short(r['shapes'], 80)}: {words.flops(r['flop_per_s'] or 0)} "
-        f"and {words.rate(r['bytes_per_s'] or 0)}; {r['bound']} is its limit.", SECTION,
-        round(_lost(r) / len(subject.run.job)),
-    )]  # fmt: skip
+    r, at = max(low, key=lambda one: _lost(one[0]))
+    here = f"roofline[{at}]"
+    what = sentence(
+        "{name} takes {share} of the compute time and reaches {part} of what the device allows.",
+        name=subject.value("short_name", f"{here}.name"),
+        share=subject.percent(f"{here}.time_ns / {WHOLE}"),
+        part=subject.value("percentage", f"{here}.roofline_pct"),
+    )
+    why = sentence(
+        "{calls} with {shapes}: {rates}; {bound} is its limit.",
+        calls=subject.plural("call", f"{here}.count"),
+        shapes=subject.value("shapes", f"{here}.shapes"),
+        rates=_rates(subject, here, r),
+        bound=r["bound"],
+    )
+    lost = f"{here}.time_ns * (1 - {here}.roofline_pct / 100) / run[0].ranks"
+    return [*found, Told("info", what, why, SECTION, round(_lost(r) / len(subject.run.job)), asked=lost)]
+
+
+def _rates(subject: Subject, here: str, row: dict[str, Any]) -> Sentence:
+    done = subject.value("flops", f"{here}.flop_per_s" if row["flop_per_s"] is not None else "0")
+    moved = subject.value("rate", f"{here}.bytes_per_s" if row["bytes_per_s"] is not None else "0")
+    return sentence("{done} and {moved}", done=done, moved=moved)
 
 
 def _lost(row: dict[str, Any]) -> float:
@@ -77,24 +94,35 @@ def _lost(row: dict[str, Any]) -> float:
 
 def _above(subject: Subject) -> list[Told]:
     """Rows that are faster than the device's peak rates allow: an assumption of the roof is wrong."""
-    rows = [r for r in subject.roofline.to_pylist() if (r["roofline_pct"] or 0) > 100]
+    rows = [(r, at) for at, r in enumerate(subject.roofline.to_pylist()) if (r["roofline_pct"] or 0) > 100]
     if not rows or subject.device is None:
         return []
-    r = max(rows, key=lambda r: r["roofline_pct"])
-    rates = f"{words.flops(r['flop_per_s'] or 0)} and {words.rate(r['bytes_per_s'] or 0)}"
-    said = f"{words.short(r['name'])} with {words.short(r['shapes'], 80)} reaches {r['roofline_pct']:.0f}%: {rates} in "
-    said += (
-        f"{r['dtype'] or 'an unknown type'}. Its FLOPs, its bytes from memory, its data type or the device is wrong."
-    )
+    r, at = max(rows, key=lambda one: one[0]["roofline_pct"])
+    here, cached = f"roofline[{at}]", sentence("")
     if r["bound"] == "memory":
-        fits = "fit" if r["size_bytes"] <= subject.device.cache_bytes else "do not fit"
-        cache = words.size(subject.device.cache_bytes)
-        said += f" The {words.size(r['size_bytes'])} that a call moves at least {fits} in the cache of {cache}."
-    many = words.plural(len(rows), "operator")
-    what = (
-        f"{many} {words.verb(len(rows))} above the roofline: faster than the peak rates of {subject.device.name} allow."
+        cached = sentence(
+            "The {size} that a call moves at least {fits} in the cache of {cache}.",
+            size=subject.value("size", f"{here}.size_bytes"),
+            fits="fit" if r["size_bytes"] <= subject.device.cache_bytes else "do not fit",
+            cache=subject.value("size", "device[0].cache_bytes"),
+        )
+    why = sentence(
+        "{name} with {shapes} reaches {part}: {rates} in {dtype}. Its FLOPs, its bytes from memory, its data type or "
+        "the device is wrong. {cached}",
+        name=subject.value("short_name", f"{here}.name"),
+        shapes=subject.value("shapes", f"{here}.shapes"),
+        part=subject.value("whole_percentage", f"{here}.roofline_pct"),
+        rates=_rates(subject, here, r),
+        dtype=r["dtype"] or "an unknown type",
+        cached=cached,
     )
-    return [Told("warn", what, said, SECTION)]
+    what = sentence(
+        "{many} {are} above the roofline: faster than the peak rates of {device} allow.",
+        many=subject.plural("operator", "count(roofline[roofline.roofline_pct > 100])"),
+        are=words.verb(len(rows)),
+        device=subject.text("device[0].name"),
+    )
+    return [Told("warn", what, why, SECTION)]
 
 
 def section(subject: Subject) -> PageSection:
@@ -103,7 +131,7 @@ def section(subject: Subject) -> PageSection:
     known = [r for r in found if r["flop_per_s"] and (r["intensity"] or 0) >= LEAST_INTENSITY]
     if not known:
         empty = "No operator has both FLOPs and bytes. Record shapes (record_shapes=True) to get a roofline."
-        return PageSection(SECTION, "Roofline", "", empty=f"{empty}{_open(subject)}")
+        return PageSection(SECTION, "Roofline", "", empty=sentence("{empty} {open}", empty=empty, open=_open(subject)))
     most = max(r["time_ns"] for r in known)
     marks = [PlotPoint(r["intensity"], r["flop_per_s"], _sort(r), _tip(r), r["time_ns"] / most) for r in known[:POINTS]]
     x = fitted("FLOPs per byte", lambda v: f"{v:g}", [m.x for m in marks], log=True)
@@ -112,46 +140,59 @@ def section(subject: Subject) -> PageSection:
     lines = [(kind, name, [(px, max(py, y.low)) for px, py in points]) for kind, name, points in lines]
     columns = [
         Heading("name", "operator", number=False, code=True), Heading("shapes", "shapes", number=False, code=True),
-        Heading("dtype", "type", number=False), Heading("count", "calls", words.number),
-        Heading("time_ns", "time", words.time), Heading("flop_per_s", "FLOP/s", lambda v: words.flops(v) if v else "–"),
-        Heading("bytes_per_s", "bytes/s", words.rate), Heading("intensity", "FLOPs/byte", _intensity),
+        Heading("dtype", "type", number=False), Heading("count", "calls with known work", words.number),
+        Heading("time_ns", "their time", words.time), Heading("flop_per_s", "FLOP/s", words.flops_or_none),
+        Heading("bytes_per_s", "bytes/s", words.rate), Heading("intensity", "FLOPs/byte", words.intensity),
     ]  # fmt: skip
     if device is not None:
-        columns.append(Heading("roofline_pct", "of its roofline", lambda v: words.percent(v / 100), meter=100.0))
+        columns.append(Heading("roofline_pct", "of its roofline", words.percentage, meter=100.0))
     colours = legend([("compute", "limited by compute"), ("memory", "limited by memory")]) if device else ""
     body = colours + plot("Rate of operators against their intensity", x, y, marks, lines, size=(1080, 380))
-    body += table("t-roofline", found[:ROWS], columns)
-    return PageSection(SECTION, "Roofline", _lead(subject, known), body)
+    body += table("t-roofline", found[:ROWS], columns, query="roofline")
+    return PageSection(SECTION, "Roofline", _lead(subject), body)
 
 
-def _intensity(flops_a_byte: float) -> str:
-    return f"{flops_a_byte:,.0f}" if flops_a_byte >= 100 else f"{flops_a_byte:.3g}"
-
-
-def _lead(subject: Subject, known: list[dict[str, Any]]) -> str:
-    lead = "Each point is an operator with one shape; its size is its time. "
+def _lead(subject: Subject) -> Sentence:
     if subject.device:
-        lead += f"The roof is what the peak rates of {subject.device.name} allow at that many FLOPs per byte."
-        return f"{lead}{_open(subject)}"
-    named = subject.run.job.provenance.get("device", "")
-    what = f"No peak rates of {named} are known" if named else "The device is not known"
-    return f"{lead}{what}, so there is no roofline; --ran-on h100 draws that of an H100.{_open(subject)}"
+        known = sentence(
+            "The roof is what the peak rates of {device} allow at that many FLOPs per byte.",
+            device=subject.text("device[0].name"),
+        )
+    else:
+        named = subject.run.job.provenance.get("device", "")
+        at = list(subject.run.job.provenance).index("device") if named else 0
+        what = (
+            sentence("No peak rates of {device} are known", device=subject.text(f"facts[{at}].value"))
+            if named
+            else None
+        )
+        known = sentence(
+            "{what}, so there is no roofline; --ran-on h100 draws that of an H100.",
+            what=what or sentence("The device is not known"),
+        )
+    lead = "Each point is an operator with one shape; its size is its time. {known} {open}"
+    return sentence(lead, known=known, open=_open(subject))
 
 
-def _open(subject: Subject) -> str:
+def _open(subject: Subject) -> Sentence:
     """Share of the time with unknown FLOPs."""
-    said = ""
-    unsure = sum(r["at_most"] for r in subject.roofline.to_pylist())
-    if unsure:
-        said += f" It was not recorded whether {words.plural(unsure, 'row')} of attention are causal; all "
-        said += "pairs are counted, so their FLOPs are an upper bound."
-    missing = not_known(subject.run).to_pylist() if subject.has_device else []
-    whole = sum(r["total_ns"] for r in subject.kernels.to_pylist() if r["kind"] == "compute") or 1
-    share = sum(r["time_ns"] for r in missing) / whole
-    if share >= NOT_KNOWN:
-        names = words.named([words.short(words.title(r["name"]), 40) for r in missing], 3)
-        said += f" Neither FLOPs nor bytes are known for {words.percent(min(share, 1.0))} of the compute time: {names}."
-    return said
+    unsure, unknown = sentence(""), sentence("")
+    if sum(r["at_most"] for r in subject.roofline.to_pylist()):
+        unsure = sentence(
+            "It was not recorded whether {rows} of attention are causal; all pairs are counted, so their FLOPs are an "
+            "upper bound.",
+            rows=subject.plural("row", "sum(roofline.at_most)"),
+        )
+    missing = subject.table("not_known") if subject.has_device else None
+    share = subject.ask(f"sum(not_known.time_ns) / most({WHOLE}, 1)") if missing is not None else 0.0
+    if missing is not None and share >= NOT_KNOWN:
+        names = [subject.value("operator", f"not_known[{at}].name") for at in range(min(len(missing), 3))]
+        unknown = sentence(
+            "Neither FLOPs nor bytes are known for {share} of the compute time: {names}.",
+            share=subject.percent(f"least(sum(not_known.time_ns) / {WHOLE}, 1)"),
+            names=series(names, subject.number("count(not_known) - 3") if len(missing) > 3 else None),
+        )
+    return sentence("{unsure} {unknown}", unsure=unsure, unknown=unknown)
 
 
 def _sort(row: dict[str, Any]) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from etude.analyse.measures import MEASURES
 from etude.tell.report import words
 from etude.tell.report.breakdown import pieces
 from etude.tell.report.subject import Subject
 from etude.tell.view.charts import Bar, BarPiece, Heading, bars, legend, table
 from etude.tell.view.page import Figure, PageSection, Told
+from etude.tell.view.sentences import sentence
 
 SECTION = "steps"
 
@@ -18,15 +18,13 @@ UNSTEADY = 0.1
 BARS = 24
 
 
+MIDDLE, SLOWEST = "median(step_means.span_ns)", "max(step_means.span_ns)"
+
+
 def _mean(subject: Subject) -> list[dict[str, float]]:
     """One row per step: means over ranks."""
-    found: dict[int, list[dict[str, int]]] = {}
-    for row in subject.steps.to_pylist():
-        found.setdefault(row["step"], []).append(row)
-    return [
-        {"step": step, "ranks": len(rows)} | {k: sum(r[k] for r in rows) / len(rows) for k in MEASURES}
-        for step, rows in sorted(found.items())
-    ]
+    found: list[dict[str, float]] = subject.table("step_means").to_pylist()
+    return found
 
 
 def cards(subject: Subject) -> list[Figure]:
@@ -34,8 +32,8 @@ def cards(subject: Subject) -> list[Figure]:
     rows = _mean(subject)
     if len(rows) < 2:
         return []
-    spans = [row["span_ns"] for row in rows]
-    return [Figure("Step", words.time(float(np.median(spans))), f"the median of {len(spans)}")]
+    of = sentence("the median of {steps}", steps=subject.number("count(step_means)"))
+    return [Figure("Step", subject.time(MIDDLE), of)]
 
 
 def told(subject: Subject) -> list[Told]:
@@ -45,11 +43,15 @@ def told(subject: Subject) -> list[Told]:
     middle, slowest = float(np.median(spans)), int(spans.argmax())
     if spans[slowest] < (1 + UNSTEADY) * middle:
         return []
-    return [Told(
-        "info", f"Steps vary: the slowest of {len(spans)} takes {words.percent(spans[slowest] / middle - 1)} longer "
-        "than the median.", f"{words.time(spans[slowest])} compared with {words.time(middle)}.", SECTION,
-        round(np.maximum(spans - middle, 0).sum()),
-    )]  # fmt: skip
+    longer = f"step_means[step_means.span_ns > {MIDDLE}].span_ns"
+    what = sentence(
+        "Steps vary: the slowest of {steps} takes {share} longer than the median.",
+        steps=subject.number("count(step_means)"),
+        share=subject.percent(f"{SLOWEST} / {MIDDLE} - 1"),
+    )
+    why = sentence("{slowest} compared with {middle}.", slowest=subject.time(SLOWEST), middle=subject.time(MIDDLE))
+    cost = round(np.maximum(spans - middle, 0).sum())
+    return [Told("info", what, why, SECTION, cost, asked=f"sum({longer} - {MIDDLE})")]
 
 
 def section(subject: Subject) -> PageSection:
@@ -58,8 +60,11 @@ def section(subject: Subject) -> PageSection:
         return PageSection(SECTION, "Steps", "", empty="No steps are marked in this run (ProfilerStep, or a `step`).")
     parts = pieces(subject)
     drawn = [
-        Bar(f"step {row['step']:.0f}", tuple(BarPiece(s, label, row[key]) for s, label, key in parts))
-        for row in rows[:BARS]
+        Bar(
+            f"step {row['step']:.0f}",
+            tuple(BarPiece(s, label, row[key], query=f"step_means[{at}].{key}") for s, label, key in parts),
+        )
+        for at, row in enumerate(rows[:BARS])
     ]
     used = [(s, label) for s, label, key in parts if any(row[key] for row in rows)]
     columns = [
@@ -68,7 +73,7 @@ def section(subject: Subject) -> PageSection:
         Heading("exposed_comm_ns", "exposed communication", words.time), Heading("idle_ns", subject.idling, words.time),
     ]  # fmt: skip
     columns = [c for c in columns if c.key != "exposed_comm_ns" or any(row["exposed_comm_ns"] for row in rows)]
-    body = legend(used) + bars(drawn, words.time) + table("t-steps", rows[:512], columns)
+    body = legend(used) + bars(drawn, words.time) + table("t-steps", rows[:512], columns, query="step_means")
     work = "device work" if subject.has_device else "operators"
     lead = f"Each step from the first to the last of its {work}, mean over ranks."
     return PageSection(SECTION, "Steps", lead, body)

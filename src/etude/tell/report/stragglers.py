@@ -10,6 +10,7 @@ from etude.tell.report import words
 from etude.tell.report.subject import SUSPECTS, Subject
 from etude.tell.view.charts import Heading, table
 from etude.tell.view.page import PageSection, Told
+from etude.tell.view.sentences import Sentence, sentence, series
 
 SECTION = "stragglers"
 
@@ -21,18 +22,32 @@ MATTERS = 0.01
 """Share of a rank's time from which a slow device is a problem."""
 
 
+PART = "(1 - 1 / (1 + {here}.slowdown_pct / 100))"
+MINE = "breakdown[breakdown.rank == {here}.rank][0]"
+OF_TIME = f"{PART} * {MINE}.compute_ns / {MINE}.span_ns"
+
+
 def told(subject: Subject) -> list[Told]:
     found = []
     rows = subject.stragglers.to_pylist()
-    for row in rows[:SUSPECTS]:
-        sure = f"confidence {words.percent(row['confidence'])}"
-        evidence = f"{row['evidence'][:1].upper()}{row['evidence'][1:]} ({sure})."
+    for at, row in enumerate(rows[:SUSPECTS]):
+        here = f"stragglers[{at}]"
+        evidence = sentence(
+            "{evidence} (confidence {sure}).",
+            evidence=subject.value("capital", f"{here}.evidence"),
+            sure=subject.percent(f"{here}.confidence"),
+        )
         costs = _costs(subject, row)
         tone = "bad" if costs is None or costs >= MATTERS else "info"
-        little = "" if tone == "bad" else f" That is {words.percent(costs or 0)} of its time."
-        found.append(Told(tone, _headline(row), evidence + little, SECTION, _gain(subject, row, costs)))
+        if tone != "bad":
+            little = sentence("That is {share} of its time.", share=subject.percent(OF_TIME.format(here=here)))
+            evidence = sentence("{evidence} {little}", evidence=evidence, little=little)
+        gain = _gain(subject, row, costs)
+        asked = "" if gain is None else _asked(subject, at, row)
+        found.append(Told(tone, _headline(subject, at, row), evidence, SECTION, gain, asked=asked))
     if len(rows) > SUSPECTS:
-        found.append(Told("warn", f"{words.plural(len(rows) - SUSPECTS, 'more straggler')} found.", "", SECTION))
+        more = subject.plural("more straggler", f"count(stragglers) - {SUSPECTS}")
+        found.append(Told("warn", sentence("{more} found.", more=more), "", SECTION))
     return found
 
 
@@ -59,26 +74,50 @@ def _gain(subject: Subject, row: dict[str, Any], costs: float | None) -> int | N
     return round((costs or 0.0) * subject.span_ns) if gain is None else gain
 
 
-def _headline(row: dict[str, Any]) -> str:
-    many = row["ranks"] or ([row["rank"]] if row["rank"] >= 0 else [])
-    ranks = (
-        "all ranks"
-        if not many
-        else f"rank {many[0]}"
+def _asked(subject: Subject, at: int, row: dict[str, Any]) -> str:
+    """The expression of `_gain`."""
+    here = f"stragglers[{at}]"
+    if subject.retimed is None:
+        return f"{OF_TIME.format(here=here)} * run[0].span_ns"
+    of = f", rank={here}.rank" if row["rank"] >= 0 else ""
+    return f'gain("{KINDS[row["kind"]]}", part={PART.format(here=here)}{of})'
+
+
+def _headline(subject: Subject, at: int, row: dict[str, Any]) -> Sentence:
+    here = f"stragglers[{at}]"
+    if row["ranks"]:
+        many = [subject.value("label", f"item({here}.ranks, {i})") for i in range(len(row["ranks"]))]
+    else:
+        many = [subject.value("label", f"{here}.rank")] if row["rank"] >= 0 else []
+    left = subject.number(f"count({here}.ranks) - 4") if len(many) > 4 else None
+    who = (
+        sentence("rank {rank}", rank=many[0])
         if len(many) == 1
-        else f"ranks {words.named([str(r) for r in many], 4)}"
+        else sentence("ranks {many}", many=series(many[:4], left))
     )
+    who = (who if many else sentence("all ranks")).capital()
     if row["kind"] == "missing_participant":
-        return f"{ranks.capitalize()} did not reach a collective."
+        return sentence("{who} did not reach a collective.", who=who)
     if row["kind"] == "desync":
-        return f"{ranks.capitalize()} {'do' if len(many) > 1 else 'does'} not make the same calls as the others."
+        do = "do" if len(many) > 1 else "does"
+        return sentence("{who} {do} not make the same calls as the others.", who=who, do=do)
     if row["kind"] == "stalled_collective":
-        return f"{ranks.capitalize()} are in a collective that does not complete."
-    who = {"slow_rank": ranks.capitalize(), "slow_link": f"The link of {ranks}", "late_host": f"The host of {ranks}"}
-    slower = row["slowdown_pct"] or 0
-    much = f"{words.times(1 + slower / 100)} as long as" if slower >= 100 else f"{slower:.0f}% longer than"
-    when = {"acute": ", during part of the run", "chronic": ", during the whole run"}.get(row["pattern"], "")
-    return f"{who.get(row['kind'], ranks.capitalize())} takes {much} its peers{when}."
+        return sentence("{who} are in a collective that does not complete.", who=who)
+    small = Sentence.of(f"{who.parts[0]}".lower(), *who.parts[1:])
+    whose = {"slow_link": "The link of {who}", "late_host": "The host of {who}"}.get(row["kind"])
+    long = (row["slowdown_pct"] or 0) >= 100
+    slower = f"most({here}.slowdown_pct, 0)" if row["slowdown_pct"] is not None else "0"
+    return sentence(
+        "{whose} takes {much} {than} its peers{when}.",
+        whose=sentence(whose, who=small) if whose else who,
+        much=subject.value("multiple" if long else "whole_percentage", slower),
+        than="as long as" if long else "longer than",
+        when={"acute": ", during part of the run", "chronic": ", during the whole run"}.get(row["pattern"], ""),
+    )
+
+
+def _said(kind: str) -> str:
+    return SAID.get(kind, kind)
 
 
 def section(subject: Subject) -> PageSection:
@@ -95,10 +134,10 @@ def section(subject: Subject) -> PageSection:
             SECTION, "Stragglers", "", empty="No rank, link or host delays the others, and no rank is missing."
         )
     columns = [
-        Heading("rank", "rank"), Heading("kind", "what", lambda k: SAID.get(k, k), number=False),
-        Heading("slowdown_pct", "slower by", lambda v: f"{v:.1f}%"), Heading("pattern", "when", number=False),
+        Heading("rank", "rank"), Heading("kind", "what", _said, number=False),
+        Heading("slowdown_pct", "slower by", words.one_digit), Heading("pattern", "when", number=False),
         Heading("since", "since", words.number), Heading("confidence", "confidence", words.percent, meter=1.0),
         Heading("evidence", "evidence", number=False),
     ]  # fmt: skip
     lead = "Kernels are compared with the same kernels of other ranks, so a rank that waits is not reported as slow."
-    return PageSection(SECTION, "Stragglers", lead, table("t-stragglers", rows, columns))
+    return PageSection(SECTION, "Stragglers", lead, table("t-stragglers", rows, columns, query="stragglers"))

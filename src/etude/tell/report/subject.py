@@ -5,36 +5,31 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from etude.analyse.breakdown import breakdown
 from etude.analyse.clocks import offsets
-from etude.analyse.collectives import collectives
-from etude.analyse.critical_path import by_name, critical_path
-from etude.analyse.graphs import graph_replays
-from etude.analyse.idle import idle
-from etude.analyse.operators import kernels
-from etude.analyse.roofline import roofline
-from etude.analyse.steps import steps
-from etude.analyse.stragglers import stragglers
-from etude.analyse.waiting import waiting
+from etude.analyse.critical_path import critical_path
+from etude.analyse.expressions import evaluate
 from etude.analyse.what_if import Retimed
 from etude.base.errors import UsageError
-from etude.cost.aten_families import FAMILIES
 from etude.machine.system import Device
 from etude.model.frames import SEGMENT
 from etude.model.run import Run
 from etude.model.timing import Origin, Timing
 from etude.model.use import Use, has_device, uses
+from etude.tell.report import words
+from etude.tell.report.tables import BETWEEN, TABLES
+from etude.tell.view.embedded import Packed, Shown, pack
+from etude.tell.view.sentences import Asked, Sentence, sentence
 from etude.tell.view.slices import UNRECORDED, Slices, slices_of
 
-BETWEEN = "host code between operators"
 UNSEEN, ON_THE_WAY = "(nothing recorded)", "from one activity of the device to the next"
 DISPATCH = UNRECORDED[1]
-OWN = "(code between operators)"
 LAUNCH = re.compile(r"(cuda|hip)(Ext)?(Module)?Launch|cuLaunch|cudaGraphLaunch")
 RUNTIME = re.compile(r"(cuda|hip)[A-Z]|cu[A-Z]")
 LOADER = "enumerate(DataLoader)"
@@ -58,12 +53,6 @@ ORIGINS = {
 }
 
 
-def with_own_time(found: pa.Table) -> pa.Table:
-    """Segments under a name that says what they are."""
-    names = pc.if_else(pc.equal(found["name"], SEGMENT), OWN, found["name"])
-    return found.set_column(found.column_names.index("name"), "name", names)
-
-
 @dataclass(frozen=True)
 class Subject:
     run: Run
@@ -74,6 +63,75 @@ class Subject:
     """The device of the ranks, if known."""
     allocated: pa.Table | None = None
     """The allocator's activity, if recorded."""
+
+    # -- what its numbers are worked out from ------------------------------------------------------------------------
+
+    @cached_property
+    def _tables(self) -> dict[str, pa.Table]:
+        return {}
+
+    def table(self, name: str) -> pa.Table:
+        """A table of `TABLES`, computed once."""
+        if name not in self._tables:
+            if name not in TABLES:
+                raise KeyError(", ".join(TABLES))
+            self._tables[name] = TABLES[name](self)
+        return self._tables[name]
+
+    def ask(self, query: str) -> Any:
+        """The value of an expression over these tables."""
+        return evaluate(query, self.table, {"gain": self._gained})
+
+    def _gained(self, *kinds: str, name: str = "", part: float = 0.5, rank: int | None = None) -> int | None:
+        return self.gain(*kinds, name=name, part=part, rank=rank)
+
+    def value(self, form: str, query: str) -> Sentence:
+        """The value of an expression as it is printed, with the expression."""
+        value = self.ask(query)
+        return Sentence.of(Asked(words.formatted_as(form, value), query, form, value))
+
+    def time(self, query: str) -> Sentence:
+        return self.value("time", query)
+
+    def percent(self, query: str) -> Sentence:
+        return self.value("percent", query)
+
+    def number(self, query: str) -> Sentence:
+        return self.value("number", query)
+
+    def plural(self, noun: str, query: str) -> Sentence:
+        return self.value(f"plural:{noun}", query)
+
+    def text(self, query: str) -> Sentence:
+        return self.value("text", query)
+
+    def shorter(self, ns: str) -> Sentence:
+        """`12 ms (9.1%) shorter`; `no shorter` if too little to see."""
+        if self.ask(ns) / max(self.span_ns, 1) < 0.001:
+            return Sentence.of("no shorter")
+        share = f"{ns} / most(run[0].span_ns, 1)"
+        return sentence("{time} ({share}) shorter", time=self.time(ns), share=self.percent(share))
+
+    @cached_property
+    def packed(self) -> Packed:
+        """The timeline of its page."""
+        return pack([self.shown()])
+
+    def shown(self) -> Shown:
+        slices = self.slices()
+        prefix = f"{self.label} · " if self.label else ""
+        return Shown(slices, prefix, self.on_path(slices), self.drawn())
+
+    def on_path(self, slices: Slices) -> NDArray[np.bool_]:
+        """Per slice: whether it is on the critical path."""
+        of = np.full(int(self.run.job.ranks.max()) + 1 if len(self.run.job) else 1, -1, np.int64)
+        of[self.run.job.ranks] = np.arange(len(self.run.job))
+        keys = of[self.path["rank"].to_numpy()] << 32 | self.path["node"].to_numpy()
+        mine = slices.at.astype(np.int64) << 32 | slices.node
+        kinds = np.array(self.path["kind"].to_pylist())
+        return np.isin(mine, keys[(kinds != "gap") & (kinds != "launch")])
+
+    # -- figures -----------------------------------------------------------------------------------------------------
 
     @property
     def origin(self) -> str:
@@ -121,13 +179,13 @@ class Subject:
                 first = min(first, int(start.min() + self.aligned.clock_offset_ns[part.at].min()) - span[0])
         return first
 
-    @cached_property
+    @property
     def breakdown(self) -> pa.Table:
-        return breakdown(self.run)
+        return self.table("breakdown")
 
-    @cached_property
+    @property
     def steps(self) -> pa.Table:
-        return steps(self.run)
+        return self.table("steps")
 
     def device_time(self, share: float) -> int:
         """A share of the devices' time as ns of the run: for an average rank."""
@@ -140,38 +198,31 @@ class Subject:
         whole, exposed = (sum(v or 0 for v in self.breakdown[n].to_pylist()) for n in ("span_ns", "exposed_comm_ns"))
         return exposed / whole if whole else 0.0
 
-    @cached_property
+    @property
     def collectives(self) -> pa.Table:
-        return collectives(self.run)
+        return self.table("collectives")
 
-    @cached_property
+    @property
     def waiting(self) -> tuple[int, int]:
         """(in collectives, waiting for others in them) in ns, for an average rank that has any."""
-        found = waiting(self.run)
-        total, wait = (found[name].to_numpy() for name in ("in_collectives_ns", "wait_ns"))
-        ranks = max(int((total > 0).sum()), 1)
-        return round(total.sum() / ranks), round(wait.sum() / ranks)
+        found = self.table("waiting").to_pylist()[0]
+        return found["in_collectives_ns"], found["wait_ns"]
 
-    @cached_property
+    @property
     def kernels(self) -> pa.Table:
-        return with_own_time(kernels(self.run))
+        return self.table("kernels")
 
-    @cached_property
+    @property
     def roofline(self) -> pa.Table:
-        found = with_own_time(roofline(self.run, self.device))
-        if self.has_device:
-            return found
-        # On a host an operator's work is assigned to the longest of its pieces, not to an `aten::empty` that it calls.
-        own = pc.or_(pc.not_equal(found["op_class"], "other"), pc.is_in(found["name"], pa.array(list(FAMILIES))))
-        return found.filter(own)
+        return self.table("roofline")
 
-    @cached_property
+    @property
     def idle(self) -> pa.Table:
-        return idle(self.run)
+        return self.table("idle")
 
-    @cached_property
+    @property
     def stragglers(self) -> pa.Table:
-        return stragglers(self.run)
+        return self.table("stragglers")
 
     @cached_property
     def suspects(self) -> list[int]:
@@ -184,10 +235,11 @@ class Subject:
         """Whether anything runs besides the host, on any rank."""
         return any(has_device(trace) for trace in self.run.job.traces)
 
-    @cached_property
+    @property
     def replayed_kernels(self) -> int:
         """Kernels run by CUDA graphs, on all ranks."""
-        return sum(graph_replays(self.run)["kernels"].to_pylist())
+        found: int = self.table("host")["replayed_kernels"][0].as_py()
+        return found
 
     @cached_property
     def launches(self) -> int:
@@ -244,14 +296,20 @@ class Subject:
     def _gains(self) -> dict[tuple[tuple[str, ...], str, float, int | None], int]:
         return {}
 
-    @cached_property
+    @property
     def path_by_name(self) -> pa.Table:
-        return by_name(self.path)
+        return self.table("path_names")
 
     @cached_property
     def loading_ns(self) -> int:
         """Time on the critical path in which the next batch was fetched."""
         return sum(r["time_ns"] for r in self.path_by_name.to_pylist() if r["kind"] == "host" and LOADER in r["name"])
+
+    @cached_property
+    def host_waits_ns(self) -> int:
+        """Time on the critical path in which the host waits for the device."""
+        rows = self.path_by_name.to_pylist()
+        return sum(r["time_ns"] for r in rows if r["kind"] == "host" and WAITS.search(r["name"] or ""))
 
     @cached_property
     def first_use(self) -> list[tuple[str, int, int]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any, Final
 
 from etude.base.units import format_bandwidth, format_bytes, format_count, format_time
 
@@ -36,6 +38,89 @@ def percent(share: float) -> str:
 
 def number(count: float) -> str:
     return f"{round(count):,}"
+
+
+def percentage(value: float) -> str:
+    """A share of 100."""
+    return percent(value / 100)
+
+
+def one_digit(value: float) -> str:
+    return f"{value:.1f}%"
+
+
+def whole_percentage(value: float) -> str:
+    return f"{value:.0f}%"
+
+
+def multiple(share: float) -> str:
+    """A slow-down, as a share of the usual time."""
+    return times(1 + share / 100)
+
+
+def label(rank: int) -> str:
+    """The number of a rank, without a separator."""
+    return str(rank)
+
+
+def rate_or_none(bytes_per_s: float) -> str:
+    return rate(bytes_per_s) if bytes_per_s else "–"
+
+
+def flops_or_none(per_s: float) -> str:
+    return flops(per_s) if per_s else "–"
+
+
+def hyphenated_name(name: str) -> str:
+    """`all_reduce` as `all-reduce`."""
+    return name.replace("_", "-")
+
+
+def intensity(flops_a_byte: float) -> str:
+    return f"{flops_a_byte:,.0f}" if flops_a_byte >= 100 else f"{flops_a_byte:.3g}"
+
+
+def joules(value: float) -> str:
+    for scale, unit in ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1.0, "J")):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value * 1e3:.3g} mJ"
+
+
+def watts(value: float) -> str:
+    """Of one device."""
+    return f"{value:.0f} W"
+
+
+def text(value: object) -> str:
+    return str(value)
+
+
+def capital(value: str) -> str:
+    """With a capital first letter."""
+    return f"{value[:1].upper()}{value[1:]}"
+
+
+def operation(name: str) -> str:
+    """A kernel or operator within a sentence."""
+    return short(kernel(name))
+
+
+def short_name(name: str) -> str:
+    return short(name)
+
+
+def shapes(value: str) -> str:
+    return short(value, 80)
+
+
+def operator(name: str) -> str:
+    return short(title(name), 40)
+
+
+def call(name: str) -> str:
+    """A call on the critical path, whether with what it calls or not."""
+    return name.removesuffix(", itself")
 
 
 def times(ratio: float) -> str:
@@ -100,3 +185,43 @@ def named(items: list[str], most: int = 3) -> str:
     if len(items) > most:
         return f"{', '.join(shown)} and {len(items) - most} more"
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+
+
+FORMS: Final[dict[str, Callable[[Any], str]]] = {
+    one.__name__: one
+    for one in (
+        time,
+        size,
+        rate,
+        flops,
+        percent,
+        percentage,
+        one_digit,
+        whole_percentage,
+        number,
+        times,
+        multiple,
+        label,
+        rate_or_none,
+        flops_or_none,
+        hyphenated_name,
+        intensity,
+        joules,
+        watts,
+        text,
+        capital,
+        operation,
+        short_name,
+        shapes,
+        operator,
+        call,
+        title,
+    )
+}
+"""The formats of numbers on a page, by the name that a page gives; `plural:NOUN` is a number with its noun."""
+
+
+def formatted_as(form: str, value: Any) -> str:
+    """A value in one of the formats."""
+    name, _, noun = form.partition(":")
+    return plural(value, noun) if noun else FORMS[name](value)

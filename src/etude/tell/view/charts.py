@@ -9,7 +9,8 @@ from html import escape
 from typing import Any
 
 from etude.tell.view.lengths import sized
-from etude.tell.view.markup import Markup
+from etude.tell.view.markup import Markup, escaped
+from etude.tell.view.sentences import Asked, data_element
 
 __all__ = ["Bar", "BarPiece", "Heading", "bars", "legend", "table"]
 
@@ -22,6 +23,8 @@ class BarPiece:
     label: str
     value: float
     hatched: bool = False
+    query: str = ""
+    """The expression of its value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +50,17 @@ def bars(rows: Sequence[Bar], show: Callable[[float], str], *, full: float = 0.0
         parts.append(
             f'<div class="name" title="{escape(row.label)}">{escape(row.label)}</div>'
             f'<div class="bar" role="img" aria-label="{escape(row.label)}: {escape(said)}">{pieces}</div>'
-            f'<div class="sum">{escape(row.text or show(total))}</div>'
+            f'<div class="sum">{_sum(row, total, show)}</div>'
         )
     return Markup(f'<div class="bars{" thin" if thin else ""}">{"".join(parts)}</div>')
+
+
+def _sum(row: Bar, total: float, show: Callable[[float], str]) -> Markup:
+    queries = [piece.query for piece in row.pieces]
+    shown = escaped(row.text or show(total))
+    if row.text or not queries or not all(queries):
+        return shown
+    return data_element(Asked(str(shown), " + ".join(queries), show.__name__, total), shown)
 
 
 def _piece(piece: BarPiece, full: float, total: float, show: Callable[[float], str]) -> str:
@@ -72,12 +83,17 @@ class Heading:
     """If > 0, a small bar next to the value, filled to this fraction."""
 
 
-def table(id: str, rows: Sequence[dict[str, Any]], columns: Sequence[Heading], *, first: int = 10) -> Markup:
-    """A table that is sorted by a click on a heading; rows beyond the first are one click away."""
+def table(
+    id: str, rows: Sequence[dict[str, Any]], columns: Sequence[Heading], *, first: int = 10, query: str = ""
+) -> Markup:
+    """A table that is sorted by a click on a heading; rows beyond the first are one click away. `query` is the name of
+    the table of which it shows the first rows."""
     heads = "".join(
-        f'<th scope="col"{" class=num" if c.number else ""}><button type="button">{escape(c.head)}</button></th>'
+        f'<th scope="col"{" class=num" if c.number else ""}{_asked(c, query)}><button type="button">{escape(c.head)}'
+        "</button></th>"
         for c in columns
     )
+    of = f' data-query="{escape(query)}"' if query else ""
     body = "".join(f"<tr>{''.join(_cell(row.get(c.key), c) for c in columns)}</tr>" for row in rows)
     short, more = "", ""
     if len(rows) > first:
@@ -88,9 +104,13 @@ def table(id: str, rows: Sequence[dict[str, Any]], columns: Sequence[Heading], *
             f'data-more="{text}">{text}</button></p>'
         )
     return Markup(
-        f'<div class="scroll"><table id="{escape(id)}"{short}><thead><tr>{heads}</tr></thead>'
+        f'<div class="scroll"><table id="{escape(id)}"{short}{of}><thead><tr>{heads}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>{more}"
     )
+
+
+def _asked(column: Heading, query: str) -> str:
+    return f' data-key="{escape(column.key)}" data-form="{escape(column.show.__name__)}"' if query else ""
 
 
 def _cell(value: Any, column: Heading) -> str:

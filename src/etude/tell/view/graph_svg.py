@@ -37,10 +37,8 @@ path.ctrl{stroke-dasharray:4 3}#tip path{stroke:none;fill:#8b96a5}
 def svg(part: Subgraph, title: str) -> str:
     """The picture; refuses a graph that is too large."""
     if len(part) > MOST:
-        raise UsageError(
-            f"{len(part):,} nodes are too many for a picture; the limit is {MOST:,}",
-            hint="--around NODE --hops 3 shows the part around a node; .dot and .graphml have no limit",
-        )
+        hint = "--around NODE --hops 3 shows the part around a node; .dot and .graphml have no limit"
+        raise UsageError(f"{len(part):,} nodes are too many for a picture; the limit is {MOST:,}", hint=hint)
     found = draw(len(part), part.before, part.after, _WIDTH + _GAP_X)
     x = found.x + _WIDTH / 2 + 24
     y = found.layer * float(_HEIGHT + _GAP_Y) + 56

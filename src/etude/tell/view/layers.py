@@ -30,7 +30,7 @@ def draw(nodes: int, before: I32, after: I32, gap: float = 1.0) -> Drawing:
     """`gap` is the least distance between two nodes of a layer; bends take a third of it. Edges that close a cycle
     are drawn upwards."""
     layer = _layers(nodes, before, after)
-    paths, layer = _with_bends(nodes, before, after, layer)
+    paths, layer = _with_bends(before, after, layer)
     size = len(layer)
     tops = np.array([p[i] for p in paths for i in range(len(p) - 1)], np.int64)
     ends = np.array([p[i + 1] for p in paths for i in range(len(p) - 1)], np.int64)
@@ -52,7 +52,7 @@ def _layers(nodes: int, before: I32, after: I32) -> I32:
     return layer
 
 
-def _with_bends(nodes: int, before: I32, after: I32, layer: I32) -> tuple[list[list[int]], I32]:
+def _with_bends(before: I32, after: I32, layer: I32) -> tuple[list[list[int]], I32]:
     paths, levels = [], layer.tolist()
     for a, b in zip(before.tolist(), after.tolist(), strict=True):
         top, bottom = (a, b) if layer[a] <= layer[b] else (b, a)

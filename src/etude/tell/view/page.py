@@ -9,6 +9,7 @@ from importlib.resources import files
 from etude.tell.view.embedded import Packed
 from etude.tell.view.lengths import sizes
 from etude.tell.view.markup import Markup, digest, escaped, joined
+from etude.tell.view.sentences import Sentence, data_element, html_of
 from etude.tell.view.slices import Sort
 
 __all__ = ["MARKS", "Figure", "Page", "PageSection", "Told", "render", "timeline"]
@@ -38,6 +39,8 @@ class Told:
     """Time of the run that it accounts for; None if it is not about time."""
     cost: str = ""
     """The same as text."""
+    asked: str = ""
+    """The expression of `cost_ns`."""
 
 
 _EMPTY = Markup()
@@ -103,9 +106,9 @@ script-src {digest(script)}; img-src data:; base-uri 'none'">
 <div class="brand">{_LOGO}<span>Etude report</span><span class="tools">\
 <button type="button" data-help aria-haspopup="dialog">Help</button>\
 <button id="theme" type="button">Light / dark</button><button id="print" type="button">Print</button></span></div>
-<h1>{escape(page.title)}</h1>
-<p class="sub">{escape(page.subtitle)}</p>
-<p class="verdict">{escape(page.verdict)}</p>
+<h1>{html_of(page.title)}</h1>
+<p class="sub">{html_of(page.subtitle)}</p>
+<p class="verdict">{html_of(page.verdict)}</p>
 <div class="cards">{"".join(map(_card, page.cards))}</div>
 </div></header>
 <nav class="sections" aria-label="Sections"><div class="wrap"><ul>{links}</ul></div></nav>
@@ -156,8 +159,9 @@ def _asset(name: str) -> str:
 def _card(card: Figure) -> str:
     dot = f'<i class="dot s-{escape(card.sort)}"></i>' if card.sort else ""
     number, space, unit = card.value.partition(" ")
-    value = f"{escape(number)}<small>{escape(unit)}</small>" if space else escape(number)
-    note = f'<div class="note">{escape(card.note)}</div>' if card.note else ""
+    shown = Markup(f"{escape(number)}<small>{escape(unit)}</small>" if space else escape(number))
+    value = data_element(card.value.asked[0], shown) if isinstance(card.value, Sentence) and card.value.asked else shown
+    note = f'<div class="note">{html_of(card.note)}</div>' if card.note else ""
     label = f'<div class="label">{dot}{escape(card.label)}</div>'
     return f'<div class="card">{label}<div class="value">{value}</div>{note}</div>'
 
@@ -167,27 +171,27 @@ def _told(told: tuple[Told, ...]) -> str:
         return ""
     rows = []
     for t in told:
-        why = f'<div class="why">{escape(t.why)}</div>' if t.why else ""
+        why = f'<div class="why">{html_of(t.why)}</div>' if t.why else ""
         go = f'<a class="go" href="#{escape(t.section)}">see why</a>' if t.section else ""
         mark = f'<span class="mark" role="img" aria-label="{_SAID[t.tone]}">{MARKS[t.tone]}</span>'
-        cost = f'<span class="cost">{escape(t.cost)}</span>' if t.cost else ""
-        what = f'<div class="what">{escape(t.what)}</div>'
+        cost = f'<span class="cost">{html_of(t.cost)}</span>' if t.cost else ""
+        what = f'<div class="what">{html_of(t.what)}</div>'
         rows.append(f'<li class="tone-{t.tone}">{mark}{what}<div class="side">{cost}{go}</div>{why}</li>')
     body = "".join(rows)
     return f'<section class="bare" id="findings"><h2>Findings</h2><ul class="findings">{body}</ul></section>'
 
 
 def _section(section: PageSection) -> Markup:
-    body = escaped(section.body) or f'<p class="empty">{escape(section.empty)}</p>'
-    lead = f'<p class="lead">{escaped(section.lead)}</p>' if section.lead and section.body else ""
+    body = escaped(section.body) or f'<p class="empty">{html_of(section.empty)}</p>'
+    lead = f'<p class="lead">{html_of(section.lead)}</p>' if section.lead and section.body else ""
     return Markup(f'<section id="{escape(section.id)}"><h2>{escape(section.title)}</h2>{lead}{body}</section>\n')
 
 
 def _about(page: Page) -> str:
     if not page.facts and not page.notes:
         return ""
-    facts = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in page.facts)
-    notes = "".join(f"<li>{escape(n)}</li>" for n in page.notes)
+    facts = "".join(f"<dt>{escape(k)}</dt><dd>{html_of(v)}</dd>" for k, v in page.facts)
+    notes = "".join(f"<li>{html_of(n)}</li>" for n in page.notes)
     said = f"<h3>Notes</h3><ul>{notes}</ul>" if notes else ""
     return f'<section id="about"><h2>About this report</h2><dl class="facts">{facts}</dl>{said}</section>'
 

@@ -85,8 +85,10 @@ def readable(found: WorldOutcome) -> dict[str, Any]:
     if (power := record.get("power")) and power["mean_w"] is not None:
         rows["power"] = (
             f"{power['mean_w'] / 1e3:,.1f} kW on average, cap {power['cap_w'] / 1e3:,.1f} kW, above it in "
-            f"{power['over_cap']:.1%} of the minutes; training at {power['training_speed']:.0%} of its speed"
+            f"{power['over_cap']:.1%} of the minutes"
         )
+        if any("steps" in its for its in record["workloads"].values()):
+            rows["power"] += f"; training at {power['training_speed']:.0%} of its speed"
     rows["events"] = f"{len(record['events']):,}"
     return rows
 

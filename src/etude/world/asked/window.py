@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import argument, figure, part
+from etude.base.figures import argument, figure, part, text
 from etude.base.files import writing
 from etude.base.outputs import OutputPlace, Printed, Written
 from etude.base.talk import say
@@ -49,12 +49,12 @@ class WorldWindow(Written):
     file: str = argument("path", "YAML file of the scenario", like="monday.yaml")
     workload: str = figure("text", "name of the workload", like="pretrain", panel=MOMENT)
     at_ns: int = figure("time", "the moment, from the start of the scenario", zero=True, like="40min", panel=MOMENT)
-    steps: int = figure("count", "steps of training that are written; default: 1", 0, zero=True, panel=MOMENT)
-    for_ns: int = figure("time", "how long passes may start; default: 1s", 0, zero=True, like="500ms", panel=MOMENT)
+    steps: int = figure("count", "steps of training that are written; default: 1", 0, panel=MOMENT)
+    for_ns: int = figure("time", "how long passes may start; default: 1s", 0, like="500ms", panel=MOMENT)
     replica: int = figure(
         "count", "passes of this replica only; default: of all", -1, zero=True, like="0", panel=MOMENT
     )
-    role: str = figure("text", "model of a workflow, by its role", "", like="planner", panel=MOMENT)
+    role: str = text("model of a workflow, by its role", like="planner", panel=MOMENT)
     output: Printed = part(Printed)
 
 

@@ -25,6 +25,8 @@ FAULT, FAIL, REPAIR, WANTED, GIVEN = "fault", "fail", "repair", "wanted", "given
 """Events of a machine. `wanted` is about (workload, devices), `given` about nothing: devices are free again."""
 OFFER, LEND = "offer", "lend"
 """Events of a workload: devices are free; give up this many nodes."""
+LINKS: Final = "links"
+"""Event of a workload: from now on the network is another."""
 
 
 class WorldWorkload(Entity, Protocol):
@@ -36,6 +38,10 @@ class WorldWorkload(Entity, Protocol):
 
     def lender(self) -> NodeLender | None:
         """What it can give up, if it lends."""
+        ...
+
+    def link_events(self) -> list[Event]:
+        """When it feels links that change."""
         ...
 
     def close(self) -> None:
@@ -82,6 +88,9 @@ class PlainWorkload:
 
     def lender(self) -> NodeLender | None:
         return None
+
+    def link_events(self) -> list[Event]:
+        return []
 
     def close(self) -> None:
         pass

@@ -29,8 +29,8 @@ class SeatedScale(Scale):
         """Replicas that load their weights, and since when."""
         self.started_ns = 0
         """Replica time of that, of those that are done."""
-        self.parked: int | None = None
-        """A row without devices that takes requests while no replica is there."""
+        self.parked: set[int] = set()
+        """Rows without devices that take requests while no replica is there that does the same."""
         self.moved = 0
         """Requests that a fault sent to another replica."""
         self.failures = 0
@@ -77,16 +77,22 @@ class SeatedScale(Scale):
         super().after(state, why)
         for row in came:
             self.started_ns += now - self.starting.pop(row, now)
-        if self.parked is None:
-            return
-        row = self.parked
-        there = [int(i) for i in self.rows[state.replica["shut"][self.rows] == 0] if i != row]
-        if row in came:
-            state.replica["ready_ns"][row], self.parked = 0, None
-            wake(state, row, now)
-        elif there:
-            state.replica["shut"][row], state.replica["ready_ns"][row], self.parked = 1, 0, None
-            fail(state, self.rules, row, there, now)
+        for row in sorted(self.parked):
+            there = [i for i in self._peers(state, row) if i not in self.parked]
+            if row in came:
+                state.replica["ready_ns"][row] = 0
+                wake(state, row, now)
+            elif there:
+                state.replica["shut"][row], state.replica["ready_ns"][row] = 1, 0
+                fail(state, self.rules, row, there, now)
+            else:
+                continue
+            self.parked.remove(row)
+
+    def _peers(self, state: of.State, row: int) -> list[int]:
+        """Other open replicas that do the same."""
+        alike = (state.replica["shut"] == 0) & (state.replica["role"] == state.replica["role"][row])
+        return [int(i) for i in self.rows[alike[self.rows]] if i != row]
 
     def lose(self, state: of.State, nodes: set[int], now: int) -> None:
         """Replicas on nodes that failed are gone; their requests go to the others."""
@@ -94,19 +100,18 @@ class SeatedScale(Scale):
         lost = [row for row, seat in self.seats.items() if seat.node in nodes]
         if not lost:
             return
-        others = [int(i) for i in self.rows[state.replica["shut"][self.rows] == 0] if int(i) not in lost]
+        were_open = [row for row in lost if not state.replica["shut"][row]]
+        state.replica["shut"][lost] = 1
         for row in lost:
             self.failures += 1
-            is_open = not state.replica["shut"][row]
-            state.replica["shut"][row] = 1
             self.ready[row] = of.NEVER
             self.shut_at.pop(row, None)
             self.end(row, now)
-            if not others and self.parked is None and is_open:
-                self.parked = row
+            others = self._peers(state, row)
+            if not others and row in were_open:
+                self.parked.add(row)
                 state.replica["shut"][row], state.replica["ready_ns"][row] = 0, of.NEVER
-                others = [row]
-            self.moved += fail(state, self.rules, row, [one for one in others if one != row], now)
+            self.moved += fail(state, self.rules, row, others, now)
         if self.fixed:
             self.missing += len(lost)
             self.retry(now)

@@ -7,8 +7,8 @@ go to others, and lost replicas start elsewhere, or when devices are free again.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -17,13 +17,18 @@ from etude.base.errors import UsageError
 from etude.kernels.arrays import I64
 from etude.world.clock import NEVER, Event
 from etude.world.devices import DevicePool
-from etude.world.entities.machine import FAULT, GIVEN, MACHINE, OFFER, WANTED, PlainWorkload
+from etude.world.entities.links import LinkedReplicas
+from etude.world.entities.machine import FAULT, GIVEN, LINKS, MACHINE, OFFER, WANTED, PlainWorkload
 from etude.world.entities.seats import SeatedScale
+from etude.world.serve import Engine
 from etude.world.serve import state as of
 from etude.world.serve.hooks import loop_with
 from etude.world.serve.requests import Requests
 from etude.world.serve.results import Limits, request_table, summary
 from etude.world.serve.serving import NO_LOG, Group, Ready, Served, ServingOptions, stuck
+
+ALL: Final = ""
+"""Name of the one model of a stream."""
 
 
 @dataclass(slots=True)
@@ -43,11 +48,16 @@ class ServingWorkload(PlainWorkload):
     done: bool = False
     decided: bool = False
     """Whether the rule decided since the last moment."""
+    changes: list[Event] = field(default_factory=list)
+    """Of links that its passes feel."""
+    linked: LinkedReplicas | None = None
+    linked_ns: int = 0
+    """What links leave it now, and since when; None: they never changed."""
     made_of: Any = None
     """Models and pools of its replicas, and what their costs were worked out from; None if costs were given."""
 
     def __post_init__(self) -> None:
-        self.loop = loop_with(self.options.hooks, self.ready.asked)
+        self.loop = loop_with(self.options.hooks)
         self.scale.start(self.ready.state, self.ready.rules)
 
     # -- on the clock --------------------------------------------------------------------------------------------------
@@ -77,7 +87,13 @@ class ServingWorkload(PlainWorkload):
             self.scale.lose(state, down, now)
         elif event.kind == OFFER:
             self.scale.retry(now)
+        elif event.kind == LINKS:
+            self.linked, self.linked_ns = event.about, now
+            self.ready = self.ready._replace(machines=event.about.machines[ALL])
         return self._told(now)
+
+    def link_events(self) -> list[Event]:
+        return self.changes
 
     def short(self) -> int:
         return self.scale.missing * self.scale.tp
@@ -101,7 +117,7 @@ class ServingWorkload(PlainWorkload):
         state.clock["until_ns"] = until_ns
         while (why := self.loop(state, rules, machines, NO_LOG)) == of.ASKED:
             asked.answer(state)
-        if why == of.STUCK and self.scale.parked is None:
+        if why == of.STUCK and not self.scale.parked:
             stuck(state)
         self.done = why == of.DONE
 
@@ -171,14 +187,11 @@ def part_of(requests: Requests, rows: I64) -> Requests:
     )
 
 
-def refuse_with_faults(engine: Any, options: ServingOptions, groups: list[Group], name: str) -> None:
+def refuse_with_faults(engine: Engine, name: str) -> None:
     """Features of replicas that cannot be lost with a node yet. Raises UsageError."""
-    caching = options.caching or engine.caching
     for there, what in (
-        (any(group.role != of.BOTH for group in groups), "replicas for prefill and decode apart"),
-        (bool(caching.stores), "stores below the device"),
-        (bool(engine.max_loras), "adapters"),
-        (bool(engine.barrier), "a barrier between replicas"),
+        (engine.caching.sharded, "a store of which every replica has a part"),
+        (engine.barrier, "a barrier between replicas"),
     ):
         if there:
             raise UsageError(f"faults cannot be combined with {what}", where=name, hint="leave one of them out")

@@ -17,7 +17,7 @@ import pyarrow as pa
 from etude.base.errors import UsageError
 from etude.world.clock import NEVER, Event
 from etude.world.devices import DevicePool, held_ns
-from etude.world.entities.machine import FAULT, GIVEN, LEND, MACHINE, OFFER
+from etude.world.entities.machine import FAULT, GIVEN, LEND, LINKS, MACHINE, OFFER
 from etude.world.fleet.account import LOST, TRAIN, Account, stretches
 from etude.world.fleet.checkpoint import SaveTier
 from etude.world.fleet.copies import Copies
@@ -31,8 +31,6 @@ from etude.world.policies import NodeLender
 if TYPE_CHECKING:
     from etude.world.fleet.days.request import TrainInputs
 
-LINKS: Final = "links"
-"""Event: from now on its steps run at another part of their speed, as the network is another."""
 USEFUL: Final = "useful"
 SPARE: Final = "spare"
 """Devices that it holds beside those of its plan."""
@@ -211,11 +209,8 @@ def training_workload(
     )
     least = _least(costs) if recover in SHAPES else costs.nodes
     if lend_to and least == costs.nodes and not spares:
-        raise UsageError(
-            f"`lend_to` needs a job that can run on fewer nodes, and it recovers by `{recover}`",
-            where=name,
-            hint="recover: shrink, redistribute or replan",
-        )
+        problem = f"`lend_to` needs a job that can run on fewer nodes, and it recovers by `{recover}`"
+        raise UsageError(problem, where=name, hint="recover: shrink, redistribute or replan")
     return TrainingWorkload(name, job, devices, least, lend_to, spares)
 
 

@@ -7,14 +7,15 @@ elsewhere as soon as devices are free.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from etude.world.clock import NEVER, Event
 from etude.world.devices import DevicePool
-from etude.world.entities.machine import FAULT, GIVEN, MACHINE, OFFER, PlainWorkload
+from etude.world.entities.links import LinkedReplicas
+from etude.world.entities.machine import FAULT, GIVEN, LINKS, MACHINE, OFFER, PlainWorkload
 from etude.world.entities.seats import SeatedScale
 from etude.world.serve import state as of
 from etude.world.serve.results import spread
@@ -29,6 +30,11 @@ class WorkflowWorkload(PlainWorkload):
     scales: dict[str, SeatedScale]
     """Of each model: its replicas and their devices."""
     devices: DevicePool
+    changes: list[Event] = field(default_factory=list)
+    """Of links that its passes feel."""
+    linked: LinkedReplicas | None = None
+    linked_ns: int = 0
+    """What links leave it now, and since when; None: they never changed."""
     made_of: Any = None
     """What its models run on; None if costs were given."""
 
@@ -60,10 +66,17 @@ class WorkflowWorkload(PlainWorkload):
         elif event.kind == OFFER:
             for scale in self.scales.values():
                 scale.retry(now)
+        elif event.kind == LINKS:
+            self.linked, self.linked_ns = event.about, now
+            for name, machines in event.about.machines.items():
+                self.loop.pools[name].machines = machines
         gave = any(scale.gave for scale in self.scales.values())
         for scale in self.scales.values():
             scale.gave = False
         return [Event(now, GIVEN, MACHINE)] if gave else ()
+
+    def link_events(self) -> list[Event]:
+        return self.changes
 
     def short(self) -> int:
         return sum(scale.missing * scale.tp for scale in self.scales.values())

@@ -191,9 +191,13 @@ def stretches(row: AccountRow) -> Iterator[AccountRow]:
         start, step = row.start_ns + k * each, row.step + k * (row.steps // n)
         useful = row.useful_ns * (k + 1) // n - row.useful_ns * k // n
         yield row._replace(
-            start_ns=start, end_ns=start + each - row.stall_ns, step=step, steps=row.steps // n,
-            tokens=row.tokens // n, useful_ns=useful,
-        )  # fmt: skip
+            start_ns=start,
+            end_ns=start + each - row.stall_ns,
+            step=step,
+            steps=row.steps // n,
+            tokens=row.tokens // n,
+            useful_ns=useful,
+        )
         if row.stall_ns:
             yield AccountRow(
                 start + each - row.stall_ns,

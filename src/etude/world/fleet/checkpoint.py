@@ -43,18 +43,18 @@ class SaveTier:
     """One place that the state is saved to."""
 
     name: str = figure("text", "local, peer, remote, or a tier of the system")
-    every_ns: float = figure("time", "time between saves; 0: given by `steps`, or searched for", 0.0, zero=True)
-    steps: int = figure("count", "steps between saves", 0, zero=True)
+    every_ns: float = figure("time", "time between saves; 0: given by `steps`, or searched for", 0.0)
+    steps: int = figure("count", "steps between saves", 0)
     share: float = figure("fraction", "fraction of the state that changes between saves (differential)", 1.0)
     background: bool = figure("flag", "steps continue while it is written", False)
-    rate_bytes_per_s: float = figure("bandwidth", "write rate of a node", 0.0)
-    read_bytes_per_s: float = figure("bandwidth", "read rate of a node; default: the write rate", 0.0)
-    total_bytes_per_s: float = figure("bandwidth", "rate of all nodes together; default: no limit", 0.0)
+    rate_bytes_per_s: float = figure("bandwidth", "write rate of a node", 0.0, zero=False)
+    read_bytes_per_s: float = figure("bandwidth", "read rate of a node; default: the write rate", 0.0, zero=False)
+    total_bytes_per_s: float = figure("bandwidth", "rate of all nodes together; default: no limit", 0.0, zero=False)
     snapshot_bytes_per_s: float = figure(
         "bandwidth", "rate of a node's copy into its host, before a background save", 2e11
     )
-    latency_ns: float = figure("time", "fixed time of a save or a load", 0.0, zero=True)
-    slots: int = figure("count", "concurrent requests of a node that storage accepts; 0: no limit", 0, zero=True)
+    latency_ns: float = figure("time", "fixed time of a save or a load", 0.0)
+    slots: int = figure("count", "concurrent requests of a node that storage accepts; 0: no limit", 0)
     request_bytes: float = figure("bytes", "of one such request", float(1 << 20))
     response_ns: float = figure("time", "of one such request", 50e6)
     contend: float = figure("number", "slowdown of a step during a background save", 1.0)

@@ -261,8 +261,7 @@ class OtherPlans:
 
     def _tried(self, gpus: int) -> list[tuple[Config, Plan]]:
         return fastest(
-            self._fitting(gpus),
-            lambda plan: self.one(plan, self._name(plan), self.healthy.tokens, energy=False),
+            self._fitting(gpus), lambda plan: self.one(plan, self._name(plan), self.healthy.tokens, energy=False)
         )
 
     def _name(self, plan: Plan) -> str:
@@ -301,9 +300,13 @@ class OtherPlans:
             return None
         found, plan = tried[0]
         return replace(
-            found, step_ns=round(self.healthy.step_ns * factor * found.step_ns / usual), rounds=None, absorbs=factor,
-            name=f"layers {' '.join(map(str, plan.stages))}", moved_bytes=self._moved(plan, 0),
-        )  # fmt: skip
+            found,
+            step_ns=round(self.healthy.step_ns * factor * found.step_ns / usual),
+            rounds=None,
+            absorbs=factor,
+            name=f"layers {' '.join(map(str, plan.stages))}",
+            moved_bytes=self._moved(plan, 0),
+        )
 
     def _moved(self, plan: Plan, lost: int) -> float:
         if not self.model.layers:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, parse, read, read_mapping, usage_errors
+from etude.base.figures import figure, parse, read, read_mapping, text, usage_errors
 from etude.base.grammar import Term, terms
 
 HOUR_NS: Final = 3_600_000_000_000
@@ -74,31 +74,29 @@ class FaultKind:
     """One kind of fault."""
 
     name: str = figure("text", "name")
-    scope: Scope = figure("choice", "what fails: process, gpu, node, rack, switch, all", Scope.NODE, of=Scope)
-    effect: Effect = figure("choice", "stop, slow, preempt, storage", Effect.STOP, of=Effect)
-    mtbf_ns: float = figure("time", "mean time in use until the next fault of one unit", 0.0, zero=True)
-    per: Per = figure("choice", "the unit: gpu, node, group, job; default: as the scope", Per.NONE, of=Per)
-    seen: int = figure("count", "number of faults in the mix's `observed`, instead of mtbf", 0, zero=True)
-    at_ns: float = figure("time", "time of the first fault, if faults occur at fixed times", 0.0, zero=True)
-    every_ns: float = figure("time", "time between these faults", 0.0, zero=True)
+    scope: Scope = figure("choice", "what fails: process, gpu, node, rack, switch, all", Scope.NODE)
+    effect: Effect = figure("choice", "stop, slow, preempt, storage", Effect.STOP)
+    mtbf_ns: float = figure("time", "mean time in use until the next fault of one unit", 0.0)
+    per: Per = figure("choice", "the unit: gpu, node, group, job; default: as the scope", Per.NONE)
+    seen: int = figure("count", "number of faults in the mix's `observed`, instead of mtbf", 0)
+    at_ns: float = figure("time", "time of the first fault, if faults occur at fixed times", 0.0)
+    every_ns: float = figure("time", "time between these faults", 0.0)
     times: int = figure("count", "number of these faults", 1)
-    nodes: int = figure("count", "neighbouring nodes that go down; default: 1, a rack 4, a switch 32", 0, zero=True)
+    nodes: int = figure("count", "neighbouring nodes that go down; default: 1, a rack 4, a switch 32", 0)
     detect_ns: float | None = figure("time", "time until it is detected; default: --detect", None, zero=True)
     repair_ns: float = figure("time", "mean time until the node is back", 4.0 * HOUR_NS, zero=True)
     repair_spread: str = figure("text", "distribution of the repair time: fixed, or exponential", "fixed")
     factor: float = figure("number", "slowdown of a step", 1.0)
-    duration_ns: float = figure("time", "duration of slow, preempt, storage", 0.0, zero=True)
-    notice_ns: float = figure("time", "notice before a preemption", 0.0, zero=True)
-    skew: float = figure("number", "hazard of the k-th worst node ~ k^-skew; 0: all equal", 0.0, zero=True)
+    duration_ns: float = figure("time", "duration of slow, preempt, storage", 0.0)
+    notice_ns: float = figure("time", "notice before a preemption", 0.0)
+    skew: float = figure("number", "hazard of the k-th worst node ~ k^-skew; 0: all equal", 0.0)
 
     def __post_init__(self) -> None:
         if not self.scope or not self.effect:
             raise ClusterError(f"fault `{self.name}`: scope or effect is missing")
         if (self.mtbf_ns > 0) + (self.seen > 0) + (self.every_ns > 0 or self.at_ns > 0) != 1:
-            raise ClusterError(
-                f"fault `{self.name}`: no frequency is given: one of mtbf, seen, and at or every is needed",
-                hint="mtbf=2000h, or at=50s",
-            )
+            problem = f"fault `{self.name}`: no frequency is given: one of mtbf, seen, and at or every is needed"
+            raise ClusterError(problem, hint="mtbf=2000h, or at=50s")
         if self.effect != Effect.STOP and not self.duration_ns:
             raise ClusterError(f"fault `{self.name}`: `{self.effect}` needs a duration", hint="duration=30min")
         if self.effect == Effect.SLOW and self.factor <= 1:
@@ -128,7 +126,7 @@ class Faults:
     """Independent kinds of faults."""
 
     name: str = figure("text", "name of the mix", "faults")
-    doc: str = figure("text", "description", "")
+    doc: str = text("description")
     source: Mapping[str, str] = figure("texts", "source of the values", {})
     observed: Observed | None = figure("one", "the system and time that `seen` was counted on", None, of=Observed)
     kinds: tuple[FaultKind, ...] = figure("list", "kinds of faults", (), of=FaultKind)

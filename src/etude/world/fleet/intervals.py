@@ -31,10 +31,14 @@ class Searched:
 
     def record(self) -> dict[str, Any]:
         return {
-            "tier": self.tier, "save_s": self.save_s, "mtbf_s": self.mtbf_s, "young_s": self.young_s,
-            "daly_s": self.daly_s, "best_s": self.best_s,
+            "tier": self.tier,
+            "save_s": self.save_s,
+            "mtbf_s": self.mtbf_s,
+            "young_s": self.young_s,
+            "daly_s": self.daly_s,
+            "best_s": self.best_s,
             "tried": [{"every_s": every, "useful_fraction": part} for every, part in self.tried],
-        }  # fmt: skip
+        }
 
 
 def best_interval(

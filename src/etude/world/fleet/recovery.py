@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure
+from etude.base.figures import figure, text
 from etude.world.fleet.costs import REDISTRIBUTE, REPLAN, RESTART, SHRINK
 
 SPARE, WAIT, STAY = "spare", "wait", "stay"
@@ -63,8 +63,12 @@ def replan(view: View) -> str:
 
 
 POLICIES: Final[dict[str, Policy]] = {
-    "restart": restart, "spare": spare, "shrink": shrink, "redistribute": redistribute, "replan": replan,
-}  # fmt: skip
+    "restart": restart,
+    "spare": spare,
+    "shrink": shrink,
+    "redistribute": redistribute,
+    "replan": replan,
+}
 
 
 def policy_of(text: str) -> Policy:
@@ -101,7 +105,7 @@ class Recovery:
     detect_ns: float = figure("time", "time until a fault is detected, unless given by its kind", 60e9, zero=True)
     restart_ns: float = figure("time", "time to restart all processes, before the state is loaded", 300e9, zero=True)
     regroup_ns: float = figure("time", "time to form groups again while processes keep running", 30e9, zero=True)
-    spares: str = figure("text", "number of spare nodes; default: always enough", "", like="4")
+    spares: str = text("number of spare nodes; default: always enough", like="4")
     reintegrate: bool = figure("flag", "repaired nodes rejoin at the next step", True)
     eject: bool = figure("flag", "slow nodes are left out once they are detected", False)
 

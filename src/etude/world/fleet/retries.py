@@ -33,7 +33,7 @@ class RetryStage:
     name: str = figure("text", "name")
     p: float = figure("fraction", "probability that an attempt succeeds")
     every_ns: float = figure("time", "time between attempts")
-    tries: int = figure("count", "largest number of attempts; 0: until one succeeds", 0, zero=True)
+    tries: int = figure("count", "largest number of attempts; 0: until one succeeds", 0)
     first_ns: float | None = figure("time", "time until the first attempt; default: `every`", None, zero=True)
 
     @property

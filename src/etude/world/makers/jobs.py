@@ -24,17 +24,17 @@ from etude.world.scenario import Scenario, WorkloadSpec
 
 @dataclass(frozen=True, kw_only=True)
 class JobTimes:
-    switch_ns: int = figure("time", "time that a stopped job needs to start again", 0, zero=True)
-    start_ns: int = figure("time", "time of a cold start", 0, zero=True)
-    keep_ns: int = figure("time", "how long a node stays warm for a tenant", 0, zero=True)
-    migrate_ns: int = figure("time", "additional time of a job that continues on other nodes", 0, zero=True)
+    switch_ns: int = figure("time", "time that a stopped job needs to start again", 0)
+    start_ns: int = figure("time", "time of a cold start", 0)
+    keep_ns: int = figure("time", "how long a node stays warm for a tenant", 0)
+    migrate_ns: int = figure("time", "additional time of a job that continues on other nodes", 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobsRequest:
     nodes: int = figure("count", "nodes that the jobs share")
     policy: str = figure("text", "fifo, backfill, sjf, srtf, las, deadline, priority, or FILE.py:name", "fifo")
-    first: int = figure("count", "only the first jobs, this many; 0: all", 0, zero=True)
+    first: int = figure("count", "only the first jobs, this many; 0: all", 0)
     times: JobTimes = part(JobTimes)
 
 

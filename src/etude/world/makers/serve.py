@@ -8,21 +8,26 @@ from typing import Any, Final
 
 from etude.base.grammar import line
 from etude.base.parameters import refuse_unread
+from etude.machine import System, open_system
 from etude.world.clock import NEVER
 from etude.world.devices import DevicePool
+from etude.world.entities.links import LinkedReplicas, link_changes
 from etude.world.entities.seats import SeatedScale
-from etude.world.entities.serving import ServingWorkload, refuse_with_faults
+from etude.world.entities.serving import ALL, ServingWorkload, refuse_with_faults
 from etude.world.fleet.events import FleetEvents
 from etude.world.makers import Made, refused, request
 from etude.world.scenario import Scenario, WorkloadSpec
+from etude.world.serve.asked.service import Replicas
 from etude.world.serve.asked.text import TextInput, text_serving
 from etude.world.serve.elastic.moves import change_ns, moved_bytes
 from etude.world.serve.elastic.scale import EXAMPLE, ScaleRule, scale_rule
 from etude.world.serve.pools import function_of
-from etude.world.serve.serving import ServingOptions, ready_for
+from etude.world.serve.serving import ServingOptions, group_machines, ready_for
 
 RANGE: Final = "queue:2..16"
 """Requests per replica of the rule `queue` where a scenario says no more."""
+MOST_LOOKS: Final = 1_000_000
+"""Largest number of decisions of a rule."""
 
 
 def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: FleetEvents) -> Made:
@@ -54,8 +59,12 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: Fl
     if len({pool.tp for pool in service.pools}) > 1:
         raise refused("replicas of different sizes", spec, scenario, "one `tp` for all")
     if len(events):
-        refuse_with_faults(service.rules, chosen, groups, spec.name)
+        refuse_with_faults(service.rules, spec.name)
     rule = scale_rule(line(text, "scale", EXAMPLE), count, function_of) if text else ScaleRule(most=count, least=count)
+    looks = int(max(scenario.horizon_ns, int(requests.arrival_ns.max()))) // rule.every_ns if text else 0
+    if looks > MOST_LOOKS:
+        problem = f"`scale`: the rule looks {looks:,} times, and {MOST_LOOKS:,} are too many"
+        raise refused(problem, spec, scenario, "scale: 'queue:2..16,every=10s'")
     if text and rule.most * tp > devices.nodes * devices.per_node:
         there = f"the machine has {devices.nodes * devices.per_node:,}"
         raise refused(f"{rule.most:,} replicas of {tp} devices: {there}", spec, scenario, "machine: nodes: more")
@@ -80,7 +89,24 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: Fl
         stays=not scenario.horizon_ns,
         made_of=(service, serving.replicas.costs),
     )
-    return made, (*service.notes, *serving.lengths(stream))
+    if scenario.events.links:
+        made.changes += link_changes(
+            spec.name,
+            scenario.events.links,
+            open_system(scenario.machine.system),
+            max(tp, *(pool.ep for pool in service.pools)),
+            lambda system: _linked(serving.replicas, system),
+        )
+    usual = text and spec.given.get("scale", "") in ("", "queue")
+    assumed = (f"assumed: a rule of {RANGE}, requests per replica",) if usual else ()
+    return made, (*service.notes, *serving.lengths(stream), *assumed)
+
+
+def _linked(replicas: Replicas, system: System) -> LinkedReplicas:
+    """The replicas while the links of their system are others."""
+    service = replace(replicas, costs={**replicas.costs, "network": system}).open()
+    machines = group_machines(service.groups, service.options.get("draft"))
+    return LinkedReplicas(system, {ALL: service.groups[0].cost}, {ALL: machines})
 
 
 def _cold_ns(service: Any) -> int:
@@ -98,6 +124,8 @@ def _scaled(spec: WorkloadSpec, scenario: Scenario) -> dict[str, Any]:
     text, scale = str(given.get("replicas", "")), str(given.get("scale", ""))
     if ".." in text:
         low, high = (end.count() for end in line(text, "replicas", "4..32").split(".."))
+        if high < low:
+            raise refused(f"`replicas: {text}` is not a range", spec, scenario, f"replicas: {high}..{low}")
         rule = RANGE if scale in ("queue", "") else scale
         given |= {"replicas": low, "scale": f"{rule},least={low},most={high}"}
     elif scale == "queue":

@@ -6,16 +6,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from etude.base.parameters import refuse_unread
+from etude.machine import System, open_system
 from etude.world.devices import DevicePool
+from etude.world.entities.links import LinkedReplicas, link_changes
 from etude.world.entities.seats import SeatedScale
+from etude.world.entities.serving import refuse_with_faults
 from etude.world.entities.workflow import WorkflowWorkload
 from etude.world.fleet.events import FleetEvents
 from etude.world.makers import Made, refused, request
 from etude.world.scenario import Scenario, WorkloadSpec
-from etude.world.serve.asked.workflow import WorkflowInput, flow_serving
+from etude.world.serve.asked.workflow import FlowServing, WorkflowInput, flow_serving
 from etude.world.serve.elastic.moves import change_ns, moved_bytes
 from etude.world.serve.elastic.scale import ScaleRule
 from etude.world.serve.pools import Between
+from etude.world.serve.serving import group_machines
 from etude.world.serve.workflow.spec import open_workflow
 
 
@@ -29,8 +33,8 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: Fl
     if not serving.flow.models:
         raise refused("calls no model, so it needs no devices", spec, scenario)
     loop, on, notes = serving.ready()
-    if len(events) and serving.split:
-        raise refused("replicas with separate prefill cannot be lost", spec, scenario, "leave out faults")
+    if len(events):
+        refuse_with_faults(serving.engine, spec.name)
     scales, between = {}, Between()
     for name, one in on.items():
         tp = serving.flow.models[name].tp
@@ -42,7 +46,19 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: Fl
             if seat is None:
                 raise refused(f"{name}: {one.replicas} replicas of {tp} devices: {row} have room", spec, scenario)
             scales[name].seats[row] = seat
-    return WorkflowWorkload(spec.name, loop, scales, devices, serving), notes
+    made = WorkflowWorkload(spec.name, loop, scales, devices, made_of=serving)
+    if scenario.events.links:
+        ranks = max(role.tp for role in serving.flow.models.values())
+        system = open_system(scenario.machine.system)
+        made.changes += link_changes(spec.name, scenario.events.links, system, ranks, lambda one: _linked(serving, one))
+    return made, notes
+
+
+def _linked(serving: FlowServing, system: System) -> LinkedReplicas:
+    """Its replicas while the links of their system are others."""
+    on = serving.on_network(system)
+    costs = {name: one.cost for name, one in on.items()}
+    return LinkedReplicas(system, costs, {name: group_machines(one.groups()) for name, one in on.items()})
 
 
 def _by_role(spec: WorkloadSpec, models: Mapping[str, Any], scenario: Scenario) -> str:

@@ -23,6 +23,7 @@ from typing import Any, Final
 from etude.base.errors import UsageError
 from etude.base.grammar import LinePiece, line, nearest
 from etude.machine import System
+from etude.machine.tier import NODE, RANK
 from etude.world.serve.rings import BELADY, EXPECTED, LRU, PINNED, TTL
 
 MODES: Final = ("none", "prefix", "blocks", "content")
@@ -43,6 +44,8 @@ class Room:
     """0: nothing is waited for."""
     latency_ns: float = 0.0
     """Per load of one request."""
+    away: bool = False
+    """Whether it is on no node, as the system says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,10 +100,8 @@ def cache_rules(text: str) -> CacheRules:
     if made.sharded and not made.stores:
         raise UsageError("--cache: `sharded` needs a tier", hint="a tier: sharded host=64GB@50GB/s")
     if made.shared and (made.sharded or not made.tiers):
-        raise UsageError(
-            "--cache: `shared` needs tiers, and cannot be combined with `sharded`",
-            hint="prefix remote=1TB@10Gb/s shared",
-        )
+        hint = "prefix remote=1TB@10Gb/s shared"
+        raise UsageError("--cache: `shared` needs tiers, and cannot be combined with `sharded`", hint=hint)
     if made.coded and made.coded not in names:
         raise UsageError(f"--cache: `coded={made.coded}` does not name a tier", hint="remote=1TB@10Gb/s coded=remote")
     return made
@@ -142,14 +143,14 @@ def on_system(rules: CacheRules, system: System, piece_bytes: float) -> CacheRul
     known = {tier.name: tier for tier in system.tiers}
     tiers = []
     for room in rules.tiers:
+        if room.name in known and known[room.name].per not in (RANK, NODE, system.levels[0].name):
+            room = replace(room, away=True)
         if room.bytes_per_s >= 0:
             tiers.append(room)
             continue
         if room.name not in known:
-            raise UsageError(
-                f"--cache: `{system.name}` has no tier `{room.name}`",
-                hint=f"{room.name}=64GB@50GB/s" + (f"; it has {', '.join(known)}" if known else ""),
-            )
+            hint = f"{room.name}=64GB@50GB/s" + (f"; it has {', '.join(known)}" if known else "")
+            raise UsageError(f"--cache: `{system.name}` has no tier `{room.name}`", hint=hint)
         tier = known[room.name]
         if tier.capacity_bytes and room.bytes > tier.capacity_bytes:
             raise UsageError(f"--cache: `{room.name}` has room for {tier.capacity_bytes:,} bytes", where=system.name)

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.files import writing
+from etude.base.shapes import names_in
 from etude.cost.aten_matrix import VARLEN
 from etude.cost.compute import compute_time_ns, cost_of, memory_ns, peaks_of
 from etude.cost.energy import at_work_w, costs_of
@@ -40,10 +41,9 @@ from etude.world.serve.pass_time import times_ns
 from etude.world.serve.stacks import ServingStack
 from etude.world.serve.steps import PassContent, StepCost, step_cost
 
-PARTS: Final = (
-    "products", "dense", "narrow", "experts", "wide_experts", "narrow_experts", "packed_experts", "rest", "casts",
-    "network", "direct", "group_ns", "word_ns",
-)  # fmt: skip
+PARTS: Final = names_in("""
+    products dense narrow experts wide_experts narrow_experts packed_experts rest casts network direct group_ns word_ns
+""")
 """Kinds of work: products in 16 bits or more (`dense`: bound by the matrix units) and in fewer, those of experts in 16
 (`wide`: spread over ranks, and fewer on a rank than tokens), 8 and 4, all else, casts to narrow types (which engines
 may have in the kernel before), communication as generated, and as in engines (a stack uses one of the two); and what
@@ -306,11 +306,15 @@ def _error(made: PassTables, node_level_ns: F64) -> F64:
     """Error of the interpolated times of BETWEEN."""
     asked = [
         PassContent(
-            s.chunk, s.chunk * s.past + s.chunk * (s.chunk + 1) / 2, s.decode, s.decode * s.keys,
-            s.decode + bool(s.chunk), s.keys,
+            s.chunk,
+            s.chunk * s.past + s.chunk * (s.chunk + 1) / 2,
+            s.decode,
+            s.decode * s.keys,
+            s.decode + bool(s.chunk),
+            s.keys,
         )
         for s in BETWEEN
-    ]  # fmt: skip
+    ]
     off = np.abs(times_ns(made.step_cost(ServingStack()), asked) / node_level_ns - 1.0)
     return np.array([np.median(off), off.max()])
 

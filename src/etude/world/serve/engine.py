@@ -68,25 +68,25 @@ class Engine:
         "choice",
         "order of requests: by arrival, tier, deadline, fair over tenants, or shortest prompt",
         QueuePolicy.FCFS,
-        of=QueuePolicy,
     )
     chunked: bool = figure("flag", "prompts are cut to the budget and share passes with decoding", True)
-    num_speculative_tokens: int = figure("count", "tokens that a draft model proposes per sequence", 0, zero=True)
+    num_speculative_tokens: int = figure("count", "tokens that a draft model proposes per sequence", 0)
     acceptance: float = figure(
-        "fraction", "probability that each of these is accepted", 0.7, zero=True, needs="num_speculative_tokens",
+        "fraction",
+        "probability that each of these is accepted",
+        0.7,
+        zero=True,
+        needs="num_speculative_tokens",
         rare=True,
-    )  # fmt: skip
+    )
     preemption_mode: Preemption = figure(
-        "choice",
-        "preempted requests are recomputed, or keys and values swapped to the host",
-        Preemption.RECOMPUTE,
-        of=Preemption,
+        "choice", "preempted requests are recomputed, or keys and values swapped to the host", Preemption.RECOMPUTE
     )
     swap_bandwidth_bytes_per_s: int = figure(
         "bandwidth", "bandwidth between a rank and its host", 25_000_000_000, needs="preemption_mode=swap", rare=True
     )
     block_size: int = figure("count", "tokens per block of keys and values", 16, rare=True)
-    num_gpu_blocks: int = figure("count", "blocks on a replica; 0: as many as fit its memory", 0, zero=True, rare=True)
+    num_gpu_blocks: int = figure("count", "blocks on a replica; 0: as many as fit its memory", 0, rare=True)
     reserve: bool = figure("flag", "a request reserves memory for its whole response from the start", False, rare=True)
     whole_prompt: bool = figure("flag", "a request is admitted only if its whole prompt fits", True, rare=True)
     enable_prefix_caching: bool = figure(
@@ -95,7 +95,7 @@ class Engine:
     async_scheduling: bool = figure("flag", "the next pass is scheduled while one runs", True, rare=True)
     barrier: bool = figure("flag", "replicas start passes together and wait for the slowest", False, rare=True)
     exit_depth: float = figure("fraction", "fraction of the layers used by output tokens", 1.0, rare=True)
-    max_loras: int = figure("count", "largest number of adapters in use; 0: no adapters", 0, zero=True, rare=True)
+    max_loras: int = figure("count", "largest number of adapters in use; 0: no adapters", 0, rare=True)
     max_lora_rank: int = figure("count", "rank of the adapters", 16, needs="max_loras", rare=True)
 
     def __post_init__(self) -> None:

@@ -163,7 +163,7 @@ MODULES: Final = (queues, adapters, routing, pass_content, branches, batching, t
 """Those whose kernels run as plain Python."""
 
 
-def loop_with(hooks: Hooks, asked: HookAnswers | None, around: dict[Any, Around] | None = None) -> Callable[..., int]:
+def loop_with(hooks: Hooks, around: dict[Any, Around] | None = None) -> Callable[..., int]:
     """`loop.advance`, compiled; or its plain form if a hook is inside it. `around` wraps its kernels, for
     observation."""
     inside = {
@@ -245,9 +245,7 @@ def _arrange(hook: Callable[..., Any]) -> Callable[..., None]:
             order = []
         if sorted(order) != sorted(waiting):
             raise UsageError(
-                f"`{hook.__name__}` returned {found!r}",
-                where=where,
-                hint="return the numbers of all waiting requests",
+                f"`{hook.__name__}` returned {found!r}", where=where, hint="return the numbers of all waiting requests"
             )
         queue.first, queue.last, queue.count = of.NO_REQUESTS
         for one in order:

@@ -257,7 +257,8 @@ def _go_on(state, rules, now):
             i = route(state, rules, rules.place, clock.hand.first, at.ANSWERS)
         placed(state.request, state.replica, clock, i)
     for i in range(len(state.replica)):
-        if state.replica[i].coming.first != at.NOBODY and not clock.halt:
+        mine = state.replica[i]
+        if mine.coming.first != at.NOBODY and mine.ready_ns != at.NEVER and not clock.halt:
             r = pull(state, rules, i, now)
             if r != at.NOBODY:
                 _asks(clock, at.CODEC, r)

@@ -40,6 +40,10 @@ def database_cost(
     grid = prompt[:, :, None, None] + decode[None, None]
     axes = ((0, *CHUNKS), PAST, (0, *DECODE), KEYS)
     return step_cost(
-        tokens=TOKENS, layers_ns=others[:a], head=(SEQUENCES, head_ns), attention=(*axes, grid), graphs=graphs,
+        tokens=TOKENS,
+        layers_ns=others[:a],
+        head=(SEQUENCES, head_ns),
+        attention=(*axes, grid),
+        graphs=graphs,
         pass_ns=(gaps_ns, gaps_ns),
-    )  # fmt: skip
+    )

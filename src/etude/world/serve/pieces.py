@@ -51,10 +51,8 @@ def pieces_of(requests: Requests, rules: CacheRules, block: int, *, way: str = "
     """`way`: the mode, if it differs from that of the rules."""
     mode = way or rules.mode
     if not len(requests.block):
-        raise UsageError(
-            "the requests do not name their blocks",
-            hint="`hash_ids`, as Mooncake's files have, or `segments`; or --cache none",
-        )
+        hint = "`hash_ids`, as Mooncake's files have, or `segments`; or --cache none"
+        raise UsageError("the requests do not name their blocks", hint=hint)
     owner = np.repeat(np.arange(len(requests)), np.diff(requests.block_start))
     ends = np.cumsum(requests.block_tokens)
     ends -= np.concatenate([[0], ends])[requests.block_start[owner]]

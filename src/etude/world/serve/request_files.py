@@ -29,23 +29,23 @@ from typing import Any, Final
 import numpy as np
 
 from etude.base.errors import FormatError, UsageError
+from etude.base.shapes import names_in
 from etude.capture.ingest.requests import holds_requests, measured_requests
 from etude.kernels.arrays import I64
 from etude.world.serve.requests import MAX_TOKENS, NO_DEADLINE, Requests, requests_of
 
 MAX_BYTES: Final = 4 << 30
-SECONDS: Final = (
-    "arrival_s", "arrival", "arrived_at", "arrival_time", "arrival_timestamp", "timestamp_s", "queued_ts", "time",
-    "timestamp",
-)  # fmt: skip
-PROMPT: Final = (
-    "prompt", "prompt_tokens", "input_tokens", "input_toks", "num_prefill_tokens", "contexttokens", "request_tokens",
-    "prompt_size", "input_length", "prompt_len",
-)  # fmt: skip
-OUTPUT: Final = (
-    "output", "output_tokens", "output_toks", "num_decode_tokens", "generatedtokens", "response_tokens", "token_size",
-    "output_length", "output_len",
-)  # fmt: skip
+SECONDS: Final = names_in("""
+    arrival_s arrival arrived_at arrival_time arrival_timestamp timestamp_s queued_ts time timestamp
+""")
+PROMPT: Final = names_in("""
+    prompt prompt_tokens input_tokens input_toks num_prefill_tokens contexttokens request_tokens prompt_size
+    input_length prompt_len
+""")
+OUTPUT: Final = names_in("""
+    output output_tokens output_toks num_decode_tokens generatedtokens response_tokens token_size output_length
+    output_len
+""")
 SESSION: Final = ("session", "session_id", "conversation_id")
 TENANT: Final = ("tenant", "user", "user_id")
 TIER: Final = ("tier", "slo_class", "priority")
@@ -190,12 +190,9 @@ def _from_rows(rows: list[dict[str, Any]], path: Path, *, sort: bool) -> Request
     early = np.flatnonzero(np.diff(columns[:, 0]) < 0)
     if len(early) and more["parents"] is None and not sort:
         ahead, row = (rows[int(columns[early[0] + k, 3])][str(nanoseconds or arrival)] for k in (0, 1))
-        raise FormatError(
-            f"arrives at {row}, before the previous one ({ahead})",
-            path=path,
-            where=f"request {columns[early[0] + 1, 3]}",
-            hint="--sort sorts the rows by time",
-        )
+        problem = f"arrives at {row}, before the previous one ({ahead})"
+        hint = "--sort sorts the rows by time"
+        raise FormatError(problem, path=path, where=f"request {columns[early[0] + 1, 3]}", hint=hint)
     return requests_of(
         columns[:, 0], columns[:, 1], columns[:, 2], session=session, blocks=blocks, segments=segments, **more
     )

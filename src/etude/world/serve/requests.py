@@ -89,11 +89,8 @@ class Requests:
         child = np.repeat(np.arange(len(self)), np.diff(self.parent_start))
         wrong = np.flatnonzero((self.parent >= child) | (self.parent < 0))
         if len(wrong):
-            raise UsageError(
-                f"waits for request {self.parent[wrong[0]]}",
-                where=f"request {child[wrong[0]]}",
-                hint="a parent must be a row above its child",
-            )
+            problem = f"waits for request {self.parent[wrong[0]]}"
+            raise UsageError(problem, where=f"request {child[wrong[0]]}", hint="a parent must be a row above its child")
         alone = np.flatnonzero(np.diff(self.parent_start) == 0)
         wrong = np.flatnonzero(np.diff(self.arrival_ns[alone]) < 0)
         if len(wrong):
@@ -124,10 +121,8 @@ class Requests:
         for child in np.flatnonzero(np.diff(self.parent_start)).tolist():  # parents are above their children
             kept[child] &= kept[self.parent[self.parent_start[child] : self.parent_start[child + 1]]].all()
         if not kept.any():
-            raise UsageError(
-                f"no request fits {tokens:,} tokens: the shortest prompt has {int(self.prompt.min()):,}",
-                hint="a longer --max-model-len",
-            )
+            problem = f"no request fits {tokens:,} tokens: the shortest prompt has {int(self.prompt.min()):,}"
+            raise UsageError(problem, hint="a longer --max-model-len")
         output = np.minimum(self.output, tokens - self.prompt)
         whole = replace(self, output=np.maximum(output, 1), branches=np.minimum(self.branches, np.maximum(output, 1)))
         return replace(whole._chosen(kept), refused=int((~kept).sum()))

@@ -27,11 +27,7 @@ def request_times(served: Served, *, since: str = "arrival") -> dict[str, F64]:
     # Parallel branches get one token each per pass: each of them waits from pass to pass.
     tokens = np.where(requests.branches > 1, served.column("STEPS"), requests.output)
     ttft, tpot = token_times(begin, first, finish, tokens)
-    return {
-        "ttft_s": ttft / 1e9,
-        "tpot_s": tpot / 1e9,
-        "latency_s": (finish - begin) / 1e9,
-    }
+    return {"ttft_s": ttft / 1e9, "tpot_s": tpot / 1e9, "latency_s": (finish - begin) / 1e9}
 
 
 def request_table(served: Served) -> pa.Table:

@@ -54,6 +54,13 @@ def no_ring() -> Ring:
     return Ring(small, small, table, none, np.zeros(1, np.uint8), table, small, 0, 0)
 
 
+def empty_ring(ring: Ring, i: int, end: int) -> None:
+    """Nothing is left in one of the rings of a place, and who used its pieces is forgotten."""
+    ring.newer[i, end] = ring.older[i, end] = end
+    if ring.policy == EXPECTED:
+        ring.user[i] = ABSENT
+
+
 @kernel(allocates=False)
 def unlink(ring, i, one):
     ring.newer[i, ring.older[i, one]] = ring.newer[i, one]

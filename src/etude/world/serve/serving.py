@@ -169,10 +169,15 @@ class Ready(NamedTuple):
 def ready_for(requests: Requests, engine: Engine, groups: Sequence[Group], options: ServingOptions) -> Ready:
     rules = rules_of(engine, groups, options)
     state = start_of(requests, engine, groups, rules, options)
-    kinds = [(group.cost, group.energy) for group in groups]
-    machines = machines_of(kinds if options.draft is None else [*kinds, (options.draft, UNKNOWN)])
     _check(requests, engine, rules, state, options)
+    machines = group_machines(groups, options.draft)
     return Ready(state, rules, machines, HookAnswers(options.hooks, options.router, rules))
+
+
+def group_machines(groups: Sequence[Group], draft: StepCost | None = None) -> Machines:
+    """A kind of machine for each group, and one for the draft model."""
+    kinds = [(group.cost, group.energy) for group in groups]
+    return machines_of(kinds if draft is None else [*kinds, (draft, UNKNOWN)])
 
 
 def rules_of(engine: Engine, groups: Sequence[Group], options: ServingOptions) -> of.Rules:
@@ -194,10 +199,13 @@ def rules_of(engine: Engine, groups: Sequence[Group], options: ServingOptions) -
         more["place"] = of.LEAST
     lora = options.lora
     more |= {
-        "lora_load_ns": lora.load_ns, "lora_pass_ns": lora.pass_ns, "lora_adapter_ns": lora.adapter_ns,
-        "lora_token_ns": lora.token_ns, "image_ns": options.image_ns,
+        "lora_load_ns": lora.load_ns,
+        "lora_pass_ns": lora.pass_ns,
+        "lora_adapter_ns": lora.adapter_ns,
+        "lora_token_ns": lora.token_ns,
+        "image_ns": options.image_ns,
         "stages": len(options.stages),
-    }  # fmt: skip
+    }
     wire = options.wire if hooks.choose is None else options.wire._replace(choice=of.ASK_CODEC)
     return engine.rules(
         router, admit=admit, admit_value=value, tpot_ns=float(options.tpot_ns), wire=wire,
@@ -252,7 +260,7 @@ def run(
     keep = options.keep_passes
     log = np.zeros(max(LOG_ROWS, 2 * len(state.replica)) if keep else 0, of.PASS)
     kept: list[pa.Table] = []
-    advance, control = loop_with(options.hooks, asked), options.control
+    advance, control = loop_with(options.hooks), options.control
     if control is not None:
         control.start(state, rules)
     while (why := advance(state, rules, machines, log)) != of.DONE:

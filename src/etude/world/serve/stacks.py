@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure, plain, read, read_mapping, usage_errors
+from etude.base.figures import figure, plain, read, read_mapping, text, usage_errors
 
 ANY: Final = "any"
 
@@ -20,7 +20,7 @@ class ServingStack:
     """Factors multiply the times of the catalogue."""
 
     products: float = figure("number", "matrix products in 16 bits or more", 1.0)
-    dense: float = figure("number", "... bound by the matrix units; 0: as the others", 0.0, zero=True)
+    dense: float = figure("number", "... bound by the matrix units; 0: as the others", 0.0)
     narrow: float = figure("number", "matrix products in 8 bits or fewer", 1.0)
     experts: float = figure("number", "products of experts in 16 bits or more", 1.0)
     wide_experts: float = figure("number", "... spread over ranks, and fewer on a rank than tokens", 1.0)
@@ -31,27 +31,23 @@ class ServingStack:
     rest: float = figure("number", "everything else on the device", 1.0)
     casts: float = figure("number", "casts to narrow types; 0: in the kernel before", 1.0, zero=True)
     network: float = figure("number", "collectives as they are generated, by NCCL", 1.0, zero=True)
-    direct: float = figure("number", "... as engines have them: ranks read one another's memory", 0.0, zero=True)
-    group_ns: float = figure("number", "overhead of a product of experts in 8 bits, ns", 0.0, zero=True)
-    word_ns: float = figure("number", "sampling a token, per word of the vocabulary, ns", 0.0, zero=True)
-    kernel_ns: float = figure("number", "gap between two kernels, ns", 0.0, zero=True)
-    pass_ns: float = figure("number", "overhead of the engine per pass, ns", 0.0, zero=True)
-    sequence_ns: float = figure("number", "... per sequence in it, ns", 0.0, zero=True)
-    schedule_ns: float = figure(
-        "number", "host's time to schedule a sequence, while the device works, ns", 0.0, zero=True
-    )
-    launch_ns: float = figure("number", "host's time to launch a kernel of a pass without a graph, ns", 0.0, zero=True)
-    one_launch_ns: float = figure(
-        "number", "... in the one process that also schedules: replicas of one rank, ns", 0.0, zero=True
-    )
-    layer_floor_ns: float = figure("number", "host's time for a layer of a pass without a graph, ns", 0.0, zero=True)
-    mixed_floor_ns: float = figure("number", "... where prompts and tokens out share the pass, ns", 0.0, zero=True)
-    chain_ns: float = figure("number", "attention of the longest sequence, for a key in a layer, ns", 0.0, zero=True)
-    exchange_ns: float = figure("number", "host's time to send or receive between steps of a video, ns", 0.0, zero=True)
-    pixel_ns: float = figure("number", "decoding a pixel of a frame of a video, ns", 0.0, zero=True)
+    direct: float = figure("number", "... as engines have them: ranks read one another's memory", 0.0)
+    group_ns: float = figure("number", "overhead of a product of experts in 8 bits, ns", 0.0)
+    word_ns: float = figure("number", "sampling a token, per word of the vocabulary, ns", 0.0)
+    kernel_ns: float = figure("number", "gap between two kernels, ns", 0.0)
+    pass_ns: float = figure("number", "overhead of the engine per pass, ns", 0.0)
+    sequence_ns: float = figure("number", "... per sequence in it, ns", 0.0)
+    schedule_ns: float = figure("number", "host's time to schedule a sequence, while the device works, ns", 0.0)
+    launch_ns: float = figure("number", "host's time to launch a kernel of a pass without a graph, ns", 0.0)
+    one_launch_ns: float = figure("number", "... in the one process that also schedules: replicas of one rank, ns", 0.0)
+    layer_floor_ns: float = figure("number", "host's time for a layer of a pass without a graph, ns", 0.0)
+    mixed_floor_ns: float = figure("number", "... where prompts and tokens out share the pass, ns", 0.0)
+    chain_ns: float = figure("number", "attention of the longest sequence, for a key in a layer, ns", 0.0)
+    exchange_ns: float = figure("number", "host's time to send or receive between steps of a video, ns", 0.0)
+    pixel_ns: float = figure("number", "decoding a pixel of a frame of a video, ns", 0.0)
     power: float = figure("number", "power above idle, relative to the device's constants", 1.0)
     graphs: bool = figure("flag", "passes are replayed from graphs of sizes that the engine has captured", True)
-    source: str = figure("text", "source of the values", "")
+    source: str = text("source of the values")
 
 
 @cache
@@ -69,8 +65,8 @@ def stack_file(by_device: Mapping[str, ServingStack]) -> str:
     """The text of a file that `serving_stack` reads."""
     import yaml
 
-    text: str = yaml.safe_dump({"devices": {name: plain(one) for name, one in by_device.items()}}, sort_keys=False)
-    return text
+    found: str = yaml.safe_dump({"devices": {name: plain(one) for name, one in by_device.items()}}, sort_keys=False)
+    return found
 
 
 def _of_file(path: str, device: str) -> ServingStack:

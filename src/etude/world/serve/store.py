@@ -23,6 +23,7 @@ from etude.world.serve.rings import (
     ABSENT,
     EXPECTED,
     Ring,
+    empty_ring,
     expect,
     expired,
     goes_first,
@@ -64,6 +65,8 @@ class Store(NamedTuple):
     """Tier whose loads are encoded, or ABSENT."""
     wire: KvWire
     """The codecs, and how one is chosen."""
+    away: NDArray[np.uint8]
+    """Whether a tier is on no node, and stays when a replica is lost: (tier)."""
     link: F64
     """For each replica's loads of that tier: observed ns per byte; bytes and ns of those of the next pass; the same of
     the current pass; total bytes, and ns with coding: (replica, 7)."""
@@ -90,7 +93,8 @@ def store_of(
         rules.fix_ns, pieces, ring,
         np.full((replicas, count), ABSENT, np.int8), np.zeros((replicas, len(tiers)), np.int64),
         np.array(room, np.int64), np.array(token_ns), np.array([tier.latency_ns for tier in tiers] + [0.0]),
-        np.zeros((replicas, len(tiers) + 2), np.int64), coded, wire, np.zeros((replicas, 7)),
+        np.zeros((replicas, len(tiers) + 2), np.int64), coded, wire,
+        np.array([rules.shared or tier.away for tier in tiers], np.uint8), np.zeros((replicas, 7)),
     )  # fmt: skip
 
 
@@ -99,8 +103,21 @@ def no_store() -> Store:
     table = np.zeros((1, 1), np.int64)
     return Store(
         0, 0, 0, 0.0, 0.0, CachePieces(none, none, none, none, none, none, bytes_), no_ring(),
-        np.zeros((1, 1), np.int8), table, none, np.zeros(1), np.zeros(1), table, ABSENT, NO_WIRE, np.zeros((1, 7)),
+        np.zeros((1, 1), np.int8), table, none, np.zeros(1), np.zeros(1), table, ABSENT, NO_WIRE, bytes_,
+        np.zeros((1, 7)),
     )  # fmt: skip
+
+
+def drop_tiers(store: Store, i: int) -> None:
+    """A replica loses what it has in the tiers of its node; `link` keeps what was sent."""
+    ends = len(store.pieces.size)
+    for tier in np.flatnonzero(store.away == 0).tolist():
+        there = store.where[i] == tier
+        store.moved[i, -1] += there.sum()
+        store.where[i, there] = ABSENT
+        store.used[i, tier] = 0
+        empty_ring(store.ring, i, ends + tier)
+    store.link[i, :5] = 0.0
 
 
 @kernel(allocates=False)

@@ -67,9 +67,13 @@ def _read(path: Path) -> list[Codec]:
     for number, row in enumerate(rows):
         try:
             codec = Codec(
-                str(row["name"]).strip(), float(row["ratio"]), _rate(row.get("encode")), _rate(row.get("decode")),
-                parse_time(row["fixed"]) if row.get("fixed") else 0, float(row.get("quality") or 1.0),
-            )  # fmt: skip
+                str(row["name"]).strip(),
+                float(row["ratio"]),
+                _rate(row.get("encode")),
+                _rate(row.get("decode")),
+                parse_time(row["fixed"]) if row.get("fixed") else 0,
+                float(row.get("quality") or 1.0),
+            )
         except (KeyError, TypeError, ValueError, UsageError) as problem:
             raise FormatError(f"not a codec: {problem}", path=path, where=f"row {number}") from None
         if not codec.name or not 0 < codec.ratio < 1e6 or not np.isfinite(codec.quality):
@@ -100,11 +104,14 @@ def wire_of(
     if not bandwidth_bytes_per_s > 0:
         raise UsageError(f"a link of {bandwidth_bytes_per_s} bytes per second")
     return KvWire(
-        float(token_bytes), 1e9 / bandwidth_bytes_per_s,
-        np.array([[when, 1e9 / rate] for when, rate in later], np.float64).reshape(-1, 2), int(latency_ns),
-        np.array(rows, np.float64), ASK_CODEC if choose is None else _choice(choose, [c.name for c in known]),
+        float(token_bytes),
+        1e9 / bandwidth_bytes_per_s,
+        np.array([[when, 1e9 / rate] for when, rate in later], np.float64).reshape(-1, 2),
+        int(latency_ns),
+        np.array(rows, np.float64),
+        ASK_CODEC if choose is None else _choice(choose, [c.name for c in known]),
         _weight(choose or ""),
-    )  # fmt: skip
+    )
 
 
 def read_later(text: str) -> list[tuple[int, float]]:

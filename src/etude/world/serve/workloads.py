@@ -82,7 +82,7 @@ class Agents:
     message: int = figure("count", "mean tokens of a message or tool result", 400)
     output: int = figure("count", "mean output tokens per turn", 200)
     think: float = figure("number", "mean seconds between turns", 10.0)
-    shift: int = figure("count", "unique tokens at the start of each prompt: a date, an id", 0, zero=True)
+    shift: int = figure("count", "unique tokens at the start of each prompt: a date, an id", 0)
 
     def drawn(self, rate_per_s: float, random: np.random.Generator) -> Requests:
         begin = np.cumsum(random.exponential(self.turns / rate_per_s, self.sessions))
@@ -113,9 +113,9 @@ class Recommend:
     user_tokens: int = figure("count", "tokens about a user", 300)
     item_tokens: int = figure("count", "tokens of an item", 150)
     output: int = figure("count", "tokens out", 16)
-    to_users: int = figure("count", "number of users at the end; 0: constant", 0, zero=True)
-    to_items: int = figure("count", "number of items at the end; 0: constant", 0, zero=True)
-    bursts: int = figure("count", "number of alternating parts of the stream; 0: a trend", 0, zero=True)
+    to_users: int = figure("count", "number of users at the end; 0: constant", 0)
+    to_items: int = figure("count", "number of items at the end; 0: constant", 0)
+    bursts: int = figure("count", "number of alternating parts of the stream; 0: a trend", 0)
 
     def drawn(self, rate_per_s: float, random: np.random.Generator) -> Requests:
         if self.listed > min(self.items, self.to_items or self.items):

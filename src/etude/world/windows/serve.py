@@ -16,6 +16,8 @@ from etude.machine import open_system
 from etude.run.simulate import Simulated
 from etude.steps import grown
 from etude.world.build import RunningWorld
+from etude.world.entities.links import LinkedReplicas
+from etude.world.entities.serving import ALL
 from etude.world.scenario import WorkloadSpec
 from etude.world.serve import state as of
 from etude.world.serve.deployment import device_name, replica_plan
@@ -36,7 +38,7 @@ def window(world: RunningWorld, spec: WorkloadSpec, wanted: WindowRequest, where
     service, costs = workload.made_of
     _check(workload, service, costs, where)
     observer = PassObserver(span_of(wanted), float(workload.ready.rules.swap_ns))
-    workload.loop = loop_with(workload.options.hooks, workload.ready.asked, observer.around())
+    workload.loop = loop_with(workload.options.hooks, observer.around())
     world.clock.run(observer.window.end_ns)
     moment = observer.moment()
     pools = [pool for pool in service.pools for _ in range(pool.count)]
@@ -44,17 +46,27 @@ def window(world: RunningWorld, spec: WorkloadSpec, wanted: WindowRequest, where
     kinds = {(service.pools[int(rows[i])].system or service.system, pools[0].tp) for i in moment.replicas}
     if len(kinds) > 1:
         raise UsageError("replicas on different systems are not one job", where=where, hint="--replica 0")
-    system = open_system(next(iter(kinds))[0] if kinds else service.system)
+    system, cost = open_system(next(iter(kinds))[0] if kinds else service.system), workload.groups[0].cost
+    if (linked := linked_at(workload, wanted, where)) is not None:
+        system, cost = linked.system, linked.costs[ALL]
     plan = replica_plan(service.network, pools[0].tp, precision=costs["precision"])
     on = ReplicaSoftware(
         model=service.network,
         plan=plan,
         system=system,
         stack=serving_stack(costs["stack"], device_name(system)),
-        cost=workload.groups[0].cost,
+        cost=cost,
         kv_dtype=costs["kv_dtype"],
     )
     return window_of_passes(on, moment, where)
+
+
+def linked_at(workload: Any, wanted: WindowRequest, where: str) -> LinkedReplicas | None:
+    """What links leave its replicas in the stretch; None: they never changed. Raises UsageError if they change."""
+    if workload.linked_ns > max(wanted.at_ns - LEAD_NS, 0):
+        raise UsageError("links change in the stretch, or just before it", where=where, hint="another --at")
+    found: LinkedReplicas | None = workload.linked
+    return found
 
 
 def span_of(wanted: WindowRequest) -> ServedWindow:

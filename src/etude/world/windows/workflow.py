@@ -28,7 +28,7 @@ def window(world: RunningWorld, spec: WorkloadSpec, wanted: WindowRequest, where
     for name, pool in pools.items():
         if wanted.role in ("", name):
             seen[name] = PassObserver(serve.span_of(wanted), float(pool.rules.swap_ns))
-            pool.loop = loop_with(NO_HOOKS, None, seen[name].around())
+            pool.loop = loop_with(NO_HOOKS, seen[name].around())
     world.clock.run(wanted.at_ns + (wanted.for_ns or serve.SECOND))
     busy = [name for name, one in seen.items() if one.begun] or list(seen)[:1]
     if len(busy) > 1:
@@ -36,12 +36,14 @@ def window(world: RunningWorld, spec: WorkloadSpec, wanted: WindowRequest, where
             f"{' and '.join(busy)} have passes, and models are not one job", where=where, hint=f"--role {busy[0]}"
         )
     role, system = serving.flow.models[busy[0]], open_system(serving.system)
-    model = open_model(role.model)
+    model, cost = open_model(role.model), pools[busy[0]].on.cost
+    if (linked := serve.linked_at(workload, wanted, where)) is not None:
+        system, cost = linked.system, linked.costs[busy[0]]
     on = ReplicaSoftware(
         model=model,
         plan=replica_plan(model, role.tp),
         system=system,
         stack=serving_stack(serving.stack, device_name(system)),
-        cost=pools[busy[0]].on.cost,
+        cost=cost,
     )
     return serve.window_of_passes(on, seen[busy[0]].moment(), where)

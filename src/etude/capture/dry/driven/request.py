@@ -27,7 +27,6 @@ TYPES: Final = {
 }
 KNOWN_TYPES: Final = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 EXAMPLE: Final = '--inputs "tokens=int64[4,8192]"'
-OPTIMIZERS: Final = ("adamw", "sgd", "momentum")
 _NAME = re.compile(r"[A-Za-z_]\w*\Z")
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from etude.base.figures import figure
+from etude.base.figures import figure, switch
 
 LOG: Final = "file that messages are written to as well"
 
@@ -38,7 +38,7 @@ class TraceLink:
     device: str = figure("path", "the device trace that the profiler (Kineto) wrote", key="chakra_device_trace")
     out: str = figure("out", "the linked JSON to write. An existing file is replaced", key="output_file")
     log_level: LogLevel = figure(
-        "choice", "least level of the messages; what was written is of level INFO", LogLevel.INFO, of=LogLevel
+        "choice", "least level of the messages; what was written is of level INFO", LogLevel.INFO
     )
 
 
@@ -51,11 +51,13 @@ class ConvertPyTorch:
 
     source: str = figure("path", "the file that `trace_link` wrote, or a host trace alone", key="input")
     out: str = figure("out", "the `.et` file to write. An existing file is replaced", key="output")
-    simulate: bool = figure("switch", "also write when each node is issued and completed, to the log", False)
+    simulate: bool = switch("also write when each node is issued and completed, to the log")
     log: str | None = figure(
-        "out", "log: messages, or with --simulate when each node runs (by default `debug.log`)", None,
+        "out",
+        "log: messages, or with --simulate when each node runs (by default `debug.log`)",
+        None,
         key="log_filename",
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

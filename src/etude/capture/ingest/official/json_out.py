@@ -127,9 +127,12 @@ class _Nodes:
         while at < stop - first:
             out = np.empty(self._room, np.uint8)
             target = k.Target(
-                out, words(out), np.empty((k.LEVELS, k.KEYS), np.uint64), np.zeros(k.LEVELS, np.int64),
+                out,
+                words(out),
+                np.empty((k.LEVELS, k.KEYS), np.uint64),
+                np.zeros(k.LEVELS, np.int64),
                 np.zeros((3, 3), np.int64),
-            )  # fmt: skip
+            )
             status, at, used = k.write_rows(self._source, rows, at, target)
             if used:
                 yield out[:used].data

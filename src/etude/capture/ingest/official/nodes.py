@@ -39,10 +39,8 @@ def of_one_file(host: HostTrace, order: I64, caller: I64) -> Nodes:
     on_device = _column(host, order, "cat") != UNKNOWN
     stray = np.flatnonzero(on_device & ((caller < 0) | on_device[caller]))
     if stray.size:
-        raise TraceError(
-            f"node {host.id[order[stray[0]]]} ran on the device, but no operator of the host launched it",
-            where=host.json.path,
-        )
+        problem = f"node {host.id[order[stray[0]]]} ran on the device, but no operator of the host launched it"
+        raise TraceError(problem, where=host.json.path)
     # A caller counts if it comes first in the file. Host traces have it last, since it ends last; linked ones are by
     # id.
     ctrl = np.where((caller >= 0) & (on_device | (order[caller] < order)), caller, -1)
@@ -90,7 +88,6 @@ def _handovers(host: HostTrace, order: I64) -> I64:
     lost = np.flatnonzero(has & (ids[at] != wanted))
     if lost.size:
         raise TraceError(
-            f"node {ids[lost[0]]} continues node {wanted[lost[0]]}, which is not in the trace",
-            where=host.json.path,
+            f"node {ids[lost[0]]} continues node {wanted[lost[0]]}, which is not in the trace", where=host.json.path
         )
     return np.where(has, at, -1)

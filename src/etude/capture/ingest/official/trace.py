@@ -58,11 +58,8 @@ def convert(host: HostTrace, device: DeviceTrace | None = None) -> tuple[Decoded
 def _check(host: HostTrace) -> None:
     """Checks what the official converter needs of a host trace."""
     if host.schema not in SCHEMAS:
-        raise TraceError(
-            f"the official converter does not read schema `{host.schema}`",
-            where=host.json.path,
-            hint=f"it reads {', '.join(SCHEMAS)}",
-        )
+        problem = f"the official converter does not read schema `{host.schema}`"
+        raise TraceError(problem, where=host.json.path, hint=f"it reads {', '.join(SCHEMAS)}")
     for name in (*_CELLS, "rf_id", "tid"):
         if (bad := np.flatnonzero(getattr(host, name) == UNKNOWN)).size:
             raise TraceError(f"node {host.id[bad[0]]} has no `{name}`", where=host.json.path)
@@ -193,11 +190,8 @@ def collective_of(kernel: str, path: str = "") -> Collective:
             return collective
     if _SEND_RECV in kernel:
         return Collective.ALL_TO_ALL
-    raise TraceError(
-        f"kernel `{kernel}` is not a collective known to the official converter, which stops here",
-        where=path,
-        hint="without --as-official every collective is converted",
-    )
+    problem = f"kernel `{kernel}` is not a collective known to the official converter, which stops here"
+    raise TraceError(problem, where=path, hint="without --as-official every collective is converted")
 
 
 def tensor_bytes(value: Any, kind: str) -> int:

@@ -23,8 +23,11 @@ VLLM: Final = "vllm bench serve"
 SGLANG: Final = "sglang.bench_serving"
 NEEDED: Final = ("input_lens", "output_lens", "ttfts", "itls")
 SAID: Final = {
-    "mean_ttft_ms": "ttft_s", "mean_tpot_ms": "tpot_s", "mean_e2el_ms": "latency_s", "mean_e2e_latency_ms": "latency_s",
-}  # fmt: skip
+    "mean_ttft_ms": "ttft_s",
+    "mean_tpot_ms": "tpot_s",
+    "mean_e2el_ms": "latency_s",
+    "mean_e2e_latency_ms": "latency_s",
+}
 
 
 def read_bench(data: bytes, path: Path) -> MeasuredRequests:
@@ -32,11 +35,8 @@ def read_bench(data: bytes, path: Path) -> MeasuredRequests:
     source = VLLM if "endpoint_type" in record or "start_times" in record else SGLANG if "tag" in record else VLLM
     lists = {name: record.get(name) for name in NEEDED}
     if not all(isinstance(value, list) for value in lists.values()):
-        raise FormatError(
-            f"a result of `{source}` without its requests",
-            path=path,
-            hint="run it with --output-details" if source == SGLANG else "run it with --save-result --save-detailed",
-        )
+        hint = "run it with --output-details" if source == SGLANG else "run it with --save-result --save-detailed"
+        raise FormatError(f"a result of `{source}` without its requests", path=path, hint=hint)
     count = len(lists["input_lens"])  # type: ignore[arg-type]
     for name in (*NEEDED, "errors", "start_times", "latencies"):
         value = record.get(name) or []

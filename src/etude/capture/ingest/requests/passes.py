@@ -42,10 +42,7 @@ def with_passes(found: MeasuredRequests, trace: Path) -> pa.Table:
     arrival, first, last = (floats(found.table, name) for name in ("arrival_s", "first_token_s", "finish_s"))
     scheduled = arrival + np.nan_to_num(floats(found.table, "queue_s"))
     table = found.table
-    for name, kinds, begin, until in (
-        ("prefill_passes", READ, scheduled, first),
-        ("decode_passes", MADE, first, last),
-    ):
+    for name, kinds, begin, until in (("prefill_passes", READ, scheduled, first), ("decode_passes", MADE, first, last)):
         table = table.append_column(name, _counted(at[np.isin(phase, kinds)], begin, until, recorded))
     if all(table[name].null_count == len(table) for name in ("prefill_passes", "decode_passes")):
         raise UsageError("no request is within the recording", where=str(trace), hint="both of the same run")

@@ -121,11 +121,8 @@ def read_spans(data: bytes, path: Path) -> MeasuredRequests:
     except (TypeError, ValueError, OverflowError):
         raise FormatError("times or tokens of its spans are not what they should be", path=path) from None
     if not requests:
-        raise FormatError(
-            "no request of vLLM or SGLang among its spans",
-            path=path,
-            hint="vllm serve --otlp-traces-endpoint URL; python -m sglang.launch_server --enable-trace",
-        )
+        hint = "vllm serve --otlp-traces-endpoint URL; python -m sglang.launch_server --enable-trace"
+        raise FormatError("no request of vLLM or SGLang among its spans", path=path, hint=hint)
     answered = [one for one in requests if one.latency_s is not None and one.output != 0]
     if not answered:
         raise FormatError("no request was answered", path=path)

@@ -86,11 +86,11 @@ def read_axes(over: Mapping[str, Sequence[Any] | None], s: Setting, fixed: Mappi
     for name, values in wanted.items():
         if name not in FIELDS and name != SYSTEM:
             known = ", ".join([*USUAL, "gpus", SYSTEM, PLACEMENT])
-            raise UsageError(f"unknown axis `{name}`", where="over",
-                             hint=f"known: {known}, or any other field of a plan with its values")  # fmt: skip
+            hint = f"known: {known}, or any other field of a plan with its values"
+            raise UsageError(f"unknown axis `{name}`", where="over", hint=hint)
         if name in fixed and name != SYSTEM:
-            raise UsageError(f"`{name}` is searched, but it is also given", where="over",
-                             hint=f"leave out one of --over {name} and --{name.replace('_', '-')}")  # fmt: skip
+            hint = f"leave out one of --over {name} and --{name.replace('_', '-')}"
+            raise UsageError(f"`{name}` is searched, but it is also given", where="over", hint=hint)
         if values is None and name not in USUAL:
             raise UsageError(f"axis `{name}` has no usual values", where="over", hint=f"--over {name}=A|B")
         found[name] = list(values) if values is not None else USUAL[name](s)

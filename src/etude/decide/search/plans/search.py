@@ -199,9 +199,13 @@ class PlanSearch(AxesSpace):
             f"simulated: {best['gain']:.3f}x for the best, {best['placement_from']}"
         )
         return replace(
-            found, best=rows[0], rows=rows, frontier=frontier(rows, self.scores), notes=(*found.notes, note),
+            found,
+            best=rows[0],
+            rows=rows,
+            frontier=frontier(rows, self.scores),
+            notes=(*found.notes, note),
             more={**found.more, "placements": told},
-        )  # fmt: skip
+        )
 
 
 def first_few(trials: Trials[Point], draw: np.random.Generator) -> None:

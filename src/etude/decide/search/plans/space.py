@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.base.errors import UsageError
+from etude.base.shapes import names_in
 from etude.decide.search.plans.axes import PLACEMENT, SYSTEM, Setting, parse_over, read_axes
 from etude.decide.search.plans.scores import read_limits, read_scores
 from etude.decide.search.request import SpaceFile
@@ -26,9 +27,9 @@ from etude.machine.regions import hourly_price
 from etude.machine.system import System
 from etude.make.generate.model import Model, open_model
 
-KEYS: Final = (
-    "model", "system", "gpus", "plan", "over", "score", "limits", "stack", "network", "price", "tries",
-)  # fmt: skip
+KEYS: Final = names_in("""
+    model system gpus plan over score limits stack network price tries
+""")
 ANALYTIC, FLOW = "analytic", "flow"
 NETWORKS: Final = (ANALYTIC, "links", FLOW)
 
@@ -122,8 +123,8 @@ def space_of(
         prices=_prices(price, systems), tries=tries, placed=PLACEMENT in over,
     )  # fmt: skip
     if "cost" in [*scores, *space.limits] and (unknown := [n for n in names if n not in space.prices]):
-        raise UsageError(f"the price of a device of `{unknown[0]}` is not known", where="score: cost",
-                         hint=f"--price {unknown[0]}=2.5 (dollars per device and hour)")  # fmt: skip
+        hint = f"--price {unknown[0]}=2.5 (dollars per device and hour)"
+        raise UsageError(f"the price of a device of `{unknown[0]}` is not known", where="score: cost", hint=hint)
     return space
 
 

@@ -115,9 +115,13 @@ def placed(found: Prediction, network: str, seed: int, *, energy: bool) -> dict[
     """What a simulated plan scores with its ranks on the best places that are found, and how these were found."""
     options = {"network": network}
     best = best_placement(
-        found.generated, found.system, network=network, tries=TRIES, seed=seed,
+        found.generated,
+        found.system,
+        network=network,
+        tries=TRIES,
+        seed=seed,
         time_of=lambda machine: found.elsewhere(machine, **options).step_time_ns,
-    )  # fmt: skip
+    )
     seats = tuple(best.best["placement"])
     there = _scored(found.elsewhere(seated(found.system, seats), **options), energy=energy)
     about = {"placement": list(seats), "placement_from": best.best["from"], "unplaced_ns": found.step_time_ns}
@@ -142,6 +146,10 @@ def _scored(found: Prediction, *, energy: bool) -> dict[str, Any]:
 def shared_of(space: PlanSpace) -> dict[str, object]:
     """What all calls of workers share."""
     return {
-        "model": space.model, "stack": space.stack, "recipe": space.recipe, "network": space.network,
-        "energy": "energy" in [*space.scores, *space.limits], "seal": space.seal,
-    }  # fmt: skip
+        "model": space.model,
+        "stack": space.stack,
+        "recipe": space.recipe,
+        "network": space.network,
+        "energy": "energy" in [*space.scores, *space.limits],
+        "seal": space.seal,
+    }

@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure, read, usage_errors
+from etude.base.figures import figure, read, text, usage_errors
 from etude.decide.search.cuts import Chain, Cut, best_cut, chain_of, row_of
 from etude.decide.search.found import Found, Row
 from etude.decide.search.inferences import searched_again
@@ -43,17 +43,17 @@ COLUMNS: Final = {"latency": "latency_ms", "energy": "energy_j", "bottleneck": "
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     memory: bool = figure("flag", "layers and activations fit in the memory of their device", True)
-    deadline_ns: int = figure("time", "deadline of an inference", 0, zero=True)
+    deadline_ns: int = figure("time", "deadline of an inference", 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainSpace:
-    model: str = figure("text", "name or file", "")
+    model: str = text("name or file")
     layers: Any = figure("one", "layers by hand", None)
-    input_bytes: int = figure("bytes", "input of the first of these", 0, zero=True)
+    input_bytes: int = figure("bytes", "input of the first of these", 0)
     dtype: str = figure("text", "data type of weights and activations", "fp32")
     batch: int = figure("count", "samples of an inference", 1)
-    seq: int = figure("count", "tokens of a sample; 0: the model's", 0, zero=True)
+    seq: int = figure("count", "tokens of a sample; 0: the model's", 0)
     devices: Any = figure("one", "devices in order: names, files, or keys of a device")
     links: Any = figure("one", "links between neighbouring devices")
     score: str = figure("text", "latency, energy, bottleneck", "latency")

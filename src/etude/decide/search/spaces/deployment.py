@@ -23,7 +23,7 @@ from math import ceil, exp, log
 from typing import Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure, usage_errors
+from etude.base.figures import figure, text, usage_errors
 from etude.decide.search.found import Found
 from etude.decide.search.request import PARALLEL, SearchRequest, SpaceFile, known_word
 from etude.decide.search.solver import ALL, Answer, CandidateSpace, Trials
@@ -64,9 +64,9 @@ class DeploymentQuestion:
     """The keys of the space."""
 
     model: str = figure("text", "a model of the catalogue, or a file")
-    requests: str = figure("text", "file of requests, or a generator", "")
-    first: int = figure("count", "use only the first requests", 0, zero=True)
-    rate: float = figure("number", "requests per second; stretches the gaps of a file", 0.0, zero=True)
+    requests: str = text("file of requests, or a generator")
+    first: int = figure("count", "use only the first requests", 0)
+    rate: float = figure("number", "requests per second; stretches the gaps of a file", 0.0)
     count: int = figure("count", "number of drawn requests, without a file", 500)
     prompt: int = figure("count", "their tokens in", 1024)
     output: int = figure("count", "their tokens out", 128)

@@ -280,9 +280,13 @@ def _row(problem: Problem, placed: PieceCounts, vram: int, asking: Asking) -> Ro
             for way, n in (("copy", copied[phase]), ("cpu", piece.count - here - copied[phase]))
         }
     return {
-        "vram": format_bytes(vram), "vram_bytes": vram, "tokens_per_s": 1e3 / took["token"],
-        "token_ms": took["token"], "ttft_ms": took["prompt"],
+        "vram": format_bytes(vram),
+        "vram_bytes": vram,
+        "tokens_per_s": 1e3 / took["token"],
+        "token_ms": took["token"],
+        "ttft_ms": took["prompt"],
         "request_ms": took["prompt"] + (asking.output - 1) * took["token"],
         "resident_bytes": sum(n * p.size_bytes for n, p in zip(placed.resident, problem.pieces, strict=True)),
-        "read_bytes": read, "where": where,
-    }  # fmt: skip
+        "read_bytes": read,
+        "where": where,
+    }

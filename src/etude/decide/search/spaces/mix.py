@@ -42,7 +42,7 @@ MOST_USES: Final = 200_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    hour: int = figure("count", "counted from 0", 0, zero=True)
+    hour: int = figure("count", "counted from 0", 0)
     model: str = figure("text", "a key of `models`")
     rate: float = figure("number", "requests per second", zero=True)
 
@@ -50,7 +50,7 @@ class Demand:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HourlySupply:
     kind: str = figure("text", "a kind")
-    hour: int = figure("count", "from this hour on", 0, zero=True)
+    hour: int = figure("count", "from this hour on", 0)
     count: float = figure("number", "available devices", zero=True)
 
 
@@ -177,13 +177,16 @@ def _hours(given: SpaceFile, models: Mapping[str, WantedModel], kinds: Sequence[
         raise UsageError(f"no kind `{wrong[0]}`", where=str(given.keys["available"]))
     return {
         hour: Hour(
-            models=tuple(models), demand=tuple(asks[hour].get(name, 0.0) for name in models),
-            weight=tuple(one.weight for one in models.values()), prices={one.kind: one.price for one in kinds},
-            available={one.kind: _supplied(one, supply, hour) for one in kinds}, goodput=score == "goodput",
+            models=tuple(models),
+            demand=tuple(asks[hour].get(name, 0.0) for name in models),
+            weight=tuple(one.weight for one in models.values()),
+            prices={one.kind: one.price for one in kinds},
+            available={one.kind: _supplied(one, supply, hour) for one in kinds},
+            goodput=score == "goodput",
             budget=budget,
         )
         for hour in sorted(asks)
-    }  # fmt: skip
+    }
 
 
 def _supplied(kind: DeviceOffer, supply: Sequence[HourlySupply], hour: int) -> float:
@@ -196,10 +199,14 @@ def _peak(hours: Sequence[Hour]) -> Hour:
     """One allocation for all hours: the maximum of every demand, the minimum of every supply."""
     first = hours[0]
     return Hour(
-        models=first.models, demand=tuple(max(h.demand[i] for h in hours) for i in range(len(first.models))),
-        weight=first.weight, prices=first.prices, goodput=first.goodput, budget=first.budget,
+        models=first.models,
+        demand=tuple(max(h.demand[i] for h in hours) for i in range(len(first.models))),
+        weight=first.weight,
+        prices=first.prices,
+        goodput=first.goodput,
+        budget=first.budget,
         available={kind: min(h.available[kind] for h in hours) for kind in first.available},
-    )  # fmt: skip
+    )
 
 
 def choose(offers: Sequence[Offer], hour: Hour, method: str = "ilp") -> tuple[DeviceMix | None, float]:

@@ -76,11 +76,8 @@ class RegionSpace(CandidateSpace[float]):
     def found(self, trials: Trials[float]) -> Found:
         rows = list(trials.rows.values())
         if not rows:
-            raise UsageError(
-                "regions that may compute all requests within the budget have too little capacity",
-                where=self.where,
-                hint="more `capacity`, or a longer `budget`",
-            )
+            problem = "regions that may compute all requests within the budget have too little capacity"
+            raise UsageError(problem, where=self.where, hint="more `capacity`, or a longer `budget`")
         even = break_even(self.places, self.score, self.hours)
         return trials.found(rows=rows, more={"score": self.score, "method": self.method, "break_even": even})
 

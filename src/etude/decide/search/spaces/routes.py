@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure, read, usage_errors
+from etude.base.figures import figure, read, text, usage_errors
 from etude.decide.search.constellation import Sky, read_sky
 from etude.decide.search.found import Found, Row
 from etude.decide.search.layers import model_layers
@@ -52,10 +52,10 @@ HALVINGS: Final = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    model: str = figure("text", "name or file", "")
+    model: str = text("name or file")
     device: Any = figure("one", "device of the catalogue, a file, or its keys", None)
     dtype: str = figure("text", "data type of weights and activations", "fp32")
-    time_ns: int = figure("time", "time of a request, instead of a model on a device", 0, zero=True)
+    time_ns: int = figure("time", "time of a request, instead of a model on a device", 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class RandomRequests:
     rate: float = figure("number", "requests per second of all satellites, Poisson")
     size_bytes: int = figure("bytes", "size of a request", 150_000)
     duration_ns: int = figure("time", "time in which they arrive", 60_000_000_000)
-    sources: int = figure("count", "satellites that have requests; 0: all that do not compute", 0, zero=True)
+    sources: int = figure("count", "satellites that have requests; 0: all that do not compute", 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

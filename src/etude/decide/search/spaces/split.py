@@ -48,7 +48,7 @@ class SplitSpace:
     dtype: str = figure("text", "data type of weights and activations", "int8")
     devices: Any = figure("one", "a name, or a list of names, files and keys of a device", "mcu")
     count: Any = figure("one", "1..8, a number, or a list of numbers", None)
-    ram_bytes: int = figure("bytes", "memory of each device; 0: all of it", 0, zero=True)
+    ram_bytes: int = figure("bytes", "memory of each device; 0: all of it", 0)
     link: SplitLink = figure("one", "link to a switch", SplitLink(), of=SplitLink)
     split: Any = figure("one", "layer, kernel, neuron, or several", "neuron")
     shares: Any = figure("one", "equal, speed, fit, or several", "equal")

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure, read, usage_errors
+from etude.base.figures import figure, read, text, usage_errors
+from etude.base.shapes import names_in
 from etude.decide.search.found import Found
 from etude.decide.search.request import PARALLEL, SearchRequest, SpaceFile
 from etude.decide.search.solver import ALL, Answer, CandidateSpace, Trials
@@ -30,28 +31,28 @@ from etude.world.serve.workflow import Workflow, open_workflow
 
 SCORES: Final = {"latency": 1, "cost": 1, "p99": 1, "label": -1}
 """1 where less is better. Means over sessions in s and in the unit of prices; labels are carried."""
-PATTERNS: Final = (
-    "single", "cascade", "router", "ensemble", "retrieval", "tool", "decompose", "verify", "cache",
-)  # fmt: skip
+PATTERNS: Final = names_in("""
+    single cascade router ensemble retrieval tool decompose verify cache
+""")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedModel:
     """A model that roles may have."""
 
-    model: str = figure("text", "name of the catalogue, or a file; else the key", "")
+    model: str = text("name of the catalogue, or a file; else the key")
     tp: int = figure("count", "ranks of a replica", 1)
-    input: float = figure("number", "price per million input tokens", 0.0, zero=True)
-    output: float = figure("number", "price per million output tokens", 0.0, zero=True)
+    input: float = figure("number", "price per million input tokens", 0.0)
+    output: float = figure("number", "price per million output tokens", 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SessionsRun:
     """How sessions of all candidates run."""
 
-    system: str = figure("text", "system of the models; else that of the pattern", "")
-    sessions: int = figure("count", "sessions of each candidate; else those of the pattern", 0, zero=True)
-    rate: float = figure("number", "sessions per second; else that of the pattern", 0.0, zero=True)
+    system: str = text("system of the models; else that of the pattern")
+    sessions: int = figure("count", "sessions of each candidate; else those of the pattern", 0)
+    rate: float = figure("number", "sessions per second; else that of the pattern", 0.0)
     replicas: int = figure("count", "replicas of each role", 1)
     stack: str = figure("text", "software of the engines", "vllm")
 
@@ -122,10 +123,13 @@ def scored(
         price = priced[names[call["on"]]] if call["model"] else PricedModel()
         cost += call["cost"] + (price.input * call["prompt"] + price.output * call["output"]) / 1e6
     return {
-        "latency": said["latency_s"]["mean"], "p99": said["latency_s"]["p99"], "cost": cost / flow.sessions,
-        "label": said["label"], "calls": said["calls"] / flow.sessions,
+        "latency": said["latency_s"]["mean"],
+        "p99": said["latency_s"]["p99"],
+        "cost": cost / flow.sessions,
+        "label": said["label"],
+        "calls": said["calls"] / flow.sessions,
         "model_calls": said["model_calls"] / flow.sessions,
-    }  # fmt: skip
+    }
 
 
 def _scores(given: SpaceFile) -> dict[str, int]:

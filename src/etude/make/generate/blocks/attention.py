@@ -230,10 +230,8 @@ def _ulysses(local: Shard, h: Heads, part: str) -> list[Op]:
     """Heads for tokens: an exchange gives each rank whole sequences of some heads, another one afterwards reverses
     it."""
     if h.heads % local.cp or h.kv_heads % local.cp:
-        raise UsageError(
-            f"{h.heads} heads and {h.kv_heads} of keys and values cannot be spread over {local.cp} context ranks",
-            hint="--cp-kind ring",
-        )
+        problem = f"{h.heads} heads and {h.kv_heads} of keys and values cannot be spread over {local.cp} context ranks"
+        raise UsageError(problem, hint="--cp-kind ring")
     mine = replace(h, heads=h.heads // local.cp, kv_heads=h.kv_heads // local.cp)
     queries, keys = h.queries // local.cp, h.keys // local.cp
     into = bytes_of(

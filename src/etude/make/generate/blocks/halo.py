@@ -29,10 +29,8 @@ def tile(local: Shard, side: int) -> tuple[int, int]:
     """Rows and columns of a picture on one rank."""
     rows, columns = local.domain
     if side % rows or side % columns:
-        raise UsageError(
-            f"a picture of {side} x {side} cannot be cut into equal tiles on {rows} x {columns} ranks",
-            hint="use a --domain that divides the picture, also after each stride",
-        )
+        problem = f"a picture of {side} x {side} cannot be cut into equal tiles on {rows} x {columns} ranks"
+        raise UsageError(problem, hint="use a --domain that divides the picture, also after each stride")
     return side // rows, side // columns
 
 

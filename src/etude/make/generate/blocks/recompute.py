@@ -32,8 +32,12 @@ WHOLE: Final = {"experts": ("experts.", "shared."), "ffn": ("ffn.",)}
 LATENT: Final = ("attention.q", "attention.q_up", "attention.kv_up", "attention.rotary")
 LAYER: Final = "layer"
 NEEDED: Final = "needed"
-KEPT: Final = {"qkv": ("attention.q", "attention.kv"), "out": ("attention.out",), "core": ("attention.core",),
-               "gate": ("ffn.up",)}  # fmt: skip
+KEPT: Final = {
+    "qkv": ("attention.q", "attention.kv"),
+    "out": ("attention.out",),
+    "core": ("attention.core",),
+    "gate": ("ffn.up",),
+}
 """Prefixes of the ops whose results may be kept where a layer is recomputed. A gate is half of the first product."""
 NOTHING: Final = frozenset[str]()
 EXAMPLE: Final = "selective:norm,activation, or whole layers except what is kept: full:qkv,core"

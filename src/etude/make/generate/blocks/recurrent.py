@@ -27,10 +27,8 @@ def mixer(model: Model, local: Shard, kind: Mixer) -> list[Op]:
     if local.cp > 1:
         raise UsageError("layers with a state cannot be split over context-parallel ranks", hint="--cp 1")
     if kind != Mixer.MAMBA and model.ssm_groups % local.tp and (local.training or local.tp % model.ssm_groups):
-        raise UsageError(
-            f"{model.ssm_groups} groups of a state cannot be split over {local.tp} tensor-parallel ranks",
-            hint=f"a --tp that divides {model.ssm_groups}",
-        )
+        problem = f"{model.ssm_groups} groups of a state cannot be split over {local.tp} tensor-parallel ranks"
+        raise UsageError(problem, hint=f"a --tp that divides {model.ssm_groups}")
     made = {Mixer.MAMBA: _mamba, Mixer.MAMBA2: _mamba2, Mixer.DELTA: _delta, Mixer.CHANNEL_DELTA: _channel_delta}
     return made[kind](model, local)
 
@@ -98,8 +96,12 @@ def _short_conv(model: Model, local: Shard, kind: Mixer) -> list[Op]:
     """A depthwise convolution over a few tokens, and its activation."""
     channels, whole = _mixed(model, kind, local.tp), _mixed(model, kind, 1)
     elements = local.tokens * channels
-    w = Work(op_class=OpClass.ELEMENTWISE, flops=2 * model.conv * elements,
-             size_bytes=bytes_of(2 * elements, local.dtype), dtype=local.dtype)  # fmt: skip
+    w = Work(
+        op_class=OpClass.ELEMENTWISE,
+        flops=2 * model.conv * elements,
+        size_bytes=bytes_of(2 * elements, local.dtype),
+        dtype=local.dtype,
+    )
     one = compute("causal_conv1d::fwd", "mixer.conv", w, shapes((elements,)), shapes((elements,)))
     taps = model.conv + model.conv_bias
     one = one.replace(

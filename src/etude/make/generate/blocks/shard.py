@@ -83,10 +83,8 @@ class Shard:
     def split(self, count: int, what: str) -> int:
         """A count divided over tensor-parallel ranks."""
         if count % self.tp:
-            raise UsageError(
-                f"{count:,} {what} cannot be split over {self.tp} tensor-parallel ranks",
-                hint=f"a --tp that divides {count:,}",
-            )
+            hint = f"a --tp that divides {count:,}"
+            raise UsageError(f"{count:,} {what} cannot be split over {self.tp} tensor-parallel ranks", hint=hint)
         return count // self.tp
 
 

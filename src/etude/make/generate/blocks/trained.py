@@ -41,9 +41,6 @@ class Trained:
     """Products with adapters; empty: all."""
 
 
-ALL: Final = Trained("all")
-
-
 @lru_cache(64)
 def parse(text: str) -> Trained:
     whole = line(text, "train", HINT, ClusterError)

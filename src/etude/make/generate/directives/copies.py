@@ -209,10 +209,8 @@ class CopySharing:
     def shard_weights(self, over: str) -> None:
         """Each copy keeps a part; `gather` puts them together."""
         if any(block.cast_params for stage in self.step.stages for block in stage):
-            raise UsageError(
-                "directives do not shard weights that are cast to 8 bits: each gather would need its own cast",
-                hint="--zero 3, or --precision bf16",
-            )
+            problem = "directives do not shard weights that are cast to 8 bits: each gather would need its own cast"
+            raise UsageError(problem, hint="--zero 3, or --precision bf16")
         self.over["weights"] = over
 
     def gather(self, before: str, bucket: int, ahead: int) -> None:
@@ -304,10 +302,8 @@ class CopySharing:
                 "weights are sharded, but not gathered where they are used", hint="gather: {before: use, ahead: 1}"
             )
         if "optimizer" in self.over and not self.gathered:
-            raise UsageError(
-                "the optimizer is sharded, but the weights that it updates are not gathered",
-                hint="gather: {before: step}",
-            )
+            hint = "gather: {before: step}"
+            raise UsageError("the optimizer is sharded, but the weights that it updates are not gathered", hint=hint)
 
 
 def copies(plan: Plan, *, expert: bool) -> int:

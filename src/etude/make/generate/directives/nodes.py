@@ -17,8 +17,11 @@ def order(step: Step, what: Select, after: Select) -> None:
     placed = [(step.place_of(node), node) for node in waited]
     for node in waiting:
         mine = step.micro_batch(node)
-        own = [w for place, w in placed if (place, w) < (step.place_of(node), node)
-               and (mine < 0 or step.micro_batch(w) in (mine, -1))]  # fmt: skip
+        own = [
+            w
+            for place, w in placed
+            if (place, w) < (step.place_of(node), node) and (mine < 0 or step.micro_batch(w) in (mine, -1))
+        ]
         if own:
             step.join(node, ctrl=[own[-1]])
 
@@ -28,10 +31,8 @@ def overlap(step: Step, what: Select, stream: int) -> None:
     for node in step.select(what):
         op = step.op(node)
         if op.kind not in (Kind.COLL, Kind.SEND):
-            raise UsageError(
-                f"`{op.name}` is not communication, and cannot be moved to a separate stream",
-                hint="select: {kind: collective}",
-            )
+            hint = "select: {kind: collective}"
+            raise UsageError(f"`{op.name}` is not communication, and cannot be moved to a separate stream", hint=hint)
         step.change(node, op.replace(stream=stream))
 
 

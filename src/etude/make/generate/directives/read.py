@@ -19,7 +19,7 @@ from typing import Any, Final
 import yaml
 
 from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read, safe_loader, usage_errors
+from etude.base.figures import figure, read, safe_loader, text, usage_errors
 from etude.base.trust import check_code
 from etude.base.units import parse_count
 from etude.make.generate.directives.step import KINDS, Select, Step
@@ -57,11 +57,11 @@ class Before(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectiveSelector:
     module: str = figure("text", "glob of the module path: layers.3.*", "*")
-    phase: str = figure("text", "forward, recompute, backward-input, backward-weight, optimizer", "")
-    kind: str = figure("text", f"{', '.join(KINDS)}", "")
-    collective: str = figure("text", "all_reduce, all_gather, ...", "")
-    group: str = figure("text", "axis of a collective: tp, cp, ep, dp, ...", "")
-    tensor: str = figure("text", "payload of a directive's collective: gradients or weights", "")
+    phase: str = text("forward, recompute, backward-input, backward-weight, optimizer")
+    kind: str = text(f"{', '.join(KINDS)}")
+    collective: str = text("all_reduce, all_gather, ...")
+    group: str = text("axis of a collective: tp, cp, ep, dp, ...")
+    tensor: str = text("payload of a directive's collective: gradients or weights")
     micro_batch: int = figure("count", "only of this micro-batch", -1, zero=True)
 
     def __post_init__(self) -> None:
@@ -76,7 +76,7 @@ class DirectiveSelector:
 class Replicate:
     """Copies of the model with different data: gradients are summed over them."""
 
-    over: Over = figure("choice", "the copies", Over.DP, of=Over)
+    over: Over = figure("choice", "the copies", Over.DP)
     bucket: str = figure("text", "parameters summed in one collective, or `block`", "40e6")
 
 
@@ -85,17 +85,17 @@ class ShardDirective:
     """A part of a tensor on each copy."""
 
     tensor: Tensor = figure("choice", "gradients, optimizer or weights", of=Tensor)
-    over: Over = figure("choice", "the copies that share it", Over.DP, of=Over)
-    each: Each = figure("choice", "gradients: summed once per step, or once per micro-batch", Each.STEP, of=Each)
+    over: Over = figure("choice", "the copies that share it", Over.DP)
+    each: Each = figure("choice", "gradients: summed once per step, or once per micro-batch", Each.STEP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gather:
     """Whole weights from their parts."""
 
-    before: Before = figure("choice", "when: before the step, each forward pass, or each use", Before.STEP, of=Before)
+    before: Before = figure("choice", "when: before the step, each forward pass, or each use", Before.STEP)
     bucket: str = figure("text", "parameters gathered in one collective, with `before: step`", "40e6")
-    ahead: int = figure("count", "how many blocks ahead of use weights are gathered", 0, zero=True)
+    ahead: int = figure("count", "how many blocks ahead of use weights are gathered", 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class OverlapDirective:
     stream."""
 
     select: DirectiveSelector = figure("one", "which nodes", of=DirectiveSelector)
-    stream: int = figure("count", "the device stream they run on; 0: unchanged", 0, zero=True)
+    stream: int = figure("count", "the device stream they run on; 0: unchanged", 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,8 @@ from etude.kernels.arrays import I64
 def check(name: str, parts: Sequence[int], ranks: int) -> None:
     """One positive number for each rank."""
     if len(parts) != ranks or min(parts) < 1:
-        raise ClusterError(
-            f"{name} {list(parts)}: there are {ranks} context-parallel ranks",
-            hint="give a positive number for each, as in --cp 2 --cp-shares 3072,1024",
-        )
+        hint = "give a positive number for each, as in --cp 2 --cp-shares 3072,1024"
+        raise ClusterError(f"{name} {list(parts)}: there are {ranks} context-parallel ranks", hint=hint)
 
 
 def check_sum(name: str, parts: Sequence[int], whole: int, unit: int = 1) -> None:

@@ -50,7 +50,7 @@ WITHOUT_BLOCKS: Final = {
     **dict.fromkeys(
         ("gemma3n", "gemma3n_text"),
         "several residual streams (AltUp), an embedding for each layer, keys and values shared by layers",
-    ),
+    )
 }
 """Types whose layers cannot be built, and what is missing."""
 

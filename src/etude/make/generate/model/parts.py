@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from etude.base.errors import ClusterError
-from etude.base.figures import figure
+from etude.base.figures import figure, text
 
 
 class PartKind(StrEnum):
@@ -86,40 +86,40 @@ class LayerPart:
     """One layer. Which fields apply depends on the kind."""
 
     part: PartKind = figure("choice", "which layer", of=PartKind)
-    name: str = figure("text", "name in the trace; default: its kind", "")
-    stream: str = figure("text", "input stream; default: the first; `image+text`: both, with the same weights", "")
-    out: int = figure("count", "output width", 0, zero=True)
+    name: str = text("name in the trace; default: its kind")
+    stream: str = text("input stream; default: the first; `image+text`: both, with the same weights")
+    out: int = figure("count", "output width", 0)
     bias: bool = figure("flag", "it has a bias", True)
     key_bias: bool | None = figure("flag", "the projection to keys has one; default: as the others", None)
     out_bias: bool | None = figure("flag", "the projection out of attention has one; default: as the others", None)
-    split: Split = figure("choice", "over tensor-parallel ranks", Split.NONE, of=Split)
+    split: Split = figure("choice", "over tensor-parallel ranks", Split.NONE)
     tied: bool = figure("flag", "its weights are those of another part; of a core: one norm for all streams", False)
     aside: bool = figure(
         "flag", "its result is used elsewhere (a modulation, a shortcut): the stream is unchanged", False
     )
-    heads: int = figure("count", "attention heads", 0, zero=True)
-    kv_heads: int = figure("count", "heads of keys and values; 0: as many as heads", 0, zero=True)
-    head_size: int = figure("count", "width of a head; 0: width / heads", 0, zero=True)
-    keys: str = figure("text", "stream of keys and values, if different", "")
+    heads: int = figure("count", "attention heads", 0)
+    kv_heads: int = figure("count", "heads of keys and values; 0: as many as heads", 0)
+    head_size: int = figure("count", "width of a head; 0: width / heads", 0)
+    keys: str = text("stream of keys and values, if different")
     causal: bool = figure("flag", "causal: tokens see those before them", False)
-    window: int = figure("count", "largest number of keys that a token sees; 0: all", 0, zero=True)
+    window: int = figure("count", "largest number of keys that a token sees; 0: all", 0)
     rotary: bool = figure("flag", "queries and keys have rotary positions", False)
-    qk_norm: QkNorm = figure("choice", "queries and keys are normalised", QkNorm.NONE, of=QkNorm)
-    ffn: int = figure("count", "inner width of an mlp", 0, zero=True)
+    qk_norm: QkNorm = figure("choice", "queries and keys are normalised", QkNorm.NONE)
+    ffn: int = figure("count", "inner width of an mlp", 0)
     gated: bool = figure("flag", "with a gate: two projections in", False)
-    norm: NormKind = figure("choice", "which normalisation", NormKind.LAYER, of=NormKind)
+    norm: NormKind = figure("choice", "which normalisation", NormKind.LAYER)
     affine: bool = figure("flag", "the norm has weights", True)
-    rows: int = figure("count", "rows of a table", 0, zero=True)
+    rows: int = figure("count", "rows of a table", 0)
     lookups: int = figure("count", "rows looked up and added for a token", 1)
-    params: int = figure("count", "parameters of `weights`", 0, zero=True)
+    params: int = figure("count", "parameters of `weights`", 0)
     kernel: int = figure("count", "side of a convolution", 1)
     depth: int = figure("count", "frames that a convolution spans", 1)
     stride: int = figure("count", "stride of a convolution", 1)
-    padding: int = figure("count", "pixels around an image; default: half a kernel", 0, zero=True)
+    padding: int = figure("count", "pixels around an image; default: half a kernel", 0)
     valid: bool = figure("flag", "only where the kernel is inside the image, except for `padding`", False)
     groups: int = figure("count", "groups of channels; 0: one for each channel", 1, zero=True)
     factor: int = figure("count", "factor of pool, upsample, merge and unmerge; 0: to one", 2, zero=True)
-    count: int = figure("count", "tokens from here on; edges of a graph", 0, zero=True)
+    count: int = figure("count", "tokens from here on; edges of a graph", 0)
 
     def __post_init__(self) -> None:
         for name in _NEEDED.get(self.part, ()):
@@ -160,8 +160,8 @@ class TokenStream:
 
     name: str = figure("text", "name used by parts")
     width: int = figure("count", "at the start")
-    tokens: int = figure("count", "tokens of a sample; 0: the plan's sequence", 0, zero=True)
-    side: int = figure("count", "side of an image in pixels", 0, zero=True)
+    tokens: int = figure("count", "tokens of a sample; 0: the plan's sequence", 0)
+    side: int = figure("count", "side of an image in pixels", 0)
     frames: int = figure("count", "frames of a video", 1)
 
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from etude.base.errors import ClusterError
-from etude.base.figures import figure, read, said, usage_errors
+from etude.base.figures import figure, read, said, text, usage_errors
 from etude.make.generate.model.parts import Piece, TokenStream, Tower
 
 
@@ -66,23 +66,23 @@ class Model:
     """The shape of a network. Counts are of the whole model, however it is distributed over ranks."""
 
     name: str = figure("text", "name")
-    family: Family = figure("choice", "family of the architecture", Family.DECODER, of=Family)
-    layers: int = figure("count", "layers; those of the decoder if there is also an encoder", 0, zero=True)
-    hidden: int = figure("count", "width of the residual stream", 0, zero=True)
-    heads: int = figure("count", "attention heads", 0, zero=True)
-    kv_heads: int = figure("count", "heads of keys and values; 0: as many as heads", 0, zero=True)
-    head_size: int = figure("count", "width of a head; 0: hidden / heads", 0, zero=True)
-    ffn: int = figure("count", "width of the feed-forward layer", 0, zero=True)
-    vocab: int = figure("count", "rows of the embedding", 0, zero=True)
-    seq: int = figure("count", "sequence length that a plan takes if it names none", 0, zero=True)
+    family: Family = figure("choice", "family of the architecture", Family.DECODER)
+    layers: int = figure("count", "layers; those of the decoder if there is also an encoder", 0)
+    hidden: int = figure("count", "width of the residual stream", 0)
+    heads: int = figure("count", "attention heads", 0)
+    kv_heads: int = figure("count", "heads of keys and values; 0: as many as heads", 0)
+    head_size: int = figure("count", "width of a head; 0: hidden / heads", 0)
+    ffn: int = figure("count", "width of the feed-forward layer", 0)
+    vocab: int = figure("count", "rows of the embedding", 0)
+    seq: int = figure("count", "sequence length that a plan takes if it names none", 0)
     gated: bool = figure("flag", "feed-forward with a gate (SwiGLU): three matrices", False)
-    norm: Norm = figure("choice", "which normalisation", Norm.RMS, of=Norm)
+    norm: Norm = figure("choice", "which normalisation", Norm.RMS)
     norm_bias: bool = figure("flag", "layer norm has a bias", True)
     norm_weights: bool = figure("flag", "norms have weights", True)
     norms: int = figure("count", "norms per layer: 1 for attention and feed-forward, 2, or 4 (also after each)", 2)
-    positions: Positions = figure("choice", "position encoding", Positions.ROTARY, of=Positions)
-    max_positions: int = figure("count", "rows of a learned position table; 0: the sequence", 0, zero=True)
-    token_types: int = figure("count", "rows of a token-type table", 0, zero=True)
+    positions: Positions = figure("choice", "position encoding", Positions.ROTARY)
+    max_positions: int = figure("count", "rows of a learned position table; 0: the sequence", 0)
+    token_types: int = figure("count", "rows of a token-type table", 0)
     bias: bool = figure("flag", "linear layers have a bias", False)
     qkv_bias: bool = figure("flag", "the projections to queries, keys and values have a bias", False)
     out_bias: bool = figure("flag", "the projection out of attention has a bias", False)
@@ -95,41 +95,39 @@ class Model:
     embedding_norm: bool = figure("flag", "the embedding is normalised", False)
     final_norm: bool = figure("flag", "the last layer is followed by a norm", True)
     sinks: bool = figure("flag", "attention has a learned sink for each head", False)
-    window: int = figure("count", "attention window; 0: all", 0, zero=True)
+    window: int = figure("count", "attention window; 0: all", 0)
     window_every: int = figure("count", "every n-th layer has the window", 1)
-    full_every: int = figure("count", "every n-th layer has full attention nevertheless; 0: none", 0, zero=True)
-    relative_buckets: int = figure("count", "rows of a relative position table (T5)", 0, zero=True)
+    full_every: int = figure("count", "every n-th layer has full attention nevertheless; 0: none", 0)
+    relative_buckets: int = figure("count", "rows of a relative position table (T5)", 0)
     # latent attention (MLA)
-    q_rank: int = figure("count", "rank of compressed queries; 0: not compressed", 0, zero=True)
-    kv_rank: int = figure("count", "rank of compressed keys and values; 0: no latent attention", 0, zero=True)
-    rope_size: int = figure("count", "rotary part of a head", 0, zero=True)
-    nope_size: int = figure("count", "part of a head without positions", 0, zero=True)
-    value_size: int = figure("count", "width of a value head", 0, zero=True)
+    q_rank: int = figure("count", "rank of compressed queries; 0: not compressed", 0)
+    kv_rank: int = figure("count", "rank of compressed keys and values; 0: no latent attention", 0)
+    rope_size: int = figure("count", "rotary part of a head", 0)
+    nope_size: int = figure("count", "part of a head without positions", 0)
+    value_size: int = figure("count", "width of a value head", 0)
     # mixture of experts
-    experts: int = figure("count", "routed experts; 0: dense", 0, zero=True)
-    top_k: int = figure("count", "experts of a token", 0, zero=True)
-    expert_ffn: int = figure("count", "width of an expert; 0: ffn", 0, zero=True)
+    experts: int = figure("count", "routed experts; 0: dense", 0)
+    top_k: int = figure("count", "experts of a token", 0)
+    expert_ffn: int = figure("count", "width of an expert; 0: ffn", 0)
     expert_bias: bool = figure("flag", "experts and router have biases", False)
-    shared_ffn: int = figure("count", "width of the shared experts together", 0, zero=True)
+    shared_ffn: int = figure("count", "width of the shared experts together", 0)
     shared_gate: bool = figure("flag", "the shared expert has a gate, hidden x 1", False)
     router_bias: bool = figure("flag", "the router has a correction bias for each expert", False)
-    dense_layers: int = figure("count", "leading layers without experts", 0, zero=True)
+    dense_layers: int = figure("count", "leading layers without experts", 0)
     moe_every: int = figure("count", "every n-th layer has experts", 1)
-    predict_layers: int = figure("count", "layers that predict further tokens (multi-token prediction)", 0, zero=True)
+    predict_layers: int = figure("count", "layers that predict further tokens (multi-token prediction)", 0)
     # layers of several kinds, with a state instead of keys
     mixers: str = figure(
         "text",
         "token mixer by layer, repeated: a attention, m Mamba, s Mamba-2, d gated delta, k channel-gated delta, - none",
         "a",
     )
-    feeds: str = figure(
-        "text", "feed-forward by layer, repeated: f dense, e experts, -; default: as `experts` says", ""
-    )
-    state: int = figure("count", "size of a state; of the keys of a delta rule", 0, zero=True)
-    ssm_heads: int = figure("count", "heads of the state (of Mamba: its channels)", 0, zero=True)
+    feeds: str = text("feed-forward by layer, repeated: f dense, e experts, -; default: as `experts` says")
+    state: int = figure("count", "size of a state; of the keys of a delta rule", 0)
+    ssm_heads: int = figure("count", "heads of the state (of Mamba: its channels)", 0)
     ssm_head_size: int = figure("count", "width of such a head", 1)
     ssm_groups: int = figure("count", "groups of the state's inputs; heads of keys of a delta rule", 1)
-    ssm_rank: int = figure("count", "rank of Mamba's step sizes", 0, zero=True)
+    ssm_rank: int = figure("count", "rank of Mamba's step sizes", 0)
     ssm_bias: bool = figure("flag", "projections into and out of the state have biases", False)
     ssm_norm: bool = figure("flag", "Mamba's step sizes and inputs are normalised", False)
     conv: int = figure("count", "tokens that the short convolution before a state spans", 4)
@@ -138,26 +136,26 @@ class Model:
         "flag", "the output of attention is multiplied by a gate, as wide as the queries", False
     )
     # sparse attention: an indexer picks the keys
-    index_heads: int = figure("count", "heads of the indexer", 0, zero=True)
-    index_size: int = figure("count", "width of such a head", 0, zero=True)
-    index_top: int = figure("count", "keys that it selects for a query", 0, zero=True)
+    index_heads: int = figure("count", "heads of the indexer", 0)
+    index_size: int = figure("count", "width of such a head", 0)
+    index_top: int = figure("count", "keys that it selects for a query", 0)
     # encoder of an encoder-decoder
-    encoder_layers: int = figure("count", "layers of the encoder", 0, zero=True)
-    encoder_seq: int = figure("count", "sequence of the encoder; 0: as the decoder's", 0, zero=True)
+    encoder_layers: int = figure("count", "layers of the encoder", 0)
+    encoder_seq: int = figure("count", "sequence of the encoder; 0: as the decoder's", 0)
     # images and video
-    image: int = figure("count", "side of an image (or of its latent)", 0, zero=True)
+    image: int = figure("count", "side of an image (or of its latent)", 0)
     frames: int = figure("count", "frames (of latents)", 1)
-    patch: int = figure("count", "side of a patch", 0, zero=True)
+    patch: int = figure("count", "side of a patch", 0)
     channels: int = figure("count", "channels in", 3)
-    out_channels: int = figure("count", "channels out; 0: as in", 0, zero=True)
-    classes: int = figure("count", "classes", 0, zero=True)
+    out_channels: int = figure("count", "channels out; 0: as in", 0)
+    classes: int = figure("count", "classes", 0)
     depths: tuple[int, ...] = figure("list", "blocks of each stage of a convnet", (), of=int)
     # recommendation
-    tables: int = figure("count", "embedding tables", 0, zero=True)
-    table_rows: int = figure("count", "rows of a table", 0, zero=True)
-    table_width: int = figure("count", "width of an embedding", 0, zero=True)
+    tables: int = figure("count", "embedding tables", 0)
+    table_rows: int = figure("count", "rows of a table", 0)
+    table_width: int = figure("count", "width of an embedding", 0)
     pooling: int = figure("count", "rows looked up and added for a feature", 1)
-    dense_features: int = figure("count", "numeric features", 0, zero=True)
+    dense_features: int = figure("count", "numeric features", 0)
     bottom: tuple[int, ...] = figure("list", "widths of the bottom MLP", (), of=int)
     top: tuple[int, ...] = figure("list", "widths of the top MLP", (), of=int)
     # composed of parts; towers next to a decoder
@@ -166,9 +164,9 @@ class Model:
     )
     blocks: tuple[Piece, ...] = figure("list", "parts from first to last", (), of=Piece)
     towers: tuple[Tower, ...] = figure("list", "image or audio networks next to a decoder", (), of=Tower)
-    params: str = figure("text", "parameters as published, for the test that counts them", "")
-    source: str = figure("text", "source of the shape", "")
-    assumed: str = figure("text", "what was assumed about the shape, and why", "")
+    params: str = text("parameters as published, for the test that counts them")
+    source: str = text("source of the shape")
+    assumed: str = text("what was assumed about the shape, and why")
 
     def __post_init__(self) -> None:
         for name in _NEEDED[self.family]:

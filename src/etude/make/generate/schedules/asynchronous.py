@@ -64,11 +64,9 @@ def asynchronous(ranks: int, micro_batches: int, steps: int, options: Async) -> 
         )
     window = options.per_update
     if options.flush and micro_batches % window:
-        raise UsageError(
-            f"{micro_batches} micro-batches of a step are not a multiple of the window, {window}",
-            where=where,
-            hint=f"window={micro_batches}, use another --global-batch, or leave out flush",
-        )
+        problem = f"{micro_batches} micro-batches of a step are not a multiple of the window, {window}"
+        hint = f"window={micro_batches}, use another --global-batch, or leave out flush"
+        raise UsageError(problem, where=where, hint=hint)
     walk = _Walk(ranks, window if options.flush else micro_batches * steps, options)
     walk.run()
     d = options.directions

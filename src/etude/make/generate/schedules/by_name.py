@@ -70,11 +70,9 @@ def interleaved(ranks: int, micro_batches: int, chunks: int = 2) -> PipelineSche
     """1F1B with `chunks` stages per rank, in Megatron's order: groups of `ranks` micro-batches go through chunk after
     chunk, so the bubble is 1/chunks of that of 1F1B."""
     if micro_batches % ranks:
-        raise UsageError(
-            f"{micro_batches} micro-batches on {ranks} ranks: not a multiple",
-            where=f"schedule `interleaved:{chunks}`",
-            hint="micro-batches pass through the chunks in groups of the number of ranks",
-        )
+        problem = f"{micro_batches} micro-batches on {ranks} ranks: not a multiple"
+        hint = "micro-batches pass through the chunks in groups of the number of ranks"
+        raise UsageError(problem, where=f"schedule `interleaved:{chunks}`", hint=hint)
     orders = []
     for rank in range(ranks):
         forwards, backwards = _chunks_in_turn(rank, ranks, micro_batches, chunks)
@@ -105,11 +103,9 @@ def pairs(ranks: int, micro_batches: int, chunks: int = 2) -> PipelineSchedule:
     """Interleaved 1F1B in which each forward runs together with a backward of another micro-batch, so that one computes
     while the other exchanges: one more forward comes before the first backward."""
     if micro_batches % ranks:
-        raise UsageError(
-            f"{micro_batches} micro-batches on {ranks} ranks: not a multiple",
-            where=f"schedule `paired:{chunks}`",
-            hint="micro-batches pass through the chunks in groups of the number of ranks",
-        )
+        problem = f"{micro_batches} micro-batches on {ranks} ranks: not a multiple"
+        hint = "micro-batches pass through the chunks in groups of the number of ranks"
+        raise UsageError(problem, where=f"schedule `paired:{chunks}`", hint=hint)
     orders = []
     for rank in range(ranks):
         forwards, backwards = _chunks_in_turn(rank, ranks, micro_batches, chunks)
@@ -192,10 +188,8 @@ def parse(text: str) -> tuple[str, int]:
             "`roundrobin` does not order a rank's own stages", hint="`etude generate --schedule roundrobin`"
         )
     if not name:
-        raise UsageError(
-            f"unknown pipeline schedule `{text}`",
-            hint=f"known: {', '.join(KNOWN)}, roundrobin, or a file that ends in .csv",
-        )
+        hint = f"known: {', '.join(KNOWN)}, roundrobin, or a file that ends in .csv"
+        raise UsageError(f"unknown pipeline schedule `{text}`", hint=hint)
     if name == "async":
         return name, Async.parse(number).directions
     if name == "1f1b" and number is not None:

@@ -57,12 +57,9 @@ def _row(cells: list[str], rank: int, path: Path) -> list[Step]:
         parts = [_CELL.fullmatch(part.strip()) for part in (pair.groups() if pair else (text,))]
         for place, part in enumerate(parts):
             if part is None:
-                raise FormatError(
-                    f"`{text[:40]}` is not an action",
-                    path=path,
-                    where=f"line {rank + 1}, cell {column + 1}",
-                    hint="2F0 is stage 2, forward, micro-batch 0; B, I and W are backwards",
-                )
+                problem = f"`{text[:40]}` is not an action"
+                hint = "2F0 is stage 2, forward, micro-batch 0; B, I and W are backwards"
+                raise FormatError(problem, path=path, where=f"line {rank + 1}, cell {column + 1}", hint=hint)
             order.append((_LETTER[part[2]], int(part[1]), int(part[3]), bool(pair) and place == 0))
     return order
 

@@ -20,11 +20,8 @@ def dualpipe(ranks: int, micro_batches: int) -> PipelineSchedule:
     """Micro-batches 0 to m/2 - 1 go from rank 0 to the last, the others from the last to rank 0."""
     where = "schedule `dualpipe`"
     if ranks % 2 or micro_batches % 2:
-        raise UsageError(
-            f"{ranks} ranks and {micro_batches} micro-batches: both must be even",
-            where=where,
-            hint="half of the micro-batches go in each direction, and ranks work in mirrored pairs",
-        )
+        hint = "half of the micro-batches go in each direction, and ranks work in mirrored pairs"
+        raise UsageError(f"{ranks} ranks and {micro_batches} micro-batches: both must be even", where=where, hint=hint)
     _enough(where, ranks, micro_batches)
     held = [(rank, ranks - 1 - rank) for rank in range(ranks)]
     half, orders = micro_batches // 2, []
@@ -47,11 +44,9 @@ def dualpipev(ranks: int, micro_batches: int) -> PipelineSchedule:
 
 def _enough(where: str, ranks: int, micro_batches: int) -> None:
     if micro_batches < 2 * ranks:
-        raise UsageError(
-            f"{micro_batches} micro-batches on {ranks} ranks: at least {2 * ranks} are needed",
-            where=where,
-            hint="with fewer the two directions do not overlap; use 1f1b, zb1p or zbv",
-        )
+        problem = f"{micro_batches} micro-batches on {ranks} ranks: at least {2 * ranks} are needed"
+        hint = "with fewer the two directions do not overlap; use 1f1b, zb1p or zbv"
+        raise UsageError(problem, where=where, hint=hint)
 
 
 class _RankOrder:

@@ -70,11 +70,6 @@ class PipelineSchedule:
         return tuple(tuple(r for r, held in enumerate(self.held) if s in held) for s in range(self.stages))
 
     @property
-    def splits_backward(self) -> bool:
-        """Whether the backward is needed in two parts."""
-        return bool((self.action == Action.WEIGHT).any())
-
-    @property
     def goes_back(self) -> int:
         """The first stage with a backward pass; the number of stages if none has one."""
         return int(self.stage[self.works & (self.action != Action.FORWARD)].min(initial=self.stages))
@@ -168,11 +163,8 @@ def _check_counts(schedule: PipelineSchedule, where: str) -> None:
     if bad.any():
         stage, micro_batch = np.argwhere(bad)[0].tolist()
         found = ", ".join(f"{Action(a).letter}: {count[a, stage, micro_batch]}" for a in range(1, 5))
-        raise UsageError(
-            f"stage {stage}, micro-batch {micro_batch} is not done exactly once ({found})",
-            where=where,
-            hint="each needs one F and one B, or one F, one I and one W",
-        )
+        problem = f"stage {stage}, micro-batch {micro_batch} is not done exactly once ({found})"
+        raise UsageError(problem, where=where, hint="each needs one F and one B, or one F, one I and one W")
 
 
 def _check_homes(schedule: PipelineSchedule, where: str) -> None:

@@ -87,11 +87,8 @@ def _plan(given: Sections, name: str, ranks: Mapping[str, range]) -> Plan:
     own: dict[str, Any] = {"schedule": "gpipe"} if waits else {}
     own |= given.sections[name].plan
     if waits and own["schedule"] != "gpipe":
-        raise UsageError(
-            f"`{name}` runs backward when gradients arrive: its schedule must be gpipe, not {own['schedule']}",
-            where=given.name,
-            hint="or a border with `joint: true`",
-        )
+        problem = f"`{name}` runs backward when gradients arrive: its schedule must be gpipe, not {own['schedule']}"
+        raise UsageError(problem, where=given.name, hint="or a border with `joint: true`")
     return _read_plan(given, name, own, ranks)
 
 
@@ -107,8 +104,8 @@ def _joint_plan(given: Sections, name: str, ranks: Mapping[str, range]) -> Plan:
     part of that of the whole."""
     chain, own = given.pipeline(name), given.sections[name].plan
     if "schedule" in own:
-        raise UsageError(f"`{name}` is part of a joint pipeline, which has a single order", where=given.name,
-                         hint="leave out `schedule`")  # fmt: skip
+        hint = "leave out `schedule`"
+        raise UsageError(f"`{name}` is part of a joint pipeline, which has a single order", where=given.name, hint=hint)
     if len(chain) > 1:
         plan = _read_plan(given, name, own | {"schedule": f"interleaved:{len(chain)}#{chain.index(name)}"}, ranks)
         others = {n: _read_plan(given, n, given.sections[n].plan, ranks) for n in chain}
@@ -126,11 +123,8 @@ def _joint_plan(given: Sections, name: str, ranks: Mapping[str, range]) -> Plan:
         others = {name: plan, then: after}
     if len({p.micro_batches for p in others.values()}) > 1:
         told = ", ".join(f"`{n}` {p.micro_batches}" for n, p in others.items())
-        raise UsageError(
-            f"all sections of a joint pipeline must have the same number of micro-batches, not {told}",
-            where=given.name,
-            hint="change `micro_batch`",
-        )
+        problem = f"all sections of a joint pipeline must have the same number of micro-batches, not {told}"
+        raise UsageError(problem, where=given.name, hint="change `micro_batch`")
     return plan
 
 
@@ -141,8 +135,8 @@ def _under_way(plan: Plan, given: Sections, name: str) -> int:
     goes, comes = first & (made.action == Action.FORWARD), first & np.isin(made.action, (Action.BACKWARD, Action.INPUT))
     alone = len(made.holders[0]) == 1 and not made.window
     if not alone or any((np.diff(made.micro_batch[rows]) < 0).any() for rows in (goes, comes)):
-        raise UsageError(f"`{name}`: schedule `{plan.schedule}` takes micro-batches at several ranks or out of order",
-                         where=given.name, hint="1f1b, interleaved or zb1p")  # fmt: skip
+        problem = f"`{name}`: schedule `{plan.schedule}` takes micro-batches at several ranks or out of order"
+        raise UsageError(problem, where=given.name, hint="1f1b, interleaved or zb1p")
     return int(np.cumsum(goes.astype(np.int64) - comes).max())
 
 

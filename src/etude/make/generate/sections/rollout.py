@@ -47,8 +47,8 @@ def place_rollout(given: Sections, name: str, ranks: range) -> PlacedSection:
     plan = Plan.from_dict({**section.plan, "gpus": len(ranks)}, f"{where}: plan")
     model, serving = open_model(section.model), Serving.from_dict(section.serving, f"{where}: serving")
     if serving.disaggregate or serving.speculate:
-        raise UsageError("an instance of a rollout handles both prompts and outputs", where=where,
-                         hint="leave out `disaggregate` and `speculate`")  # fmt: skip
+        hint = "leave out `disaggregate` and `speculate`"
+        raise UsageError("an instance of a rollout handles both prompts and outputs", where=where, hint=hint)
     lengths = Lengths.parse(section.output).stream(given.seed, LONGEST)
     asked = [Request(section.prompt, length) for length in islice(lengths, given.batch)]
     if given.batch % plan.dp:
@@ -170,8 +170,8 @@ def weights(trainer: PlacedSection, rollout: PlacedSection, where: str) -> Resha
 def _check_same(a: Model, b: Model, one: str, other: str, where: str) -> None:
     plain = [m.replace(name="", params="", source="", assumed="", predict_layers=0, seq=0) for m in (a, b)]
     if plain[0] != plain[1]:
-        raise UsageError(f"weights of `{one}` ({a.name}) do not fit `{other}` ({b.name})", where=where,
-                         hint="use the same model for both")  # fmt: skip
+        hint = "use the same model for both"
+        raise UsageError(f"weights of `{one}` ({a.name}) do not fit `{other}` ({b.name})", where=where, hint=hint)
 
 
 def _homes(found: Generated) -> dict[int, list[Block]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import figure, read, read_mapping, usage_errors
+from etude.base.figures import figure, read, read_mapping, text, usage_errors
 from etude.base.grammar import line
 from etude.make.generate.blocks import trained
 
@@ -45,28 +45,24 @@ class Section:
         "what is trained: train (all), forward, frozen, lora:16, layers:24..; rollout: it generates tokens",
         "train",
     )
-    gpus: int = figure("count", "number of its own ranks; 0: the remaining ranks", 0, zero=True)
-    shares: str = figure("text", "the section whose ranks it runs on; default: its own", "")
+    gpus: int = figure("count", "number of its own ranks; 0: the remaining ranks", 0)
+    shares: str = text("the section whose ranks it runs on; default: its own")
     plan: Any = figure("one", "as in a plan file, except gpus, global_batch and train", {})
     active: float = figure("fraction", "fraction of the samples that it processes", 1.0, zero=True)
-    deal: Deal = figure("choice", "how these are distributed: even, own", Deal.EVEN, of=Deal)
+    deal: Deal = figure("choice", "how these are distributed: even, own", Deal.EVEN)
     per_sample: int = figure("count", "inputs per sample that it processes, e.g. images", 1)
-    prompt: int = figure("count", "for a rollout: tokens per prompt", 0, zero=True)
-    output: str = figure("text", "for a rollout: tokens generated for each, `1024` or `256:0.8,4096:0.2`", "")
+    prompt: int = figure("count", "for a rollout: tokens per prompt", 0)
+    output: str = text("for a rollout: tokens generated for each, `1024` or `256:0.8,4096:0.2`")
     serving: Any = figure("one", "for a rollout: how passes are batched, e.g. max_batch, kv_memory, chunked", {})
 
     def __post_init__(self) -> None:
         if self.gpus and self.shares:
-            raise ClusterError(
-                "a section has its own ranks, or those of another section, not both",
-                hint="leave out `gpus` or `shares`",
-            )
+            hint = "leave out `gpus` or `shares`"
+            raise ClusterError("a section has its own ranks, or those of another section, not both", hint=hint)
         taken = {"gpus", "global_batch", "train", "lengths", "steps"} & set(self.plan)
         if taken:
-            raise ClusterError(
-                f"`{sorted(taken)[0]}` does not belong in a section's plan",
-                hint="`gpus` and `mode` are the section's, `batch` is that of all",
-            )
+            hint = "`gpus` and `mode` are the section's, `batch` is that of all"
+            raise ClusterError(f"`{sorted(taken)[0]}` does not belong in a section's plan", hint=hint)
         if self.makes_tokens:
             self._check_rollout()
         elif self.prompt or self.output or self.serving:
@@ -116,9 +112,9 @@ class _Border:
     """A border as written in the file; `from` is not a name in Python."""
 
     to: str = figure("text", "the receiving section")
-    carries: Carries = figure("choice", "hidden or logits", Carries.HIDDEN, of=Carries)
-    tokens: int = figure("count", "tokens per sample; 0: those of the sending section", 0, zero=True)
-    width: int = figure("count", "values per token; 0: hidden size or vocabulary", 0, zero=True)
+    carries: Carries = figure("choice", "hidden or logits", Carries.HIDDEN)
+    tokens: int = figure("count", "tokens per sample; 0: those of the sending section", 0)
+    width: int = figure("count", "values per token; 0: hidden size or vocabulary", 0)
     joint: bool = figure("flag", "both form one pipeline: micro-batches pass through the stages of both in turn", False)
 
 
@@ -185,8 +181,8 @@ class Sections:
         left = gpus - sum(own.values())
         if len(open_) > 1 or (open_ and left < 1) or (not open_ and left):
             told = ", ".join(f"{n} {count or 'the rest'}" for n, count in own.items())
-            raise UsageError(f"{gpus:,} ranks do not fit the sections: {told}", where=self.name,
-                             hint="give `gpus` for all sections but one, and leave ranks for that one")  # fmt: skip
+            hint = "give `gpus` for all sections but one, and leave ranks for that one"
+            raise UsageError(f"{gpus:,} ranks do not fit the sections: {told}", where=self.name, hint=hint)
         found, at = {}, 0
         for name, count in own.items():
             found[name] = range(at, at + (count or left))
@@ -247,9 +243,13 @@ def _border(given: Any, where: str) -> Border:
         raise ClusterError("key `from` is missing", where=where, hint="{from: teacher, to: student}")
     rest = read(_Border, {k: v for k, v in given.items() if k != "from"}, where)
     return Border(
-        source=given["from"], target=rest.to, carries=rest.carries, tokens=rest.tokens, width=rest.width,
+        source=given["from"],
+        target=rest.to,
+        carries=rest.carries,
+        tokens=rest.tokens,
+        width=rest.width,
         joint=rest.joint,
-    )  # fmt: skip
+    )
 
 
 def _check(found: Sections, where: str) -> None:
@@ -267,8 +267,9 @@ def _check(found: Sections, where: str) -> None:
         _check_rollouts(found, border, where)
         _check_joint(found, border, where)
         if order[border.source] >= order[border.target] and border.carries != Carries.WEIGHTS:
-            raise ClusterError(f"a border goes back from `{border.source}` to `{border.target}`", where=where,
-                               hint="write sections in the order in which samples go through them")  # fmt: skip
+            problem = f"a border goes back from `{border.source}` to `{border.target}`"
+            hint = "write sections in the order in which samples go through them"
+            raise ClusterError(problem, where=where, hint=hint)
         reaches = trained.parse(
             "all" if found.sections[border.target].makes_tokens else found.sections[border.target].train
         )
@@ -277,11 +278,8 @@ def _check(found: Sections, where: str) -> None:
             and border.carries == Carries.HIDDEN
             and (reaches.kind == "forward" or reaches.first)
         ):
-            raise ClusterError(
-                f"`{border.source}` gets no gradients from `{border.target}`, whose backward pass ends earlier",
-                where=where,
-                hint=f"mode: forward for `{border.source}`",
-            )
+            problem = f"`{border.source}` gets no gradients from `{border.target}`, whose backward pass ends earlier"
+            raise ClusterError(problem, where=where, hint=f"mode: forward for `{border.source}`")
 
 
 def _check_joint(found: Sections, border: Border, where: str) -> None:
@@ -291,18 +289,18 @@ def _check_joint(found: Sections, border: Border, where: str) -> None:
     if border.carries != Carries.HIDDEN:
         raise ClusterError(f"a joint pipeline carries `hidden`, not `{border.carries}`", where=where)
     if sum(b.source == border.source for b in found.borders if b.joint) > 1:
-        raise ClusterError(f"the pipeline of `{border.source}` continues in several sections", where=where,
-                           hint="one border with `joint: true`")  # fmt: skip
+        hint = "one border with `joint: true`"
+        raise ClusterError(f"the pipeline of `{border.source}` continues in several sections", where=where, hint=hint)
     joined = {name for b in found.borders if b.joint for name in (b.source, b.target)}
     homes = {name: [n for n in found.sections if found.home(n) == found.home(name)] for name in joined}
     shared = any(len(here) > 1 for here in homes.values())
     others = any(set(here) - joined for here in homes.values())
     if shared and (others or len({found.home(name) for name in joined}) > 1):
-        raise ClusterError("sections of a joint pipeline must have separate ranks, or all the same ranks",
-                           where=where, hint="`gpus` for each, or `shares` of one")  # fmt: skip
+        problem = "sections of a joint pipeline must have separate ranks, or all the same ranks"
+        raise ClusterError(problem, where=where, hint="`gpus` for each, or `shares` of one")
     if shared and sum(b.target == border.target for b in found.borders if b.joint) > 1:
-        raise ClusterError(f"several sections continue in `{border.target}` on the same ranks", where=where,
-                           hint="put one after another, or use separate ranks")  # fmt: skip
+        hint = "put one after another, or use separate ranks"
+        raise ClusterError(f"several sections continue in `{border.target}` on the same ranks", where=where, hint=hint)
 
 
 def _check_rollouts(found: Sections, border: Border, where: str) -> None:
@@ -310,8 +308,8 @@ def _check_rollouts(found: Sections, border: Border, where: str) -> None:
     one, other = found.sections[border.source], found.sections[border.target]
     gives, takes = border.carries == Carries.TOKENS, border.carries == Carries.WEIGHTS
     if one.makes_tokens != gives or other.makes_tokens != takes:
-        raise ClusterError(f"`{border.source}` to `{border.target}`: {border.carries}", where=where,
-                           hint="a rollout sends `tokens` and receives `weights`")  # fmt: skip
+        hint = "a rollout sends `tokens` and receives `weights`"
+        raise ClusterError(f"`{border.source}` to `{border.target}`: {border.carries}", where=where, hint=hint)
     if takes and one.mode != "train":
         raise ClusterError(f"`{border.source}` does not train all of its weights", where=where, hint="mode: train")
 

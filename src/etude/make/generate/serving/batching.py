@@ -117,16 +117,12 @@ def batch(
     too_long = [r for r in requests if r.prompt + r.output > batching.kv_tokens]
     if too_long:
         need = too_long[0].prompt + too_long[0].output
-        raise UsageError(
-            f"a request of {need:,} tokens, and keys and values of {batching.kv_tokens:,} fit",
-            hint="use more ranks, or --kv-dtype fp8",
-        )
+        hint = "use more ranks, or --kv-dtype fp8"
+        raise UsageError(f"a request of {need:,} tokens, and keys and values of {batching.kv_tokens:,} fit", hint=hint)
     if not batching.chunked and batching.token_budget < max((r.prompt for r in requests), default=0):
         longest = max(r.prompt for r in requests)
-        raise UsageError(
-            f"a prompt of {longest:,} tokens does not fit a pass of {batching.token_budget:,}",
-            hint="--chunked, or a larger --token-budget",
-        )
+        hint = "--chunked, or a larger --token-budget"
+        raise UsageError(f"a prompt of {longest:,} tokens does not fit a pass of {batching.token_budget:,}", hint=hint)
     return _Batcher(requests, batching, time_ns).run()
 
 

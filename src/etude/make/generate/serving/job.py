@@ -157,11 +157,9 @@ def check_serving_memory(found: ServedJob, limit_bytes: int) -> None:
         return
     parts = {"weights": found.weights_bytes, "keys and values": found.kv_bytes, "activations": found.working_bytes}
     told = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts.items())
-    raise UsageError(
-        f"the model does not fit: {format_bytes(found.memory_peak_bytes)} of {format_bytes(limit_bytes)} ({told})",
-        where=found.model.name,
-        hint="use more --tp or --pp, a smaller --batch, a smaller --kv-memory, or --kv-dtype fp8",
-    )
+    problem = f"the model does not fit: {format_bytes(found.memory_peak_bytes)} of {format_bytes(limit_bytes)} ({told})"
+    hint = "use more --tp or --pp, a smaller --batch, a smaller --kv-memory, or --kv-dtype fp8"
+    raise UsageError(problem, where=found.model.name, hint=hint)
 
 
 def _token_bytes(served: RankModel, plan: Plan) -> int:
@@ -221,17 +219,13 @@ def _check(model: Model, plan: Plan, serving: Serving, requests: Sequence[Reques
         raise UsageError("speculation needs one stage and no disaggregation", hint="--tp")
     readers, makers = serving.split
     if readers and readers + makers != plan.dp:
-        raise UsageError(
-            f"{readers} + {makers} instances, but the plan has {plan.dp}",
-            hint=f"--gpus {(readers + makers) * plan.tp * plan.pp}",
-        )
+        hint = f"--gpus {(readers + makers) * plan.tp * plan.pp}"
+        raise UsageError(f"{readers} + {makers} instances, but the plan has {plan.dp}", hint=hint)
     if readers and plan.pp > 1:
         raise UsageError("disaggregated instances must have one stage", hint="--tp")
     if plan.ep > 1 and plan.ep * plan.etp > plan.tp and (requests is not None or readers):
-        raise UsageError(
-            "experts spread over several instances need the same passes on all of them",
-            hint="leave out --requests, or an --ep of at most --tp",
-        )
+        hint = "leave out --requests, or an --ep of at most --tp"
+        raise UsageError("experts spread over several instances need the same passes on all of them", hint=hint)
 
 
 def _shares(model: Model, plan: Plan) -> bool:

@@ -299,10 +299,8 @@ def lay_out(model: Model, plan: Plan, *, head: bool = True) -> tuple[Plan, list[
     if plan.lengths and not plan.seq and model.image:
         longest = int(Lengths.parse(plan.lengths).tokens.max())
         if longest > sequence_of(model):
-            raise UsageError(
-                f"samples of {longest:,} tokens, and pictures of `{model.name}` have {sequence_of(model):,}",
-                hint=f"--seq {longest}",
-            )
+            problem = f"samples of {longest:,} tokens, and pictures of `{model.name}` have {sequence_of(model):,}"
+            raise UsageError(problem, hint=f"--seq {longest}")
     plan = plan.replace(seq=plan.seq or sequence_of(model))
     local = shard_of(model, plan)
     blocks = blocks_of(model, local)
@@ -312,7 +310,7 @@ def lay_out(model: Model, plan: Plan, *, head: bool = True) -> tuple[Plan, list[
     blocks = only(blocks, parse_trained(plan.train), tied=model.tied)
     routing = routing_of(plan, blocks, model.experts, local.rows * model.top_k)
     rounds = is_round_robin(plan)
-    layout = layout_of_rounds(rounds_of(plan, blocks), blocks) if rounds else layout_of(model, plan, blocks)
+    layout = layout_of_rounds(rounds_of(plan, blocks), blocks) if rounds else layout_of(plan, blocks)
     return plan, blocks, replace(layout, routing=routing)
 
 

@@ -13,7 +13,6 @@ from etude.make.generate.blocks.recompute import is_layer
 from etude.make.generate.blocks.shard import Block
 from etude.make.generate.directives.apply import placed
 from etude.make.generate.directives.read import read_directives
-from etude.make.generate.model.shape import Model
 from etude.make.generate.plan import Plan
 from etude.make.generate.schedules.by_name import schedule
 from etude.make.generate.schedules.pipeline import PipelineSchedule
@@ -31,7 +30,7 @@ def split(count: int, stages: int) -> list[int]:
     return sizes
 
 
-def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> StageLayout:
+def layout_of(plan: Plan, blocks: list[Block]) -> StageLayout:
     """Splits blocks into stages, and assigns stages to pipeline ranks. Raises UsageError if they do not fit the
     schedule."""
     made = schedule(plan.schedule, ranks=plan.pp, micro_batches=plan.micro_batches, steps=plan.steps)
@@ -40,10 +39,8 @@ def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> StageLayout:
     if plan.directives:
         plan = placed(plan, read_directives(plan.directives), layers, made.stages)
     if plan.stages and (len(plan.stages) != made.stages or sum(plan.stages) != layers):
-        raise UsageError(
-            f"stages {list(plan.stages)}: the schedule has {made.stages} stages, the model {layers} layers",
-            hint=f"{made.stages} numbers that add up to {layers}",
-        )
+        problem = f"stages {list(plan.stages)}: the schedule has {made.stages} stages, the model {layers} layers"
+        raise UsageError(problem, hint=f"{made.stages} numbers that add up to {layers}")
     if not plan.stages and layers < made.stages and made.stages > 1:
         raise UsageError(
             f"{layers} layers cannot fill {made.stages} pipeline stages", hint="use fewer stages or chunks"
@@ -56,10 +53,8 @@ def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> StageLayout:
         at = end
     back = next((n for n, stage in enumerate(stages) if any(b.goes_back for b in stage)), len(stages))
     if plan.directives and made.window:
-        raise UsageError(
-            f"directives rewrite a step and its update, but in `{made.name}` passes of several windows overlap",
-            hint="--schedule 1f1b, or async with `flush`",
-        )
+        problem = f"directives rewrite a step and its update, but in `{made.name}` passes of several windows overlap"
+        raise UsageError(problem, hint="--schedule 1f1b, or async with `flush`")
     return StageLayout(made.back_to(back), _homes(made), *tied_copies(stages, made.held), goes_back=back)
 
 

@@ -194,10 +194,8 @@ def _epoch(plan: Plan, samples: Batch, bounds: Bounds) -> Dealt:
     m, made = plan.micro_batches, [len(batches) for batches in mine]
     steps = -(-max(made) // m) if plan.join else min(made) // m
     if not steps:
-        raise UsageError(
-            f"{plan.samples:,} samples do not fill one step of {plan.dp} ranks x {m} micro-batches",
-            hint="use more --samples, a smaller --global-batch, or --join",
-        )
+        problem = f"{plan.samples:,} samples do not fill one step of {plan.dp} ranks x {m} micro-batches"
+        raise UsageError(problem, hint="use more --samples, a smaller --global-batch, or --join")
     found = np.zeros((5, plan.dp, steps * m), np.int64)
     for rank, batches in enumerate(mine):
         taken = batches[: steps * m]

@@ -20,11 +20,7 @@ from etude.make.generate.train.routing import ExpertRouting
 from etude.make.generate.train.sharing import buckets, gather, kept_bytes, kinds, owned, reduce, tensor_sums
 from etude.model.schema import IS_BATCH, IS_CHECKPOINT, Collective, Kind
 
-PHASES = {
-    Action.BACKWARD: (Phase.INPUT, Phase.WEIGHT),
-    Action.INPUT: (Phase.INPUT,),
-    Action.WEIGHT: (Phase.WEIGHT,),
-}
+PHASES = {Action.BACKWARD: (Phase.INPUT, Phase.WEIGHT), Action.INPUT: (Phase.INPUT,), Action.WEIGHT: (Phase.WEIGHT,)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -215,13 +211,13 @@ class StageWalk:
         if action == Action.FORWARD:
             if stage == 0:
                 return [self._load(micro)] if self.plan.data_loading else []
-            return [self._from(Action.FORWARD, stage - 1, stage, micro, s[stage - 1][-1].out_bytes)]
+            return [self._from(Action.FORWARD, stage - 1, micro, s[stage - 1][-1].out_bytes)]
         mine = self.exits[Action.FORWARD, stage, micro]
         if stage == len(s) - 1:
             return [mine]
-        return [mine, self._from(action, stage + 1, stage, micro, s[stage][-1].out_bytes)]
+        return [mine, self._from(action, stage + 1, micro, s[stage][-1].out_bytes)]
 
-    def _from(self, action: Action, source: int, stage: int, micro: int, size: int) -> int:
+    def _from(self, action: Action, source: int, micro: int, size: int) -> int:
         home = self.other(source, micro)
         if home == self.rank:
             for made in (action, Action.BACKWARD, Action.INPUT):

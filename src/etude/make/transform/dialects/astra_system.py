@@ -44,11 +44,8 @@ def _part(system: System, ranks: int) -> System:
     """As much of the system as the ranks need, checked for what ASTRA-sim can express."""
     where = f"system `{system.name}`"
     if system.topology is not None or system.irregular:
-        raise ClusterError(
-            "a graph has no dimensions, and ASTRA-sim's network is a product of them",
-            where=where,
-            hint="use a system with levels",
-        )
+        problem = "a graph has no dimensions, and ASTRA-sim's network is a product of them"
+        raise ClusterError(problem, where=where, hint="use a system with levels")
     if len(system.all_kinds) > 1:
         raise ClusterError("several kinds of devices, but ASTRA-sim supports one", where=where)
     if system.placement and list(system.placement) != list(range(len(system))):
@@ -112,10 +109,8 @@ def _system(part: System, levels: list[Level], roofline: bool) -> str:
         "peak-perf": device.peak("bf16") / 1e12,
     }
     if roofline and not (said["local-mem-bw"] and said["peak-perf"]):
-        raise ClusterError(
-            f"device `{device.name}` has no peak rate or no memory bandwidth, and the job has no times",
-            where=f"system `{part.name}`",
-        )
+        problem = f"device `{device.name}` has no peak rate or no memory bandwidth, and the job has no times"
+        raise ClusterError(problem, where=f"system `{part.name}`")
     return json.dumps(said, indent=4) + "\n"
 
 
@@ -147,10 +142,8 @@ def ns3_topology(topology: Topology) -> str:
     lines = []
     for (a, b), ways in both.items():
         if a == b or sorted(both.get((b, a), [])) != sorted(ways):
-            raise ClusterError(
-                f"`{topology.name}`: the link between vertices {a} and {b} differs between directions",
-                hint="an internally oversubscribed switch cannot be written",
-            )
+            problem = f"`{topology.name}`: the link between vertices {a} and {b} differs between directions"
+            raise ClusterError(problem, hint="an internally oversubscribed switch cannot be written")
         if a < b:
             lines += [f"{a} {b} {_gbps(rate)}Gbps {_decimal(latency / 1e6)}ms 0" for rate, latency in ways]
     switches = " ".join(str(v) for v in range(devices, len(order)))

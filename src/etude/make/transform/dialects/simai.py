@@ -44,10 +44,8 @@ def simai_text(job: Job, took_ns: I64 | None = None) -> str:
     for row in topological_order(trace).tolist():
         if trace.kind[row] == Kind.COMP and trace.cpu[row] != 1:
             if took[row] < 0:
-                raise UsageError(
-                    f"node `{trace.text('name', row)}` has no time, which the text needs",
-                    hint="--system dgx-h100 gives times to nodes without one",
-                )
+                hint = "--system dgx-h100 gives times to nodes without one"
+                raise UsageError(f"node `{trace.text('name', row)}` has no time, which the text needs", hint=hint)
             compute_ns += int(took[row])
         elif trace.kind[row] == Kind.COLL:
             lines.append(_line(job, trace, row, compute_ns, kinds[int(trace.group[row])], width))
@@ -66,10 +64,8 @@ def _program(job: Job) -> Trace:
     if len(job) < job.world_size:
         raise UsageError(f"{len(job):,} of {job.world_size:,} ranks are present")
     if len(job.traces) > 1 or job.values:
-        raise UsageError(
-            "ranks do not run the same program, but SimAI reads one text for all",
-            hint="use no pipeline stages, and the same sizes on every rank",
-        )
+        hint = "use no pipeline stages, and the same sizes on every rank"
+        raise UsageError("ranks do not run the same program, but SimAI reads one text for all", hint=hint)
     trace = job.traces[0]
     known = {int(Kind.COMP), int(Kind.COLL), int(Kind.METADATA)}
     if other := sorted(set(trace.kind.tolist()) - known):

@@ -375,10 +375,8 @@ def _refuse_broken(job: Job, changed: Job) -> None:
     before = {finding.kind for finding in _disagreements(job)}
     for finding in _disagreements(changed):
         if finding.kind not in before and finding.severity == "error":
-            raise UsageError(
-                f"ranks would no longer agree: {finding.what}",
-                hint="an edit of communication must select it on all of its members",
-            )
+            hint = "an edit of communication must select it on all of its members"
+            raise UsageError(f"ranks would no longer agree: {finding.what}", hint=hint)
 
 
 def _disagreements(job: Job) -> list[Finding]:

@@ -65,7 +65,5 @@ def check_room(job: Job, system: System | None, below: list[Below]) -> None:
             who = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks):,} ranks ({ranks[0]} to {ranks[-1]})"
             what = " and ".join(dict.fromkeys(one.what for one in mine))
             room = f"`{name}` has {tier.capacity_bytes:,} B for each {tier.per}"
-            raise UsageError(
-                f"{what} of {who} take {total[full]:,} B, but {room}",
-                hint="part=0.5, fewer modules, or fewer ranks per host",
-            )
+            hint = "part=0.5, fewer modules, or fewer ranks per host"
+            raise UsageError(f"{what} of {who} take {total[full]:,} B, but {room}", hint=hint)

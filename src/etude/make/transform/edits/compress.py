@@ -21,24 +21,12 @@ import numpy as np
 from etude.base.errors import UsageError
 from etude.base.grammar import line
 from etude.kernels.arrays import F64, I64, Bool
-from etude.make.transform.edits.definition import (
-    Definition,
-    Here,
-    Parameter,
-    choice,
-    number,
-    rate,
-    rounded,
-    size,
-    time,
-)
+from etude.make.transform.edits.definition import Definition, Here, Parameter, choice, number, rate, rounded, size, time
 from etude.make.transform.rewrite.rewriting import AFTER, BEFORE, compute_stream, free_stream
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.trace import Trace
 
-REDUCING = (
-    Collective.ALL_REDUCE, Collective.REDUCE, Collective.REDUCE_SCATTER, Collective.REDUCE_SCATTER_BLOCK,
-)  # fmt: skip
+REDUCING = (Collective.ALL_REDUCE, Collective.REDUCE, Collective.REDUCE_SCATTER, Collective.REDUCE_SCATTER_BLOCK)
 GATHERING = (Collective.ALL_GATHER, Collective.GATHER)
 WEIGHTS = (*GATHERING, Collective.BROADCAST, Collective.SCATTER)
 CLASSES = ("weights", "gradients", "activations", "kv")
@@ -60,8 +48,8 @@ def rewrite(
         np.isin(here.trace.collective[rows], REDUCING) if where == "auto" else np.full(len(rows), where == "inside")
     )
     if where == "around" and np.isin(here.trace.collective[rows], REDUCING).any():
-        raise UsageError("a reduction cannot be coded around: coded values cannot be summed", where="edit `compress`",
-                         hint="where=inside, or collective=all_gather,all_to_all")  # fmt: skip
+        problem = "a reduction cannot be coded around: coded values cannot be summed"
+        raise UsageError(problem, where="edit `compress`", hint="where=inside, or collective=all_gather,all_to_all")
     calls = _calls(here, rows, part, (encode, decode, fixed), np.where(inside, chunk, 0))
     before_ns, behind_ns = _exposed(here, calls, link)
     if when == "pays":

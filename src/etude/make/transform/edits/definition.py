@@ -96,10 +96,8 @@ class Here:
             group = self.job.groups.ranks(int(self.job.group_slots(rank)[slot])) if slot >= 0 else None
             members = np.arange(self.job.world_size) if slot < 0 else group
             if members is None:
-                raise UsageError(
-                    f"the members of group slot `{trace.group_slots[slot]}` are not known",
-                    hint="--groups FILE, or an edit that needs no times",
-                )
+                hint = "--groups FILE, or an edit that needs no times"
+                raise UsageError(f"the members of group slot `{trace.group_slots[slot]}` are not known", hint=hint)
             found[mine] = collective_time_ns(self.system, Collective(key & 255), size_bytes[mine], np.unique(members))
         sent = np.flatnonzero(trace.kind[rows] != Kind.COLL)
         if len(sent):

@@ -15,9 +15,13 @@ from etude.make.transform.edits.definition import Definition, Here, Parameter, c
 from etude.model.schema import UNKNOWN
 
 _SPELLED: Final = {
-    "fp64": "double", "fp32": "c10::Float", "bf16": "c10::BFloat16", "fp16": "c10::Half",
-    "fp8": "c10::Float8_e4m3fn", "int8": "signed char",
-}  # fmt: skip
+    "fp64": "double",
+    "fp32": "c10::Float",
+    "bf16": "c10::BFloat16",
+    "fp16": "c10::Half",
+    "fp8": "c10::Float8_e4m3fn",
+    "int8": "signed char",
+}
 """How types are spelled in recorded inputs."""
 
 

@@ -175,10 +175,8 @@ def _cache(trace: Trace, rows: I64, given: int) -> Needed:
         rows = rows[core | cached[rows]]
         return _read(rows, _numbered(trace, rows, np.zeros(len(rows))), np.full(len(rows), given, np.int64))
     if core.any() and not cached[rows].any():
-        raise UsageError(
-            "the job has no cache of keys and values: it only reads those of its own tokens",
-            hint="use a job of `etude generate serve`, or size=100MB for each selected node",
-        )
+        hint = "use a job of `etude generate serve`, or size=100MB for each selected node"
+        raise UsageError("the job has no cache of keys and values: it only reads those of its own tokens", hint=hint)
     rows = rows[cached[rows]]
     whole, new = (_known("kv", _of_shapes(trace, rows, read)) for read in (_cached_bytes, _new_bytes))
     items = _numbered(trace, rows, np.zeros(len(rows)))
@@ -187,10 +185,8 @@ def _cache(trace: Trace, rows: I64, given: int) -> Needed:
 
 def _known(what: str, sizes: I64) -> I64:
     if (sizes == UNKNOWN).any():
-        raise UsageError(
-            f"the bytes of {what} are not known: some nodes have no shapes or data types",
-            hint="size=100MB, for each selected node",
-        )
+        hint = "size=100MB, for each selected node"
+        raise UsageError(f"the bytes of {what} are not known: some nodes have no shapes or data types", hint=hint)
     return sizes
 
 

@@ -7,16 +7,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.base.shapes import names_in
 from etude.kernels.arrays import I64
 from etude.make.transform.edits.definition import Definition, Here
 from etude.make.transform.rewrite.rewriting import BEFORE
 from etude.model.schema import UNKNOWN, Why
 from etude.model.trace import Trace
 
-_TOLD: Final = (
-    "kind", "name", "duration_ns", "tensor_bytes", "flops", "cpu", "stream", "thread", "module", "io", "in_values",
-    "in_shapes", "in_types", "out_values", "out_shapes", "out_types", "in_strides", "out_strides",
-)  # fmt: skip
+_TOLD: Final = names_in("""
+    kind name duration_ns tensor_bytes flops cpu stream thread module io in_values in_shapes in_types out_values
+    out_shapes out_types in_strides out_strides
+""")
 
 
 def rewrite(here: Here) -> None:

@@ -30,10 +30,8 @@ def rewrite(here: Here, k: int, message: int, factor: float, over: str) -> None:
     trace, rows, made = here.trace, here.rows, here.made
     if factor != 1:
         if (trace.duration_ns[rows] == UNKNOWN).any():
-            raise UsageError(
-                "selected nodes have no time to multiply",
-                hint="--times-on dgx-h100 gives compute the times of a system first",
-            )
+            hint = "--times-on dgx-h100 gives compute the times of a system first"
+            raise UsageError("selected nodes have no time to multiply", hint=hint)
         made.set("duration_ns", rows, rounded(trace.duration_ns[rows] * factor))
     talks = np.isin(trace.kind[rows], (Kind.SEND, Kind.RECV))
     _more_rounds(here, rows[talks], k - 1, message)

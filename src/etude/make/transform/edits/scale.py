@@ -121,10 +121,8 @@ def _traces(job: Job, grows: Bool, times: int) -> tuple[tuple[Trace, ...], list[
         at = np.flatnonzero(job.trace_of == number)
         bound = grows[job.group_of[job.group_start[at][:, None] + np.arange(len(trace.group_slots))]]
         if (bound != bound[:1]).any():
-            raise UsageError(
-                "ranks that share a program have groups of the axis at different places",
-                hint="`etude.extend.expand(job)` gives every rank its own program",
-            )
+            hint = "`etude.extend.expand(job)` gives every rank its own program"
+            raise UsageError("ranks that share a program have groups of the axis at different places", hint=hint)
         first = bound[0] if len(at) else np.zeros(len(trace.group_slots), bool)
         slots.append(np.append(first, True))  # the last: all ranks
         new = {name: _cut(trace, getattr(trace, name), name, slots[-1], times) for name in ("in_bytes", "out_bytes")}

@@ -14,11 +14,9 @@ def rewrite(here: Here, by: float) -> None:
     unknown = trace.duration_ns[rows] == UNKNOWN
     if unknown.any():
         node = trace.source_id[rows[unknown][0]]
-        raise UsageError(
-            f"{int(unknown.sum()):,} selected nodes have no time to change (node {node})",
-            where="edit `speed`",
-            hint="--times-on dgx-h100 gives compute the times of a system first",
-        )
+        problem = f"{int(unknown.sum()):,} selected nodes have no time to change (node {node})"
+        hint = "--times-on dgx-h100 gives compute the times of a system first"
+        raise UsageError(problem, where="edit `speed`", hint=hint)
     here.made.set("duration_ns", rows, rounded(trace.duration_ns[rows] / by))
 
 

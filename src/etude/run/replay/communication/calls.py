@@ -45,8 +45,8 @@ def check_backend(backend: str, processes: int) -> None:
         if not dist.is_nccl_available() or not torch.cuda.is_available():
             raise UsageError("this machine has no NCCL or no GPU", where="--backend", hint="--backend gloo")
         if (here := torch.cuda.device_count()) < processes:
-            raise UsageError(f"NCCL needs {processes} GPUs, one for each process; there are {here}",
-                             where="--backend", hint="use fewer ranks with --ranks, or --backend gloo")  # fmt: skip
+            problem = f"NCCL needs {processes} GPUs, one for each process; there are {here}"
+            raise UsageError(problem, where="--backend", hint="use fewer ranks with --ranks, or --backend gloo")
 
 
 def join(backend: str, process: int, processes: int, store: str = "", timeout_s: float = 120.0) -> None:

@@ -128,9 +128,12 @@ def _table(programs: Sequence[Program], results: Sequence[ProcessResult]) -> lis
             found.setdefault(key, []).append((int(steps.work_ns[at]), float(took[row])))
     return [
         {
-            "call": kind, "ranks": members, "bytes": size, "count": len(times),
+            "call": kind,
+            "ranks": members,
+            "bytes": size,
+            "count": len(times),
             "recorded_us": round(float(np.median([t[0] for t in times])) / 1e3, 1),
             "replayed_us": round(float(np.median([t[1] for t in times])) / 1e3, 1),
         }
         for (kind, members, size), times in sorted(found.items())
-    ]  # fmt: skip
+    ]

@@ -361,10 +361,13 @@ def _message(job: Job, trace: Trace, rank: int, row: int, kind: CommKind, dtype:
     tag = int(trace.tag[row])
     tag = tag + int(job.tag_base[job.index(rank)]) if tag >= 0 else 0
     return {
-        "kind": kind, "in_bytes": size if kind == CommKind.SEND else 0,
-        "out_bytes": size if kind == CommKind.RECV else 0, "dtype": dtype if size % ELEMENT[dtype] == 0 else "uint8",
-        "peer": peer, "tag": tag,
-    }  # fmt: skip
+        "kind": kind,
+        "in_bytes": size if kind == CommKind.SEND else 0,
+        "out_bytes": size if kind == CommKind.RECV else 0,
+        "dtype": dtype if size % ELEMENT[dtype] == 0 else "uint8",
+        "peer": peer,
+        "tag": tag,
+    }
 
 
 def _bytes(trace: Trace, row: int, kind: CommKind, n: int, place: str) -> tuple[int, int]:

@@ -103,8 +103,8 @@ def _play_joined(
     from etude.run.replay.communication.worker import run
 
     if processes != len(programs):
-        raise UsageError(f"{len(programs)} ranks, but torchrun has {processes} processes", where="--ranks",
-                         hint=f"--nproc-per-node {len(programs)}, or as many ranks with --ranks")  # fmt: skip
+        hint = f"--nproc-per-node {len(programs)}, or as many ranks with --ranks"
+        raise UsageError(f"{len(programs)} ranks, but torchrun has {processes} processes", where="--ranks", hint=hint)
     _, about = run(programs[process], process, told | {"gather": True}, time.perf_counter())
     return [
         ProcessResult(rank, arrays["wall_ns"], arrays["start_ns"], arrays["end_ns"], more)

@@ -117,11 +117,9 @@ class _Stage:
             mine, theirs = self.size(rank, row, kind), self.size(other, their, kind)
             same &= mine == theirs or None in (mine, theirs)
         if not same:
-            raise MismatchError(
-                f"rank {rank}: {self.words(rank, row)}, but rank {other}: {self.words(other, their)}",
-                where=f"call {row + 1} of rank {rank}",
-                hint="`etude check` lists everything that does not match",
-            )
+            problem = f"rank {rank}: {self.words(rank, row)}, but rank {other}: {self.words(other, their)}"
+            hint = "`etude check` lists everything that does not match"
+            raise MismatchError(problem, where=f"call {row + 1} of rank {rank}", hint=hint)
 
     def size(self, rank: int, row: int, kind: CommKind) -> int | None:
         """Bytes that must be the same on all members; None if shares are unequal."""

@@ -76,10 +76,13 @@ def run(program: Any, process: int, options: dict[str, Any], began: float) -> tu
         checked = _verified(program, communicator, played) if options["verify"] else None
         arrays = {"wall_ns": played.wall_ns, "start_ns": played.start_ns, "end_ns": played.end_ns}
         about = {
-            "notes": dict(communicator.notes), "verified": checked, "ready_s": ready_s,
+            "notes": dict(communicator.notes),
+            "verified": checked,
+            "ready_s": ready_s,
             "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-            "torch": torch.__version__, "device": torch.cuda.get_device_name(local) if cuda else "cpu",
-        }  # fmt: skip
+            "torch": torch.__version__,
+            "device": torch.cuda.get_device_name(local) if cuda else "cpu",
+        }
         if options.get("gather"):
             everyone: list[Any] = [None] * len(ranks)
             dist.all_gather_object(everyone, (arrays, about))

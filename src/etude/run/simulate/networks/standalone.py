@@ -44,10 +44,7 @@ class OperationTimes:
 
 
 def run_operations(
-    topology: Topology,
-    operations: Sequence[Operation],
-    arrivals: Sequence[Any] | None = None,
-    **options: Any,
+    topology: Topology, operations: Sequence[Operation], arrivals: Sequence[Any] | None = None, **options: Any
 ) -> OperationTimes:
     """Runs all operations; arrivals[i] is when operation i starts, one time for all members or one for each.
 

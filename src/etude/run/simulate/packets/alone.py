@@ -18,7 +18,6 @@ from etude.run.simulate.packets import events
 from etude.run.simulate.packets.deadlock import deadlock_of
 from etude.run.simulate.packets.state import PacketRules, PacketState, Table, make_packets, with_more_packets
 
-FOREVER_PS: Final = 1 << 62
 PIECE_PS: Final = 10**9
 """Between two checks for interrupts: compiled code cannot be interrupted."""
 
@@ -87,9 +86,13 @@ def run_flows(wires: PacketLinks, flows: Sequence[PacketFlow], rules: PacketRule
     done, clock = state.flows, state.clock[0]
     begin_ps = np.array([flow.begin_ps for flow in flows], np.int64)
     return PacketTimes(
-        done["delivered_ps"] - begin_ps, np.where(done["finished_ps"] < 0, -1, done["finished_ps"] - begin_ps),
-        state.ports, int(clock["sent"]), int(clock["notices"]), int(clock["events"]),
-    )  # fmt: skip
+        done["delivered_ps"] - begin_ps,
+        np.where(done["finished_ps"] < 0, -1, done["finished_ps"] - begin_ps),
+        state.ports,
+        int(clock["sent"]),
+        int(clock["notices"]),
+        int(clock["events"]),
+    )
 
 
 def _run(state: PacketState) -> PacketState:

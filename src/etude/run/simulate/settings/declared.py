@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from etude.base.figures import figure
+from etude.base.figures import figure, switch, text
 from etude.run.simulate.choices import Network, Policy, Routing, Times
 
 
@@ -21,7 +21,6 @@ class SimulationSettings:
         "choice",
         "choice among equally short routes, on a network with links: by hash, least loaded, or all",
         Routing.STATIC,
-        of=Routing,
     )
     compute: str = figure(
         "text",
@@ -35,16 +34,14 @@ class SimulationSettings:
         (),
         like="product:w4a16:g128",
     )
-    units: str = figure(
-        "text", "units of the device: `auto`, a name, or a split: `cpu+sme`", "", like="auto", rare=True
-    )
+    units: str = text("units of the device: `auto`, a name, or a split: `cpu+sme`", like="auto", rare=True)
     collective: tuple[str, ...] = figure(
         "several", "algorithm: `all_reduce=tree`, `=mine.xml`, `=trace/`", (), like="all_reduce=tree"
     )
     collective_times: Times = figure(
-        "choice", "how times of collectives and messages are found", Times.MODELLED, of=Times, rare=True
+        "choice", "how times of collectives and messages are found", Times.MODELLED, rare=True
     )
-    policy: Policy = figure("choice", "which ready node a free lane takes", Policy.READY, of=Policy)
+    policy: Policy = figure("choice", "which ready node a free lane takes", Policy.READY)
     eager_bytes: int | None = figure(
         "bytes", "largest message sent without waiting, `64KiB`; default: all", None, zero=True, rare=True
     )
@@ -53,16 +50,20 @@ class SimulationSettings:
         "several", "slowdown while both run: `compute=1.1`, `communication=1.2`", (), like="compute=1.1"
     )
     share: tuple[str, ...] = figure(
-        "several", "a shared capacity and what uses it: `hbm=compute:0.8,memory:0.4`, `nic@node=...`; `a>b`: a first; "
-        "`b/32MB`", (), like="hbm=compute:0.8,communication:0.4", rare=True,
-    )  # fmt: skip
-    contention: bool = figure(
-        "switch", "kernels, collectives and copies compete for cores, memory and host link", False
+        "several",
+        "a shared capacity and what uses it: `hbm=compute:0.8,memory:0.4`, `nic@node=...`; `a>b`: a first; `b/32MB`",
+        (),
+        like="hbm=compute:0.8,communication:0.4",
+        rare=True,
     )
+    contention: bool = switch("kernels, collectives and copies compete for cores, memory and host link")
     grain: tuple[str, ...] = figure(
-        "several", "limit memory lines in flight: `line=128B`, `outstanding=4096`, `ctas=16`, `rate=20GB/s`, "
-        "`access=load`", (), like="outstanding=4096", rare=True,
-    )  # fmt: skip
+        "several",
+        "limit memory lines in flight: `line=128B`, `outstanding=4096`, `ctas=16`, `rate=20GB/s`, `access=load`",
+        (),
+        like="outstanding=4096",
+        rare=True,
+    )
     jitter: tuple[str, ...] = figure(
         "several",
         "relative spread of times: `compute=0.05`; also host, collective, p2p, memory, step, action; `@trend.json`",
@@ -79,12 +80,19 @@ class SimulationSettings:
         "several", "fail links: `0-1` between ranks; `nic.0/leaf.0` one link", (), like="0-1", rare=True
     )
     link_change: tuple[str, ...] = figure(
-        "several", "change a link during the run: `10ms:0/switch0.0=4` makes it four times slower, `=inf` fails it, "
-        "`=1` restores it", (), like="10ms:0-1=4", rare=True,
-    )  # fmt: skip
+        "several",
+        "change a link during the run: `10ms:0/switch0.0=4` makes it four times slower, `=inf` fails it, "
+        "`=1` restores it",
+        (),
+        like="10ms:0-1=4",
+        rare=True,
+    )
     remote_memory: tuple[str, ...] = figure(
-        "several", "memory outside the device: `bandwidth=50GB/s`, `latency=1us`, `capacity=1TB`", (),
-        like="bandwidth=50GB/s", rare=True,
-    )  # fmt: skip
-    seed: int = figure("count", "seed of the jitter", 0, zero=True, needs="jitter")
+        "several",
+        "memory outside the device: `bandwidth=50GB/s`, `latency=1us`, `capacity=1TB`",
+        (),
+        like="bandwidth=50GB/s",
+        rare=True,
+    )
+    seed: int = figure("count", "seed of the jitter", 0, needs="jitter")
     fold: bool | None = figure("flag", "simulate identical ranks only once; default: where possible", None, rare=True)

@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from etude.base.errors import UsageError
+from etude.base.shapes import names_in
 from etude.cost.schedule import Schedule
 from etude.machine.system import System
 from etude.model.job import Job
@@ -19,9 +20,9 @@ from etude.run.simulate.settings import texts
 Opener = Callable[[str, str], "Schedule | None"]
 """(Text, collective) -> the algorithm in the file of that name; None: not a file, but the name of an algorithm."""
 
-_AS_THEY_ARE: Final = (
-    "network", "routing", "policy", "collective_times", "concurrent_network", "contention", "units", "seed", "fold"
-)  # fmt: skip
+_AS_THEY_ARE: Final = names_in("""
+    network routing policy collective_times concurrent_network contention units seed fold
+""")
 _READ: Final[dict[str, tuple[str, Callable[[Sequence[str]], Any]]]] = {
     "kernel": ("kernels", tuple),
     "overlap": ("overlap", texts.overlap),
@@ -59,10 +60,8 @@ def check_network(options: Options, system: System, given: Mapping[str, Any], sp
     network = options.network or (Network.ANALYTIC if system.topology is None else Network.FLOW)
     unread = [] if network.has_links else [name for name in _ON_LINKS if name in given]
     if unread:
-        raise UsageError(
-            f"{spelled(unread[0])} is read only by networks with links, and `{network}` has closed forms",
-            hint=f"{spelled('network')} flow".replace("`", ""),
-        )
+        problem = f"{spelled(unread[0])} is read only by networks with links, and `{network}` has closed forms"
+        raise UsageError(problem, hint=f"{spelled('network')} flow".replace("`", ""))
     return options.on(system)
 
 
@@ -74,8 +73,11 @@ def unused_by(job: Job, options: Options) -> list[str]:
         "remote-memory": (options.remote_memory is not None, {Kind.MEM_LOAD, Kind.MEM_STORE}, "loads or stores"),
         "collective": (bool(options.collective), {Kind.COLL}, "collectives"),
     }
-    return [f"--{name} changes nothing: the job has no {what}"
-            for name, (given, of, what) in about.items() if given and not kinds & of]  # fmt: skip
+    return [
+        f"--{name} changes nothing: the job has no {what}"
+        for name, (given, of, what) in about.items()
+        if given and not kinds & of
+    ]
 
 
 def _compute(text: str) -> dict[str, Any]:

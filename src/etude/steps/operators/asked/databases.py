@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.base.figures import argument, figure, part
+from etude.base.figures import argument, figure, part, text
 from etude.base.outputs import Printed, Tabled
 from etude.base.parameters import spelled
 from etude.base.talk import say
@@ -30,7 +30,7 @@ class ShowPoints:
     """
 
     db: str = argument("path", "a database, or a profile folder", like="other.ops")
-    op: str = figure("text", "show the points of one operator: `linear`", "", like="attention")
+    op: str = text("show the points of one operator: `linear`", like="attention")
     output: Tabled = part(Tabled)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.base.figures import argument, figure, part
+from etude.base.figures import argument, figure, part, switch
 from etude.base.outputs import OutputPlace, Printed
 from etude.base.parameters import is_given, spelled
 from etude.machine.asked import OnDevice
@@ -27,18 +27,26 @@ class KeysInput(Database):
         "paths", "models: names, Hugging Face ids, YAML files, `config.json`", metavar="MODEL...", like="gpt2"
     )
     tp: tuple[int, ...] = figure("list", "tensor-parallel sizes: `1,2,4`", (1,), of=int, like="1,2", panel=ASKED)
-    train: bool = figure("switch", "keys of training steps instead of serving", False, panel=ASKED)
+    train: bool = switch("keys of training steps instead of serving", panel=ASKED)
     tokens: tuple[int, ...] = figure(
         "list", "tokens per prompt or sample; default: `128,512,2048,8192`", (), of=int, like="256", panel=ASKED
     )
     batch: tuple[int, ...] = figure(
-        "list", "decoding sequences, or samples of a micro-batch; default: `1,4,16,64,256`, or 1 for training", (),
-        of=int, like="2", panel=ASKED,
-    )  # fmt: skip
-    keys: tuple[int, ...] = figure(
-        "list", "context length of each decoding sequence; default: `512,2048,8192`", (), of=int, like="1024",
+        "list",
+        "decoding sequences, or samples of a micro-batch; default: `1,4,16,64,256`, or 1 for training",
+        (),
+        of=int,
+        like="2",
         panel=ASKED,
-    )  # fmt: skip
+    )
+    keys: tuple[int, ...] = figure(
+        "list",
+        "context length of each decoding sequence; default: `512,2048,8192`",
+        (),
+        of=int,
+        like="1024",
+        panel=ASKED,
+    )
     stack: str = figure(
         "text", "software stack whose recipe training follows", "eager", needs="train", like="nemo", metavar="NAME"
     )
@@ -71,9 +79,13 @@ class KeysWanted:
 
         database = open_ops(self.db) if self.db.exists() else None
         return needs_of(
-            self.models, self.tp, self.workload, _system(self.device),
-            database=database.select(device=self.device) if database else None, repeats=self.repeats,
-        )  # fmt: skip
+            self.models,
+            self.tp,
+            self.workload,
+            _system(self.device),
+            database=database.select(device=self.device) if database else None,
+            repeats=self.repeats,
+        )
 
 
 def _positive(asked: Any, name: str) -> tuple[int, ...]:
@@ -124,10 +136,13 @@ class Measure(KeysInput):
     backend: str = figure("text", "name of the backend whose kernels are measured", "torch", like="mine", panel=ASKED)
     budget_ns: int | None = figure("time", "time limit; default: none", None, panel=ASKED)
     plan_only: str | None = figure(
-        "out", "only write the plan (JSON), and the worker script next to it, for another machine", None,
-        like="measure.json", panel="Output",
-    )  # fmt: skip
-    force: bool = figure("switch", "replace an existing plan", False, names=("-f",), needs="plan_only")
+        "out",
+        "only write the plan (JSON), and the worker script next to it, for another machine",
+        None,
+        like="measure.json",
+        panel="Output",
+    )
+    force: bool = switch("replace an existing plan", names=("-f",), needs="plan_only")
     output: Printed = part(Printed)
 
 

@@ -29,7 +29,7 @@ class Query(JobInput):
     """
 
     sql: str = argument("text", TABLES, like="select 1", plain=True)
-    top: int = figure("count", "number of rows to fetch; 0: all", 0, zero=True)
+    top: int = figure("count", "number of rows to fetch; 0: all", 0)
     seconds: float | None = figure("number", "end a query that takes longer than this", None, most=3600, panel="Output")
     output: Tabled = part(Tabled)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.base.figures import argument, figure, part
+from etude.base.figures import argument, figure, part, switch, text
 from etude.base.outputs import Printed, Tabled
 from etude.base.talk import progress, say
 from etude.steps.asked.runs import RAN_ON_HELP, SYSTEM_HELP, TIMING_HELP, WORKERS_HELP, RunSource
@@ -40,11 +40,11 @@ class AddRuns(TimesInput):
 
     paths: tuple[str, ...] = argument("paths", "runs: anything that `etude report` reads")
     into: str | None = figure("out", f"{FOLDER}; it is created if it does not exist", None, names=("--in",))
-    ran_on: str = figure("text", RAN_ON_HELP, "", names=("--device",), like="h100")
-    force: bool = figure("switch", "replace the rows of a run that is already there", False, names=("-f",))
-    system: str = figure("text", SYSTEM_HELP, "", names=("-s",), like="dgx-h100")
+    ran_on: str = text(RAN_ON_HELP, names=("--device",), like="h100")
+    force: bool = switch("replace the rows of a run that is already there", names=("-f",))
+    system: str = text(SYSTEM_HELP, names=("-s",), like="dgx-h100")
     timing: str | None = figure("path", TIMING_HELP, None)
-    workers: int = figure("count", WORKERS_HELP, 0, zero=True, names=("-j",))
+    workers: int = figure("count", WORKERS_HELP, 0, names=("-j",))
     output: Printed = part(Printed)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etude.base.figures import argument, figure, part
+from etude.base.figures import argument, figure, part, switch
 from etude.base.outputs import Tabled
 from etude.base.talk import progress, say
 from etude.steps.asked.repetitions import opened_runs, sampled
@@ -47,9 +47,12 @@ class Compare:
     )
     b: str = argument("path", "another", like="b.json.gz")
     fail_if: tuple[str, ...] = figure(
-        "several", 'exit with 1 if B is worse, e.g. "step > +3%"; may be given several times', (),
-        like=[["idle > +5%"]], plain=True,
-    )  # fmt: skip
+        "several",
+        'exit with 1 if B is worse, e.g. "step > +3%"; may be given several times',
+        (),
+        like=[["idle > +5%"]],
+        plain=True,
+    )
     ran_on: str = ran_on(needs="fail_if")
     system: str = figure(
         "noun", "simulate both there: a name of `etude systems`, or a file", "", names=("-s",), like="dgx-h100"
@@ -58,8 +61,8 @@ class Compare:
     system_b: str = figure("noun", "simulate B there", "", like="dgx-a100")
     timing_a: str | None = figure("path", "times of A's nodes from a file", None)
     timing_b: str | None = figure("path", "times of B's nodes from a file", None)
-    operators: bool = figure("switch", "match by launching operators, which recordings of other devices share", False)
-    why: bool = figure("switch", "show only the ranked list of causes of the difference", False)
+    operators: bool = switch("match by launching operators, which recordings of other devices share")
+    why: bool = switch("show only the ranked list of causes of the difference")
     top: int = figure("count", "number of rows to show; 0: all", 30, zero=True)
     reading: RunInput = part(RunInput, only=("workers", "as_recorded", "anchor"))
     output: Tabled = part(Tabled)

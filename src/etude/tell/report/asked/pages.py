@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from etude.machine import Device
+    from etude.tell.report.subject import Subject
 
 
 Named: TypeAlias = tuple[Run, str]
@@ -77,6 +78,13 @@ def run_page(
     more: dict[str, Any] = {} if advance is None else {"advance": advance}
     on = _device(run, ran_on, system)
     return compose(run, name=title or name, device=on, allocated=allocated, made_by=BY, **more)
+
+
+def subject_of(run: Run, *, ran_on: str = "", system: str = "") -> Subject:
+    """What a page about this run is made from."""
+    from etude.tell.report.subject import Subject
+
+    return Subject(run, run.job.name, device=_device(run, ran_on, system))
 
 
 def _device(run: Run, ran_on: str, system: str) -> Device | None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.base.figures import argument, figure, part
+from etude.base.figures import argument, figure, part, text
 from etude.base.outputs import OutputPlace, Written
 from etude.base.talk import progress, say
 from etude.steps.asked.edits import before_and_after, edits_of
@@ -36,7 +36,7 @@ class Report(Written, RanOnInput):
         "paths", "a job, a profiler trace or a served stream; two runs are compared on one page", like=[["a/", "b/"]]
     )
     out: str = figure("out", "the HTML page to write", "report.html", names=("-o",))
-    title: str = figure("text", "title of the page; by default the name of the input", "", like="One day", plain=True)
+    title: str = text("title of the page; by default the name of the input", like="One day", plain=True)
     edit: tuple[str, ...] = figure(
         "several",
         "apply an edit first: `compress group=dp ratio=2`, or `@FILE`; several are applied in order. See docs/edits.md",

@@ -31,7 +31,7 @@ def serving_page(runs: Sequence[Run], *, title: str, facts: tuple[tuple[str, str
     _, record, tables = runs[0]
     group = record["kind"] == "experts"
     sections = [hours_section([(name, one) for name, one, _ in runs], trained=False)]
-    sections += _group(record, tables) if group else _requests(tables)
+    sections += _group(tables) if group else _requests(tables)
     return Page(
         title=title,
         subtitle=f"{WHAT[record['kind']]}, {duration(record['duration_s'])}, simulated",
@@ -128,7 +128,7 @@ def _group_cards(record: dict[str, Any]) -> tuple[Figure, ...]:
     )
 
 
-def _group(record: dict[str, Any], tables: dict[str, pa.Table]) -> list[PageSection]:
+def _group(tables: dict[str, pa.Table]) -> list[PageSection]:
     states, events = tables["states"], tables["events"]
     start, end, rate = (states[key].to_numpy() for key in ("start_s", "end_s", "tokens_per_s"))
     at = np.stack([start, end], axis=1).ravel()

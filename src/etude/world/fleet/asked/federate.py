@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from etude.base.figures import figure, part
+from etude.base.figures import part, switch
 from etude.base.outputs import Printed, Written
 from etude.base.parameters import request_of
 from etude.world.fleet.asked.kept import FleetInputs, kept, tell
@@ -23,9 +23,7 @@ from etude.world.scenario import ScenarioText, only_workload, workload_of
 
 @dataclass(frozen=True, kw_only=True)
 class KeptRounds(Written):
-    scenario: bool = figure(
-        "switch", "print these rounds as a file for `etude world run`, and stop", False, panel="Output"
-    )
+    scenario: bool = switch("print these rounds as a file for `etude world run`, and stop", panel="Output")
     output: Printed = part(Printed)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure, part
+from etude.base.figures import part, switch
 from etude.base.outputs import Printed, Written
 from etude.base.parameters import request_of, spelled
 from etude.world.fleet.asked.kept import FleetInputs, kept, tell
@@ -35,7 +35,7 @@ class TrainFleet(Written, TrainRequest):
     seed gives the same faults to every policy. `etude report`, `compare` and `query` read the folder of --out.
     """
 
-    scenario: bool = figure("switch", "print this run as a file for `etude world run`, and stop", False, panel="Output")
+    scenario: bool = switch("print this run as a file for `etude world run`, and stop", panel="Output")
     output: Printed = part(Printed)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import argument, figure, part, read_mapping
+from etude.base.figures import argument, figure, part, read_mapping, text
 from etude.base.grammar import line
 from etude.base.parameters import given_in, is_given, only_with, parameters_of, request_of, spelled, whole
 from etude.make.generate import Plan
@@ -34,8 +34,11 @@ NOT_OF_DAYS: Final = ("checkpoint", "steps", "samples", "join")
 """Axes of a plan that the days decide."""
 MOST_DAYS: Final = 36_500
 TRIES: Final[tuple[dict[str, Any], ...]] = (
-    {}, {"zero": 1}, {"zero": 1, "recompute": "selective:norm,activation"}, {"zero": 1, "recompute": "full"},
-)  # fmt: skip
+    {},
+    {"zero": 1},
+    {"zero": 1, "recompute": "selective:norm,activation"},
+    {"zero": 1, "recompute": "full"},
+)
 """What is tried where a plan says nothing of sharding and recomputation, and does not fit."""
 UNREAD: Final = {
     RESTART: ("regroup", "reintegrate"),
@@ -61,22 +64,16 @@ class TrainRequest:
     memory_check: bool = figure("flag", "refuse plans that do not fit the memory of the device", True, panel="Machine")
     plan: Any = figure("noun", "YAML file with the plan; flags override it", None, like="days.yaml", panel="Input")
     days: float = figure("number", "how long the job runs", 30.0, zero=True, panel=JOB)
-    faults: str = figure(
-        "text",
+    faults: str = text(
         "`llama3`, `node:mtbf=2000h,repair=4h;slow:...`, a YAML of kinds, a CSV of events; default: none. A node that "
         "is down does not fail: `mtbf` counts while it is in the job",
-        "",
         like=["llama3", "slow:mtbf=30d,factor=1.5,duration=1h"],
         panel=JOB,
     )
-    seed: int = figure("count", "random seed of the faults", 0, zero=True, needs="faults", panel=JOB)
-    price: float = figure(
-        "number", "price of a device in dollars per hour; 0: as the system says", 0.0, zero=True, panel=JOB
-    )
-    checkpoint: str = figure(
-        "text",
+    seed: int = figure("count", "random seed of the faults", 0, needs="faults", panel=JOB)
+    price: float = figure("number", "price of a device in dollars per hour; 0: as the system says", 0.0, panel=JOB)
+    checkpoint: str = text(
         "`local:5min,remote:1h`; `remote:500:async:rate=2GB/s`; `remote:auto`; default: none",
-        "",
         like="remote:1h",
         panel=RECOVERY,
     )
@@ -88,18 +85,16 @@ class TrainRequest:
         needs="faults|recover=replan",
         panel=RECOVERY,
     )
-    retry: str = figure(
-        "text",
+    retry: str = text(
         "attempts until a restart succeeds, stage by stage: `auto:p=0.055,every=11min,tries=6;manual:p=0.125,every=1h`."
         " p: success probability of an attempt; tries=0: no limit; first=0s: the first attempt is immediate. "
         "Default: the first restart succeeds",
-        "",
         like="auto:p=0.5,every=10min",
         needs="faults",
         panel=RECOVERY,
     )
-    exclude: str = figure(
-        "text", "nodes that are not used: `3,17-20`; spares (`--spares`) replace them", "", like="1", panel=RECOVERY
+    exclude: str = text(
+        "nodes that are not used: `3,17-20`; spares (`--spares`) replace them", like="1", panel=RECOVERY
     )
     sweep: str | None = figure(
         "path",
@@ -184,22 +179,16 @@ def _recovery(asked: TrainRequest) -> tuple[str, str, Recovery, str]:
     for name in unread:
         if is_given(asked, name):
             readers = [one for one in POLICIES if name not in UNREAD[one]]
-            raise UsageError(
-                f"{spelled(asked, name)} is not read by a job that recovers by `{recover}`",
-                hint=f"{spelled(asked, 'recover')} {', '.join(readers)}",
-            )
+            hint = f"{spelled(asked, 'recover')} {', '.join(readers)}"
+            raise UsageError(f"{spelled(asked, name)} is not read by a job that recovers by `{recover}`", hint=hint)
     if not is_events(faults) and all(kind.effect != Effect.SLOW for kind in open_faults(faults).kinds):
         unread.append("eject")
         if is_given(asked, "eject"):
-            raise UsageError(
-                f"{spelled(asked, 'eject')} is read only with {spelled(asked, 'faults')} that make nodes slow",
-                hint="slow:mtbf=300d,factor=1.5,duration=30min",
-            )
+            problem = f"{spelled(asked, 'eject')} is read only with {spelled(asked, 'faults')} that make nodes slow"
+            raise UsageError(problem, hint="slow:mtbf=300d,factor=1.5,duration=30min")
     if parse_retries(retry) and recover != RESTART:
-        raise UsageError(
-            f"{spelled(asked, 'retry')} applies only to restarts, but the job recovers by `{recover}`",
-            hint="--recover restart",
-        )
+        problem = f"{spelled(asked, 'retry')} applies only to restarts, but the job recovers by `{recover}`"
+        raise UsageError(problem, hint="--recover restart")
     return faults, recover, whole(asked.recovery, unread), retry
 
 
@@ -340,8 +329,8 @@ def slow_nodes(folder: str | PathLike[str]) -> tuple[set[int], list[str]]:
     place = Path(folder)
     nodes = [read_node(path) for path in sorted(place.glob("*.json"))] if place.is_dir() else []
     if len(nodes) < 3:
-        raise UsageError(f"--sweep: {len(nodes)} files of nodes are too few", where=str(folder),
-                         hint="one `etude qualify -o node3.json` for each of at least three")  # fmt: skip
+        hint = "one `etude qualify -o node3.json` for each of at least three"
+        raise UsageError(f"--sweep: {len(nodes)} files of nodes are too few", where=str(folder), hint=hint)
     found, notes = set(), []
     for finding in qualify(nodes[0], nodes[1:]).findings:
         number = re.search(r"(\d+)$", str(finding["node"]))

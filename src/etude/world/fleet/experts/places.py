@@ -38,10 +38,8 @@ def spread(experts: int, redundant: int, ranks: int, node: int) -> I64:
         hint = f"--redundant {below if below >= 0 else below + ranks}"
         raise UsageError(f"{experts} experts and {redundant} copies are not a multiple of {ranks} ranks", hint=hint)
     if redundant > experts * (ranks - 1):
-        raise UsageError(
-            f"{redundant} copies of {experts} experts on {ranks} ranks",
-            hint="use at most one copy of an expert per rank",
-        )
+        problem = f"{redundant} copies of {experts} experts on {ranks} ranks"
+        raise UsageError(problem, hint="use at most one copy of an expert per rank")
     more, rest = divmod(redundant, experts)
     e = np.arange(experts)
     copies = 1 + more + ((e + 1) * rest // experts - e * rest // experts)

@@ -64,11 +64,8 @@ def experts_inputs(asked: ExpertsRequest) -> ExpertsInputs:
     axes = given_in(asked.axes)
     keys = {**keys_of_file(asked, axes), **axes}
     if other := [name for name in keys if name not in AXES and keys[name] != 1]:
-        raise UsageError(
-            f"`{other[0]}` does not apply: every rank holds whole layers and its share of the experts",
-            where=str(plan),
-            hint=HINT,
-        )
+        problem = f"`{other[0]}` does not apply: every rank holds whole layers and its share of the experts"
+        raise UsageError(problem, where=str(plan), hint=HINT)
     network = open_model(model) if isinstance(model, str) else model
     if not network.experts:
         raise UsageError(f"`{network.name}` has no experts", hint=HINT)
@@ -96,8 +93,7 @@ def _recovery(asked: ExpertsRequest) -> tuple[str, Recovery, ExpertGroup]:
     recover = asked.recover
     if recover not in POLICIES:
         raise UsageError(
-            f"{spelled(asked, 'recover')}: unknown policy `{recover}` for a group",
-            hint=f"known: {', '.join(POLICIES)}",
+            f"{spelled(asked, 'recover')}: unknown policy `{recover}` for a group", hint=f"known: {', '.join(POLICIES)}"
         )
     unread = dict.fromkeys(("regroup", "reintegrate", "replace"), f"recovers by `{RESTART}`")
     if recover == SHRINK:

@@ -30,12 +30,14 @@ if TYPE_CHECKING:
     from etude.world.fleet.experts.prices import ExpertPrices, Price
 
 POLICIES: Final = (SHRINK, RESTART)
+NODE, WAIT = "node", "wait"
+"""Event: a node is there for ranks that were lost, about its number. State: a group that starts again waits for it."""
 AGAIN: Final = 0.95
 """Fraction of the throughput before a failure at which it counts as recovered."""
 PEER, HOST, STORAGE = "peer", "host", "storage"
 PARTS: Final = {
     "serve": "useful", "cut": "redo", "detect": "detect", "regroup": "restart", "restart": "restart",
-    "load": "restart", "redo": "redo",
+    "load": "restart", "redo": "redo", "wait": "idle",
 }  # fmt: skip
 """State -> part of the time in the record."""
 
@@ -46,7 +48,7 @@ class GroupRow(NamedTuple):
     start_ns: int
     end_ns: int
     state: str
-    """serve, cut (a pass that a failure ended), detect, regroup, restart, load, redo."""
+    """serve, cut (a pass that a failure ended), detect, wait, regroup, restart, load, redo."""
     ranks: int
     tokens: int
 
@@ -85,6 +87,10 @@ class GroupRun(LoneEntity):
         """Ranks whose sequences are to be read again."""
         self.waiting: list[Failure] = []
         """Ranks that come back, and when they are ready."""
+        self.missing: list[Failure] = []
+        """Ranks that come back as soon as there is a node for them."""
+        self.replaces = True
+        """Whether there is one at once."""
         self.phases: list[tuple[str, int]] = []
         """Parts of a pause that are left."""
         self.read, self.target = dict[str, int](), self.place
@@ -173,9 +179,10 @@ class GroupRun(LoneEntity):
         took = min(left, until_ns - self.now_ns)
         if took:
             self._row(self.now_ns + took, state)
-            stop.parts_ns[state] = took
+            stop.parts_ns[state] = stop.parts_ns.get(state, 0) + took
         stop.end_ns = self.now_ns
         if took < left:
+            self.phases[0] = state, left - took
             return False
         self.phases.pop(0)
         if stop.why == "join":
@@ -202,7 +209,11 @@ class GroupRun(LoneEntity):
         return joins < until_ns
 
     def _row(self, end_ns: int, state: str, tokens: int = 0) -> None:
-        self.rows.append(GroupRow(self.now_ns, end_ns, state, int(self.alive.sum()), tokens))
+        ranks, last = int(self.alive.sum()), self.rows[-1] if self.rows else None
+        if last is not None and (last.end_ns, last.state, last.ranks) == (self.now_ns, state, ranks):
+            self.rows[-1] = last._replace(end_ns=end_ns, tokens=last.tokens + tokens)
+        else:
+            self.rows.append(GroupRow(self.now_ns, end_ns, state, ranks, tokens))
         self.now_ns = end_ns
 
     def _pause(self, why: str, parts_ns: dict[str, int], experts: int = 0) -> None:
@@ -211,29 +222,50 @@ class GroupRun(LoneEntity):
 
     def on(self, event: Event) -> Iterable[Event]:
         """Ranks fail. A pass in progress yields no tokens, and a pause ends with the parts that it had."""
+        if event.kind == NODE:
+            self._come_back([one for one in self.missing if one.node == event.about], event.time_ns)
+            return ()
         rules, failure = self.recovery, event.about
         if self.now_ns < event.time_ns:
             self._row(event.time_ns, "cut")
         lost = [rank for rank in failure.ranks if self.alive[rank]]
         if failure.node >= 0:
             self.hosts[failure.node] = False
-        parts, again = {"detect": math.ceil(rules.detect_ns)}, self.recover == RESTART
-        if again:
-            self.owed, self.target = len(self.alive), self.place
-            parts["restart"] = math.ceil(rules.restart_ns)
-            parts["load"], self.read = self._whole_load()
+        if not self.replaces:  # new processes on a node that fails are lost too
+            lost += [rank for one in self.waiting if one.node == failure.node for rank in one.ranks]
+            self.waiting = [one for one in self.waiting if one.node != failure.node]
+        detect_ns, failure = math.ceil(rules.detect_ns), failure._replace(ranks=tuple(lost))
+        self.alive[lost] = self.recover == RESTART
+        if self.recover == RESTART or not (self.replaces or self.alive.any()):
+            self.alive[:], self.waiting = True, []
+            self.owed, self.target = len(self.alive), self.healthy
+            self._pause(RESTART, {"detect": detect_ns, WAIT: NEVER})
+            self.missing.append(failure)
         else:
-            self.alive[lost] = False
             self.owed += len(lost)
             self.target = without(self.place, self.alive, self.experts)
-            parts["regroup"] = math.ceil(rules.regroup_ns)
+            parts = {"detect": detect_ns, "regroup": math.ceil(rules.regroup_ns)}
             parts["load"], self.read = self._load(self.place, self.target)
+            parts["redo"] = self._redo_ns(self.target, self.alive)
+            self._pause("leave", parts, sum(map(len, needs(self.place, self.target))))
             if rules.reintegrate and lost:
-                ready = self.now_ns + parts["detect"] + self.replace_ns + self._join_ns(self.target, lost)
-                self.waiting.append(Failure(ready, tuple(lost), failure.node))
-        parts["redo"] = self._redo_ns(self.target, self.alive)
-        self._pause(RESTART if again else "leave", parts, sum(map(len, needs(self.place, self.target))))
+                self.missing.append(failure._replace(at_ns=self.now_ns + detect_ns))
+        if self.replaces:
+            self._come_back(list(self.missing), self.now_ns)
         return ()
+
+    def _come_back(self, found: list[Failure], now: int) -> None:
+        """There are nodes for lost ranks: new processes start there, or all of them if the group starts again."""
+        self.missing = [one for one in self.missing if one not in found]
+        if not self.phases or self.phases[-1][0] != WAIT:
+            for one in found:
+                ready = max(one.at_ns, now) + self.replace_ns + self._join_ns(self.target, list(one.ranks))
+                self.waiting.append(one._replace(at_ns=ready))
+        elif not self.missing:
+            restart_ns = math.ceil(self.recovery.restart_ns)
+            load_ns, self.read = self._whole_load()
+            again = [("restart", restart_ns), ("load", load_ns), ("redo", self._redo_ns(self.target, self.alive))]
+            self.phases = [*self.phases[:-1], *again]
 
     def _home(self, back: list[int]) -> tuple[NDArray[np.bool_], I64]:
         """Ranks present together with these, and the resulting places of experts."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from etude.base.figures import figure
+from etude.base.figures import figure, text
 from etude.base.grammar import line
 
 
@@ -25,19 +25,14 @@ class HostCopies(StrEnum):
 class ExpertGroup:
     """Attention is data-parallel: every rank has its own sequences, and experts are spread over all ranks."""
 
-    redundant: int = figure("count", "redundant copies of experts, on all ranks together", 0, zero=True)
+    redundant: int = figure("count", "redundant copies of experts, on all ranks together", 0)
     sequences: int = figure("count", "sequences that a rank decodes at a time; more are always waiting", 128)
     context: int = figure("count", "mean tokens per sequence", 2048)
-    fail: str = figure(
-        "text", "failures and their times: `rank7@60s`, `node1@90s`, several with `;`", "", like="rank1@50s"
-    )
-    host_copies: HostCopies = figure("choice", "experts in the memory of hosts", HostCopies.OWN, of=HostCopies)
+    fail: str = text("failures and their times: `rank7@60s`, `node1@90s`, several with `;`", like="rank1@50s")
+    host_copies: HostCopies = figure("choice", "experts in the memory of hosts", HostCopies.OWN)
     storage_bytes_per_s: float = figure("bandwidth", "read rate of a node from storage", 1e9)
     replace_ns: float = figure(
-        "time",
-        "time until a new process replaces a lost rank, while others serve; 0: the same as --restart",
-        0.0,
-        zero=True,
+        "time", "time until a new process replaces a lost rank, while others serve; 0: the same as --restart", 0.0
     )
     horizon_ns: float = figure("time", "time that the group serves", 600e9)
 

@@ -16,13 +16,13 @@ import numpy as np
 from etude.base.errors import UsageError
 from etude.base.files import csv_rows
 from etude.base.grammar import line
+from etude.base.shapes import names_in
 from etude.base.units import parse_bandwidth, parse_bytes
 from etude.kernels.arrays import F64, I64
 
-COLUMNS: Final = (
-    "name", "system", "step_s", "down", "up", "available", "away", "drops", "samples", "share", "group", "label",
-    "memory",
-)  # fmt: skip
+COLUMNS: Final = names_in("""
+    name system step_s down up available away drops samples share group label memory
+""")
 ALONE: Final = -1
 """No group, or no label."""
 EXAMPLES: Final = {"bandwidth": "7..10Gb/s", "time": "1..2s", "number": "0.5..0.9"}

@@ -21,7 +21,7 @@ class GroupPresence:
     """What all groups of clients are like."""
 
     available: float = figure("number", "fraction of the rounds in which a group is available", 1.0)
-    away: float = figure("number", "mean rounds per absence; 0: drawn anew each round", 0.0, zero=True)
+    away: float = figure("number", "mean rounds per absence; 0: drawn anew each round", 0.0)
 
     def __post_init__(self) -> None:
         if not 0 < self.available <= 1:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import argument, figure
+from etude.base.figures import argument, figure, switch, text
 from etude.base.grammar import fill, line
 from etude.base.parameters import is_given, only_with, spelled
 from etude.make.generate import Plan
@@ -61,19 +61,13 @@ class AnyRounds:
 
     model: Any = argument("noun", MODEL_HELP, like="llama3.2-3b")
     clients: Any = figure("noun", "CSV file of clients, or their number", like=["groups.csv", "12"], panel=CLIENTS)
-    link: str = figure(
-        "text", "with a number: downlink and uplink of each: `7..10Gb/s`", "", like="1..2Gb/s", panel=CLIENTS
+    link: str = text("with a number: downlink and uplink of each: `7..10Gb/s`", like="1..2Gb/s", panel=CLIENTS)
+    up: str = text("with a number: uplink of each, if different from the downlink", like="1Gb/s", panel=CLIENTS)
+    step: str = text(
+        "with a number: time of a local step that trains the whole model: `1..4s`", like="2s", panel=CLIENTS
     )
-    up: str = figure(
-        "text", "with a number: uplink of each, if different from the downlink", "", like="1Gb/s", panel=CLIENTS
-    )
-    step: str = figure(
-        "text", "with a number: time of a local step that trains the whole model: `1..4s`", "", like="2s", panel=CLIENTS
-    )
-    available: str = figure(
-        "text",
+    available: str = text(
         "with a number: fraction of the rounds in which a client is available: `0.5..0.9`",
-        "",
         like="0.5..0.9",
         panel=CLIENTS,
     )
@@ -81,56 +75,48 @@ class AnyRounds:
         "number",
         "with a number: rounds that an absence lasts; 0: drawn anew each round",
         0.0,
-        zero=True,
         needs="available",
         panel=CLIENTS,
     )
-    correlated: str = figure(
-        "text",
+    correlated: str = text(
         "groups of clients that are absent together: `20x50:available=0.9,away=5`; `groups:available=0.9` uses the "
         "groups of a CSV file",
-        "",
         like="groups:available=0.9",
         panel=CLIENTS,
     )
     labels: int = figure(
-        "count", "number of labels, dealt to groups or clients; 0: as the CSV file says", 0, zero=True, panel=CLIENTS
+        "count", "number of labels, dealt to groups or clients; 0: as the CSV file says", 0, panel=CLIENTS
     )
-    leave: bool = figure(
-        "switch", "a client that is absent in the next round has not answered in this one", False, panel=CLIENTS
-    )
+    leave: bool = switch("a client that is absent in the next round has not answered in this one", panel=CLIENTS)
     rounds: int = figure("count", "rounds", 100, panel=ROUNDS_PANEL)
-    count: int = figure("count", "clients per round; 0: all", 0, zero=True, panel=ROUNDS_PANEL)
+    count: int = figure("count", "clients per round; 0: all", 0, panel=ROUNDS_PANEL)
     steps: int = figure("count", "local steps of a client per round", 1, panel=ROUNDS_PANEL)
     micro_batch: int = figure("count", "samples per local step, where its time is predicted", 1, panel=ROUNDS_PANEL)
-    precision: Sent = figure("choice", "data type of the weights that are sent", Sent.BF16, of=Sent, panel=ROUNDS_PANEL)
+    precision: Sent = figure("choice", "data type of the weights that are sent", Sent.BF16, panel=ROUNDS_PANEL)
     sample: ClientSampling = figure(
         "choice",
         "how clients are drawn: uniform (psp), weighted (by samples), awpsp (by availability)",
         ClientSampling.UNIFORM,
-        of=ClientSampling,
         needs="count",
         panel=ROUNDS_PANEL,
     )
     deadline_ns: float | None = figure(
         "time", "answers after this time are discarded: `10min`", None, panel=ROUNDS_PANEL
     )
-    seed: int = figure("count", "random seed", 0, zero=True, panel=ROUNDS_PANEL)
+    seed: int = figure("count", "random seed", 0, panel=ROUNDS_PANEL)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundsRequest(AnyRounds):
     """Federated rounds with a server: clients of mixed devices and links, sampled."""
 
-    train: str = figure(
-        "text",
+    train: str = text(
         "full; share:0.3; share:auto, as much as can be done by the deadline",
-        "",
         like=["share:0.3", "full"],
         panel=ROUNDS_PANEL,
     )
     parts: int = figure("count", "number of equal parts that shares consist of", PARTS, most=10_000, panel=ROUNDS_PANEL)
-    quorum: int = figure("count", QUORUM_HELP, 0, zero=True, panel=ROUNDS_PANEL)
+    quorum: int = figure("count", QUORUM_HELP, 0, panel=ROUNDS_PANEL)
     server_bytes_per_s: float | None = figure("bandwidth", SERVER_HELP, None, zero=True, panel=ROUNDS_PANEL)
 
 
@@ -139,10 +125,10 @@ class SwarmRequest(AnyRounds):
     """Federated rounds as a swarm: clients pass their updates to one another in chunks."""
 
     share: Spreading = figure(
-        "choice", "how updates are distributed: swarm, or after a warm-up", Spreading.SWARM, of=Spreading, panel=SWARM
+        "choice", "how updates are distributed: swarm, or after a warm-up", Spreading.SWARM, panel=SWARM
     )
     chunk_bytes: float = figure("bytes", "size of a chunk", 16e6, panel=SWARM)
-    peers: int = figure("count", "number of other clients that a client knows; 0: all", 0, zero=True, panel=SWARM)
+    peers: int = figure("count", "number of other clients that a client knows; 0: all", 0, panel=SWARM)
     warmup: float = figure(
         "number",
         "fraction of the chunks that every client holds after the warm-up",
@@ -153,9 +139,9 @@ class SwarmRequest(AnyRounds):
         panel=SWARM,
     )
     lag_ns: float = figure(
-        "time", "longest lag of a client in the warm-up", 0.0, zero=True, needs="share=swarm+warmup", panel=SWARM
+        "time", "longest lag of a client in the warm-up", 0.0, needs="share=swarm+warmup", panel=SWARM
     )
-    train: str = figure("text", "full: all weights, whatever the file says of shares", "", like="full", panel=SWARM)
+    train: str = text("full: all weights, whatever the file says of shares", like="full", panel=SWARM)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,24 +158,22 @@ class SplitRequest(AnyRounds):
     )
     lora: int = figure("count", "rank of the adapters that are trained", like="8", panel=SPLIT)
     lora_cut: int = figure(
-        "count", "rank of the adapter in the last layer of a client; 0: the same as --lora", 0, zero=True, panel=SPLIT
+        "count", "rank of the adapter in the last layer of a client; 0: the same as --lora", 0, panel=SPLIT
     )
     server_system: Any = figure(
         "noun", "system whose devices compute for the server", "dgx-h100", like="a10", panel=SPLIT
     )
     server_devices: int = figure("count", "devices of the server, each for one client at a time", 1, panel=SPLIT)
     seq: int = figure("count", "tokens of the longest sample", 1024, panel=SPLIT)
-    lengths: str = figure(
-        "text",
+    lengths: str = text(
         "`dirichlet:0.5`: samples of 1/8, 1/4, 1/2 and all of --seq, each client with its own mix; default: all are of "
         "length --seq",
-        "",
         like="dirichlet:0.5",
         panel=SPLIT,
     )
-    quorum: int = figure("count", QUORUM_HELP, 0, zero=True, panel=ROUNDS_PANEL)
+    quorum: int = figure("count", QUORUM_HELP, 0, panel=ROUNDS_PANEL)
     server_bytes_per_s: float | None = figure("bandwidth", SERVER_HELP, None, zero=True, panel=ROUNDS_PANEL)
-    train: str = figure("text", "full: all adapters, whatever the file says of shares", "", like="full", panel=SPLIT)
+    train: str = text("full: all adapters, whatever the file says of shares", like="full", panel=SPLIT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,15 +245,17 @@ def split_inputs(asked: SplitRequest) -> RoundsInputs:
 
     lora, lora_cut, system = asked.lora, asked.lora_cut, asked.server_system
     if lora_cut > lora:
-        raise UsageError(
-            f"{spelled(asked, 'lora_cut')}: {lora_cut} is more than {spelled(asked, 'lora')} {lora}",
-            hint="--lora-cut 4",
-        )
+        problem = f"{spelled(asked, 'lora_cut')}: {lora_cut} is more than {spelled(asked, 'lora')} {lora}"
+        raise UsageError(problem, hint="--lora-cut 4")
     cut = Cut(
-        split=asked.split, lora=lora, lora_cut=lora_cut or lora,
-        system=open_system(system) if isinstance(system, str) else system, devices=asked.server_devices, seq=asked.seq,
+        split=asked.split,
+        lora=lora,
+        lora_cut=lora_cut or lora,
+        system=open_system(system) if isinstance(system, str) else system,
+        devices=asked.server_devices,
+        seq=asked.seq,
         lengths=asked.lengths,
-    )  # fmt: skip
+    )
     return _inputs(asked, train=_full(asked), cut=cut, **_server(asked))
 
 
@@ -284,10 +270,8 @@ def _server(asked: Any) -> dict[str, Any]:
     """Rules of rounds with a server."""
     limit = asked.server_bytes_per_s
     if limit is not None and not limit:
-        raise UsageError(
-            f"{spelled(asked, 'server')}: a link of 0 carries nothing",
-            hint=f"leave {spelled(asked, 'server')} out for no limit",
-        )
+        hint = f"leave {spelled(asked, 'server')} out for no limit"
+        raise UsageError(f"{spelled(asked, 'server')}: a link of 0 carries nothing", hint=hint)
     return {"quorum": asked.quorum, "server_bytes_per_s": float(limit or 0.0)}
 
 
@@ -315,22 +299,16 @@ def _inputs(
     model, count, correlated, who = asked.model, asked.count, asked.correlated, _who(asked)
     absent = bool(who.available) or who.has("available") or bool(correlated)
     if not absent and is_given(asked, "leave"):
-        raise UsageError(
-            f"{spelled(asked, 'leave')} is read only where clients can be absent",
-            hint=f"{spelled(asked, 'available')}, {spelled(asked, 'correlated')}, or a column `available`",
-        )
+        hint = f"{spelled(asked, 'available')}, {spelled(asked, 'correlated')}, or a column `available`"
+        raise UsageError(f"{spelled(asked, 'leave')} is read only where clients can be absent", hint=hint)
     drawn = isinstance(who.of, int) or count or absent or who.has("drops") or "swarm" in rules or (cut and cut.lengths)
     if not drawn and is_given(asked, "seed"):
-        raise UsageError(
-            f"{spelled(asked, 'seed')}: nothing is drawn, since all clients of the file take part in every round",
-            hint=f"{spelled(asked, 'count')} 4",
-        )
+        problem = f"{spelled(asked, 'seed')}: nothing is drawn, since all clients of the file take part in every round"
+        raise UsageError(problem, hint=f"{spelled(asked, 'count')} 4")
     predicted = cut is not None or who.has("system")
     if not predicted and is_given(asked, "micro_batch"):
-        raise UsageError(
-            f"{spelled(asked, 'micro_batch')} is read only where the time of a step is predicted",
-            hint="a column `system` of the clients",
-        )
+        problem = f"{spelled(asked, 'micro_batch')} is read only where the time of a step is predicted"
+        raise UsageError(problem, hint="a column `system` of the clients")
     deadline_ns = asked.deadline_ns
     rules |= {
         "deadline_s": 0.0 if deadline_ns is None else deadline_ns / 1e9,
@@ -352,10 +330,8 @@ def _who(asked: Any) -> Who:
     if not is_number:
         for name in DRAWN:
             if is_given(asked, name):
-                raise UsageError(
-                    f"{spelled(asked, name)} applies only to clients that are drawn",
-                    hint=f"a column of {clients}, or --clients 1000" if isinstance(clients, str) else "--clients 1000",
-                )
+                hint = f"a column of {clients}, or --clients 1000" if isinstance(clients, str) else "--clients 1000"
+                raise UsageError(f"{spelled(asked, name)} applies only to clients that are drawn", hint=hint)
         return Who(of=clients, columns=_columns(clients) if isinstance(clients, str) else frozenset())
     if not asked.link:
         raise UsageError(f"{spelled(asked, 'clients')}: {clients} clients need links", hint="--link 7..10Gb/s")

@@ -9,14 +9,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from etude.base.shapes import names_in
 from etude.kernels.arrays import F64, I64
 from etude.world.fleet.federated.clients import Clients
 from etude.world.fleet.federated.split import ClientSplit
 
-COLUMNS: Final = (
-    "round_s", "asked", "answered", "down_bytes", "up_bytes", "last", "warmup_s", "bound_s", "delivered", "covered",
-    "untrained", "server_busy_s", "server_wait_s",
-)  # fmt: skip
+COLUMNS: Final = names_in("""
+    round_s asked answered down_bytes up_bytes last warmup_s bound_s delivered covered untrained server_busy_s
+    server_wait_s
+""")
 WHOLE: Final = ("asked", "answered", "last")
 
 

@@ -105,11 +105,8 @@ def _check(asked: SplitModel, system: System, seq: int) -> None:
         raise UsageError(f"`{model.name}` is not a decoder", hint="--split needs a decoder: llama3.2-1b")
     memory = system.device.memory_bytes
     if memory and held_by_cut(asked, seq).whole > memory:
-        raise UsageError(
-            f"`{model.name}` with adapters does not fit a device of the server",
-            where=system.name,
-            hint="--server-system dgx-h200, a smaller --micro-batch or --seq",
-        )
+        problem = f"`{model.name}` with adapters does not fit a device of the server"
+        raise UsageError(problem, where=system.name, hint="--server-system dgx-h200, a smaller --micro-batch or --seq")
 
 
 def _own(

@@ -31,15 +31,10 @@ WORD: Final = 64
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swarm:
     chunk_bytes: float = figure("bytes", "size of a chunk", 16e6)
-    warmup: float = figure(
-        "number", "fraction of all chunks that every client has when the warm-up ends; 0: none", 0.0, zero=True
-    )
-    lag_ns: float = figure("time", "longest lag before a client joins", 0.0, zero=True)
+    warmup: float = figure("number", "fraction of all chunks that every client has when the warm-up ends; 0: none", 0.0)
+    lag_ns: float = figure("time", "longest lag before a client joins", 0.0)
     peers: int = figure(
-        "count",
-        "most other clients that a client exchanges chunks with, rounded up to an even number; 0: all",
-        0,
-        zero=True,
+        "count", "most other clients that a client exchanges chunks with, rounded up to an even number; 0: all", 0
     )
 
     def __post_init__(self) -> None:

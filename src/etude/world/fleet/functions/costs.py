@@ -65,11 +65,8 @@ def expert_pieces(spec: Functions) -> ExpertPieces:
     if not model.experts:
         raise UsageError(f"`{model.name}` has no experts", where=spec.model, hint="model: qwen3-30b-a3b")
     if spec.experts_per_function > model.experts:
-        raise UsageError(
-            f"experts_per_function: {spec.experts_per_function} of {model.experts}",
-            where=spec.model,
-            hint=f"experts_per_function: {model.experts}",
-        )
+        problem = f"experts_per_function: {spec.experts_per_function} of {model.experts}"
+        raise UsageError(problem, where=spec.model, hint=f"experts_per_function: {model.experts}")
     on = SystemKey.of(system)
     beside, weights, _ = _passes(model, on, spec.prompt, spec.output)
     expert = (3 if model.gated else 2) * model.hidden * (model.expert_ffn or model.ffn) * WIDTH

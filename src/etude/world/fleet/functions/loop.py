@@ -129,10 +129,15 @@ class FunctionRequests(LoneEntity):
 
 
 def call_functions(spec: Functions, pieces: ExpertPieces | None = None, *, seed: int = 0) -> FunctionRequests:
+    return run_alone(function_requests(spec, pieces, seed=seed))
+
+
+def function_requests(spec: Functions, pieces: ExpertPieces | None = None, *, seed: int = 0) -> FunctionRequests:
+    """All requests before the first arrives."""
     pieces = pieces or expert_pieces(spec)
     tenant, arrival = arrivals(spec, seed)
     groups = [work(spec, pieces, np.random.default_rng([seed, 1, r])) for r in range(len(arrival))]
-    return run_alone(FunctionRequests(spec, pieces, tenant, arrival, groups))
+    return FunctionRequests(spec, pieces, tenant, arrival, groups)
 
 
 def arrivals(spec: Functions, seed: int) -> tuple[I64, I64]:

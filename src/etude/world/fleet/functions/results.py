@@ -33,9 +33,12 @@ def functions_record(found: FunctionRequests) -> dict[str, Any]:
         mine = found.tenant == k
         rows.append({"name": f"tenant {k}", "requests": int(mine.sum()), "latency_s": spread(latency[mine])})
     base = contract(
-        seconds, seconds * found.busy_ns / held, flat(rows), lost={"restart": seconds * found.starting_ns / held},
+        seconds,
+        seconds * found.busy_ns / held,
+        flat(rows),
+        lost={"restart": seconds * found.starting_ns / held},
         tokens=len(found.arrival_ns) * spec.output,
-    )  # fmt: skip
+    )
     return base | {
         "kind": "functions", "requests": len(found.arrival_ns), "tenants": spec.tenants,
         "functions": len(found.sizes),

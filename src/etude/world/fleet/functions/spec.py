@@ -43,12 +43,10 @@ class Functions:
     prompt: int = figure("count", "tokens of a request, in one pass", 16)
     output: int = figure("count", "output tokens, one pass each; the first comes from the prompt's pass", 16)
     cold_ns: int = figure("time", "time until a new instance answers", 500_000_000, zero=True)
-    load_bytes_per_s: float = figure(
-        "bandwidth", "load rate of the weights of a new instance; 0: instant", 0.0, zero=True
-    )
+    load_bytes_per_s: float = figure("bandwidth", "load rate of the weights of a new instance; 0: instant", 0.0)
     keep: str = figure("text", "time that an idle instance is kept; `endless`", "60s")
     invoke_ns: int = figure("time", "overhead of a call for its sender", 1_000_000, zero=True)
-    instances: int = figure("count", "most instances of a function; 0: no limit", 0, zero=True)
+    instances: int = figure("count", "most instances of a function; 0: no limit", 0)
     shared: bool = figure("flag", "tenants use the same functions", True)
 
     @property

@@ -40,13 +40,13 @@ class Cell:
     name: str = figure("text", "name of the radio function")
     node: str = figure("text", "node where it starts")
     slot_ns: int = figure("time", "its period", 500_000)
-    deadline_ns: int = figure("time", "time from the start of a slot to its end; 0: the slot", 0, zero=True)
+    deadline_ns: int = figure("time", "time from the start of a slot to its end; 0: the slot", 0)
     gpu_ns: int = figure("time", "time of a slot on a whole GPU at mean load", 100_000, zero=True)
     cpu_ns: int = figure("time", "time of a slot on a whole CPU, after the GPU", 50_000, zero=True)
     vary: float = figure("number", "work of a slot is even between 1 - vary and 1 + vary of that", 0.2, zero=True)
-    swing: float = figure("number", "relative swing of its load around the mean", 0.0, zero=True)
+    swing: float = figure("number", "relative swing of its load around the mean", 0.0)
     period_ns: int = figure("time", "period of the swing", 600_000_000_000)
-    phase: float = figure("number", "phase of the swing, in periods", 0.0, zero=True)
+    phase: float = figure("number", "phase of the swing, in periods", 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +57,9 @@ class RadioService:
     gpu_ns: int = figure("time", "mean time of a request on a whole GPU (exponential)", 20_000_000, zero=True)
     cpu_ns: int = figure("time", "mean time of a request on a whole CPU, after the GPU", 2_000_000, zero=True)
     deadline_ns: int = figure("time", "time from arrival to completion", 200_000_000)
-    swing: float = figure("number", "relative swing of its rate around the mean", 0.0, zero=True)
+    swing: float = figure("number", "relative swing of its rate around the mean", 0.0)
     period_ns: int = figure("time", "period of the swing", 600_000_000_000)
-    phase: float = figure("number", "phase of the swing, in periods", 0.0, zero=True)
+    phase: float = figure("number", "phase of the swing, in periods", 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,10 +119,14 @@ def mixed_record(
         for name, end in zip(shared.jobs.name, ended, strict=True)
     ]
     base = contract(
-        whole / 1e9, mean["useful"], rows, lost={"restart": mean["set_up"], "redo": mean["redone"]},
-        tokens=None if rl is None else rl["tokens"], cost=cost or None,
+        whole / 1e9,
+        mean["useful"],
+        rows,
+        lost={"restart": mean["set_up"], "redo": mean["redone"]},
+        tokens=None if rl is None else rl["tokens"],
+        cost=cost or None,
         interruptions=jobs["interruptions"] + (0 if rl is None else rl["interruptions"]),
-    )  # fmt: skip
+    )
     nested = {name: value for name, value in jobs.items() if name not in ("goodput_tokens_per_s", "energy_j")}
     return (rl or jobs) | base | {
         "device_s": parts | {"lent": lent, "streams": kept}, "utilisation": base["useful_fraction"],

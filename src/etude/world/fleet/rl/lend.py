@@ -36,7 +36,7 @@ class LendMethod(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Borrow:
     stream: str = figure("text", "stream whose devices are borrowed", "stream")
-    how: LendMethod = figure("choice", "none, fixed or guarded", LendMethod.GUARDED, of=LendMethod)
+    how: LendMethod = figure("choice", "none, fixed or guarded", LendMethod.GUARDED)
     share: float = figure("fraction", "part of a serving device", 0.5)
     every_ns: int = figure("time", "time between two checks", 250_000_000)
     calm_ns: int = figure("time", "time without a violation before devices are lent", 2_000_000_000, zero=True)
@@ -128,11 +128,8 @@ def beside(
         )
     stream = next(one for one in streams if one.name == borrow.stream)
     if stream.tp % spec.rollout.tp:
-        raise UsageError(
-            f"rollouts need {spec.rollout.tp} of the {stream.tp} devices of a replica",
-            where=where,
-            hint="use a tp that divides that of the stream",
-        )
+        problem = f"rollouts need {spec.rollout.tp} of the {stream.tp} devices of a replica"
+        raise UsageError(problem, where=where, hint="use a tp that divides that of the stream")
     loop = loop_of(cluster, spec, where, seed=seed, borrowed=stream.replicas * (stream.tp // spec.rollout.tp))
     own, table = _served(loop, spec, borrow, stream, where, seed)
     ran = PoolRollouts(cluster, loop, seed).finish()
@@ -193,9 +190,7 @@ def _room(ready: PreparedStream, spec: RlSpec, where: str) -> int:
     taken = one.weights_bytes + one.token_bytes * making.at_once * making.context
     left = blocks - int(np.ceil(taken / (ready.token_bytes * ready.engine.block_size)))
     if left < 1:
-        raise UsageError(
-            f"{taken / 1e9:,.1f} GB of rollouts on each device leave no memory for the stream",
-            where=where,
-            hint="use a larger tp of the rollout, fewer at_once, or a shorter context",
-        )
+        problem = f"{taken / 1e9:,.1f} GB of rollouts on each device leave no memory for the stream"
+        hint = "use a larger tp of the rollout, fewer at_once, or a shorter context"
+        raise UsageError(problem, where=where, hint=hint)
     return left

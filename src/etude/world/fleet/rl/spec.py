@@ -23,7 +23,7 @@ from enum import Enum
 from typing import Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure, read, usage_errors
+from etude.base.figures import figure, read, text, usage_errors
 from etude.kernels.arrays import F64
 
 BORROWED: Final = "borrowed"
@@ -48,7 +48,7 @@ class Making:
     samples: int = figure("count", "samples of a step", 64)
     turns: int = figure("count", "turns of a sample", 1)
     tokens: int = figure("count", "mean tokens of a turn; denoising steps, for images", 256)
-    spread: float = figure("number", "spread of tokens: sigma of their logarithm", 0.0, zero=True)
+    spread: float = figure("number", "spread of tokens: sigma of their logarithm", 0.0)
     tp: int = figure("count", "devices of a replica", 1)
     at_once: int = figure("count", "samples that a replica has at a time", 64)
     context: int = figure("count", "mean context of a sample, for predicted times", 1024)
@@ -57,32 +57,30 @@ class Making:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explore(Making):
-    when: When = figure("choice", "serial, or stale: with the weights before the last update", When.SERIAL, of=When)
+    when: When = figure("choice", "serial, or stale: with the weights before the last update", When.SERIAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    time_ns: int = figure("time", "mean time after each turn", 0, zero=True)
-    spread: float = figure("number", "sigma of its logarithm", 0.0, zero=True)
+    time_ns: int = figure("time", "mean time after each turn", 0)
+    spread: float = figure("number", "sigma of its logarithm", 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RlTraining:
     nodes: str = figure("text", "group of nodes")
-    time_ns: int = figure("time", "time of an update; 0: predicted from the plan", 0, zero=True)
+    time_ns: int = figure("time", "time of an update; 0: predicted from the plan", 0)
     plan: Any = figure("one", "plan of an update, for a predicted time", None)
-    switch_ns: int = figure(
-        "time", "time to switch from rollouts to training on the same devices, and back", 0, zero=True
-    )
+    switch_ns: int = figure("time", "time to switch from rollouts to training on the same devices, and back", 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sync:
-    link_bytes_per_s: int = figure("bandwidth", "link that all receivers share; 0: instant", 0, zero=True)
+    link_bytes_per_s: int = figure("bandwidth", "link that all receivers share; 0: instant", 0)
     fraction: float = figure("fraction", "fraction of the weights that is sent", 1.0)
     index_bytes: int = figure("count", "bytes per index of a value, if not all are sent", 4, zero=True)
     value_bytes: int = figure("count", "bytes of a value", 2)
-    weights_bytes: int = figure("bytes", "bytes of the model, or of an adapter; 0: as given by the model", 0, zero=True)
+    weights_bytes: int = figure("bytes", "bytes of the model, or of an adapter; 0: as given by the model", 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,15 +89,15 @@ class RlSpec:
     train: RlTraining = figure("one", "updates", of=RlTraining)
     steps: int = figure("count", "updates of each tenant", 10)
     tenants: int = figure("count", "number of identical tenants", 1)
-    model: str = figure("text", "model of all tenants", "")
-    system: str = figure("text", "system on which times are predicted", "")
-    lora: int = figure("count", "rank of an adapter; 0: all weights are trained", 0, zero=True)
-    stages: Stages = figure("choice", "together or apart", Stages.APART, of=Stages)
-    staleness: int = figure("count", "largest staleness of the weights of a rollout, in updates", 0, zero=True)
+    model: str = text("model of all tenants")
+    system: str = text("system on which times are predicted")
+    lora: int = figure("count", "rank of an adapter; 0: all weights are trained", 0)
+    stages: Stages = figure("choice", "together or apart", Stages.APART)
+    staleness: int = figure("count", "largest staleness of the weights of a rollout, in updates", 0)
     environment: Environment = figure("one", "between turns", Environment(), of=Environment)
     explore: Explore | None = figure("one", "samples generated before a rollout", None, of=Explore)
     sync: Sync = figure("one", "synchronisation of weights after an update", Sync(), of=Sync)
-    regroup_ns: int = figure("time", "pause of replicas whose nodes join or leave", 0, zero=True)
+    regroup_ns: int = figure("time", "pause of replicas whose nodes join or leave", 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

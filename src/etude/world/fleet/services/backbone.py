@@ -55,11 +55,8 @@ def serve_backbone(spec: Backbone, tasks: list[BackboneTask], *, seed: int = 0) 
     memory = spec.memory_bytes or open_system(spec.system).device.memory_bytes
     fit = fitting_tasks(spec.policy, memory, weights, spec.extension_bytes)
     if len(tasks) > fit:
-        raise UsageError(
-            f"{len(tasks)} tasks, but memory has room for {fit} under `{spec.policy}`",
-            where=spec.backbone,
-            hint=f"tasks: {fit}" if fit else "memory: 16GB",
-        )
+        problem = f"{len(tasks)} tasks, but memory has room for {fit} under `{spec.policy}`"
+        raise UsageError(problem, where=spec.backbone, hint=f"tasks: {fit}" if fit else "memory: 16GB")
     shares = _shares(tasks) if spec.policy == "partition" else []
     costs = {s: forward_costs(spec.backbone, spec.system, 1, spec.sizes, s)[-1] for s in {1.0, *shares}}
     rates = [one.rate for one in tasks]
@@ -148,9 +145,9 @@ def backbone_record(found: Hosted) -> dict[str, Any]:
     rows = []
     for k, one in enumerate(found.tasks):
         mine = found.task == k
-        rows.append({
-            "name": one.name, "weight": one.weight, "requests": int(mine.sum()), "latency_s": spread(latency[mine]),
-        })  # fmt: skip
+        rows.append(
+            {"name": one.name, "weight": one.weight, "requests": int(mine.sum()), "latency_s": spread(latency[mine])}
+        )
     return contract(whole / 1e9, found.busy_ns / 1e9, flat(rows)) | {
         "kind": "backbone", "policy": spec.policy, "requests": len(found.task), "latency_s": spread(latency),
         "wait_s": spread(found.start_ns - found.arrival_ns), "batch": len(found.task) / found.batches,
@@ -168,10 +165,7 @@ def backbone_tables(found: Hosted, record: dict[str, Any]) -> dict[str, pa.Table
     shared = found.spec.policy == "shared"
     of = np.full_like(found.task, len(found.tasks)) if shared else found.task
     requests = pa.table(
-        {
-            "task": names.take(pa.array(found.task)),
-            **request_columns(found.arrival_ns, found.start_ns, found.end_ns),
-        }
+        {"task": names.take(pa.array(found.task)), **request_columns(found.arrival_ns, found.start_ns, found.end_ns)}
     )
     states = batches(found.start_ns, found.end_ns, of, names)
     return {"requests": requests, "states": states, "jobs": pa.Table.from_pylist(record["jobs"])}

@@ -24,7 +24,7 @@ from os import PathLike
 from typing import Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure, read, read_mapping, usage_errors
+from etude.base.figures import figure, read, read_mapping, text, usage_errors
 
 POLICIES: Final = {"services": ("fifo", "edf", "stability"), "tasks": ("partition", "colocate", "shared")}
 
@@ -36,7 +36,7 @@ class SharedDevice:
     """What services and tasks have in common."""
 
     system: str = figure("text", "system whose device they share")
-    load: float = figure("number", "load of whole networks in the largest batch, with equal rates", 0.0, zero=True)
+    load: float = figure("number", "load of whole networks in the largest batch, with equal rates", 0.0)
     batch: int = figure("count", "largest batch", 8)
     count: int = figure("count", "total number of requests", 5000)
 
@@ -49,8 +49,8 @@ class SharedDevice:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
     model: str = figure("text", "model that is served")
-    name: str = figure("text", "name of the service; else that of the model", "")
-    rate: float = figure("number", "requests per second, Poisson", 0.0, zero=True)
+    name: str = text("name of the service; else that of the model")
+    rate: float = figure("number", "requests per second, Poisson", 0.0)
     deadline_ns: int = figure("time", "time from arrival to completion", 50_000_000)
     exits: int = figure("count", "number of exits, in equal parts of the blocks; the last is the whole network", 1)
 
@@ -58,15 +58,15 @@ class Service:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services(SharedDevice):
     services: Any = figure("one", "list of services", None)
-    headroom: float = figure("number", "fraction of a deadline that edf and stability keep free", 0.0, zero=True)
+    headroom: float = figure("number", "fraction of a deadline that edf and stability keep free", 0.0)
     policy: str = figure("text", "fifo, edf, stability", "fifo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackboneTask:
-    name: str = figure("text", "name of the task; else its number", "")
+    name: str = text("name of the task; else its number")
     weight: float = figure("number", "its share of the backbone while all wait, or of a partition", 1.0)
-    rate: float = figure("number", "requests per second, Poisson", 0.0, zero=True)
+    rate: float = figure("number", "requests per second, Poisson", 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class Backbone(SharedDevice):
     tasks: Any = figure("one", "number of tasks, or a list of them", None)
     extension_bytes: int = figure("bytes", "memory of a task beyond the backbone", 8_000_000)
     extension_time_ns: int = figure("time", "time for each task in a batch, on the whole device", 100_000, zero=True)
-    memory_bytes: int = figure("bytes", "memory for weights; 0: that of the device", 0, zero=True)
+    memory_bytes: int = figure("bytes", "memory for weights; 0: that of the device", 0)
     policy: str = figure("text", "partition, colocate, shared", "shared")
 
 

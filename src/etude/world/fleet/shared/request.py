@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import argument, figure, keys_in, read_mapping
+from etude.base.figures import argument, figure, keys_in, read_mapping, text
 from etude.base.grammar import line
 from etude.base.parameters import is_given, spelled
 from etude.world.fleet.days import said_of
@@ -80,19 +80,17 @@ class ShareRequest:
         "path", "a YAML file of nodes and of what runs there, or nodes alone (also CSV) with --jobs", like="pool.yaml"
     )
     jobs: str | None = figure("path", "CSV file of jobs that share the cluster", None, like="jobs.csv", panel=SHARED)
-    first: int = figure("count", "use only the first jobs, this many; 0: all", 0, zero=True, needs="jobs", panel=SHARED)
-    policy: str = figure(
-        "text",
+    first: int = figure("count", "use only the first jobs, this many; 0: all", 0, needs="jobs", panel=SHARED)
+    policy: str = text(
         "fifo, backfill, sjf, srtf, las, deadline, priority, fair, elastic, harvest, gavel, or FILE.py:name; default: "
         "as the file says, or fifo",
-        "",
         like=["las", "elastic", "backfill"],
         panel=SHARED,
     )
     switch_ns: int | None = figure(
         "time", "time that a stopped job needs to start again", None, zero=True, panel=SHARED
     )
-    seed: int = figure("count", SEED_HELP, 0, zero=True, panel=SHARED)
+    seed: int = figure("count", SEED_HELP, 0, panel=SHARED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,10 +169,8 @@ def _switch(asked: ShareRequest, cluster: Cluster, policy: str, columns: set[str
     if stops:
         return None if asked.switch_ns is None else int(asked.switch_ns)
     if is_given(asked, "switch"):
-        raise UsageError(
-            f"{spelled(asked, 'switch')} is not read under `{policy}`, which never stops these jobs",
-            hint=f"{spelled(asked, 'policy')} las, srtf, priority, deadline, elastic",
-        )
+        problem = f"{spelled(asked, 'switch')} is not read under `{policy}`, which never stops these jobs"
+        raise UsageError(problem, hint=f"{spelled(asked, 'policy')} las, srtf, priority, deadline, elastic")
     return None
 
 
@@ -183,11 +179,8 @@ def _seed(asked: ShareRequest, cluster: Cluster) -> int:
     if any(group.mtbf_ns for group in cluster.groups):
         return asked.seed
     if is_given(asked, "seed"):
-        raise UsageError(
-            f"{spelled(asked, 'seed')} is read only where something is drawn: nodes with `mtbf`, streams, rl",
-            where=cluster.name,
-            hint="leave it out",
-        )
+        problem = f"{spelled(asked, 'seed')} is read only where something is drawn: nodes with `mtbf`, streams, rl"
+        raise UsageError(problem, where=cluster.name, hint="leave it out")
     return 0
 
 
@@ -250,7 +243,7 @@ def _post_trained(pool: Any, given: ShareInputs) -> SharedFleet:
 @dataclass(frozen=True, kw_only=True)
 class FileRequest:
     file: str = argument("path", "YAML file of the model, its functions and requests", like="moe2.yaml")
-    seed: int = figure("count", SEED_HELP, 0, zero=True)
+    seed: int = figure("count", SEED_HELP, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,7 +251,7 @@ class ServicesRequest(FileRequest):
     """Services that take turns on one device, with early exits."""
 
     file: str = argument("path", "YAML file of the services", like="edge2.yaml")
-    policy: str = figure("text", "fifo, edf, stability; default: as the file says", "", like="edf")
+    policy: str = text("fifo, edf, stability; default: as the file says", like="edf")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,7 +259,7 @@ class BackboneRequest(FileRequest):
     """Tasks that share one backbone, its batches and its memory."""
 
     file: str = argument("path", "YAML file of the backbone and its tasks", like="backbone2.yaml")
-    policy: str = figure("text", "partition, colocate, shared; default: as the file says", "", like="colocate")
+    policy: str = text("partition, colocate, shared; default: as the file says", like="colocate")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,19 +267,12 @@ class RadioRequest(FileRequest):
     """Radio functions and AI services on one set of nodes: shares and moves."""
 
     file: str = argument("path", "YAML file of nodes, radio functions and AI services", like="airan2.yaml")
-    policy: str = figure(
-        "text", "static, greedy, strict, haf; default: as the file says", "", like=["greedy", "strict"]
+    policy: str = text("static, greedy, strict, haf; default: as the file says", like=["greedy", "strict"])
+    migrate: str = text(
+        "interruption of a radio function or AI service that moves to another node: `2s`, or `endless`", like="5s"
     )
-    migrate: str = figure(
-        "text",
-        "interruption of a radio function or AI service that moves to another node: `2s`, or `endless`",
-        "",
-        like="5s",
-    )
-    load: str = figure(
-        "text",
+    load: str = text(
         "rates of AI requests next to radio functions, relative to those of the file: `1.2`, or a range `0.5..1.2`",
-        "",
         like="0.7",
     )
 
@@ -333,10 +319,8 @@ def radio_inputs(asked: RadioRequest) -> RadioInputs:
 
     file, policy = asked.file, asked.policy
     if is_given(asked, "migrate") and (policy or read_radio(file).spec.policy) == "static":
-        raise UsageError(
-            f"{spelled(asked, 'migrate')} is not read under `static`, which never moves anything",
-            hint=f"{spelled(asked, 'policy')} haf",
-        )
+        problem = f"{spelled(asked, 'migrate')} is not read under `static`, which never moves anything"
+        raise UsageError(problem, hint=f"{spelled(asked, 'policy')} haf")
     pools = [read_radio(file, policy=policy, migrate=asked.migrate, load=load) for load in loads_of(asked.load)]
     return RadioInputs(pools=tuple(pools), seed=asked.seed, asked=said_of(asked))
 

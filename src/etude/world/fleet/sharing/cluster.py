@@ -17,17 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure, read, read_mapping, usage_errors
+from etude.base.figures import figure, read, read_mapping, text, usage_errors
 from etude.base.files import csv_rows
+from etude.base.shapes import names_in
 from etude.kernels.arrays import I64
 
 WHOLE: Final = 1000
 """Units that a device is divided into."""
 NO_LIMIT: Final = 1 << 50
 KEYS: Final = ("name", "doc", "gpus", "node_gpus", "kind", "price", "nodes")
-POOL_KEYS: Final = (
-    "jobs", "streams", "rl", "policy", "switch", "start", "keep", "migrate", "horizon", "borrow",
-)  # fmt: skip
+POOL_KEYS: Final = names_in("""
+    jobs streams rl policy switch start keep migrate horizon borrow
+""")
 """Keys of a file that also describes the workload: see pool.py."""
 
 
@@ -37,13 +38,13 @@ class NodeKind:
 
     count: int = figure("count", "number of these nodes", 1)
     gpus: int = figure("count", "devices per node", 8, zero=True)
-    kind: str = figure("text", "kind of the devices", "")
-    cpus: float = figure("number", "processors per node; 0: no limit", 0.0, zero=True)
-    memory_bytes: int = figure("bytes", "memory per node; 0: no limit", 0, zero=True)
-    price: float = figure("number", "price of a device in dollars per hour", 0.0, zero=True)
-    name: str = figure("text", "name that others refer to", "")
-    capacity: str = figure("text", "CSV file of time_s, devices and optionally price: availability over time", "")
-    mtbf_ns: int = figure("time", "mean time until a node is reclaimed; 0: never", 0, zero=True)
+    kind: str = text("kind of the devices")
+    cpus: float = figure("number", "processors per node; 0: no limit", 0.0)
+    memory_bytes: int = figure("bytes", "memory per node; 0: no limit", 0)
+    price: float = figure("number", "price of a device in dollars per hour", 0.0)
+    name: str = text("name that others refer to")
+    capacity: str = text("CSV file of time_s, devices and optionally price: availability over time")
+    mtbf_ns: int = figure("time", "mean time until a node is reclaimed; 0: never", 0)
     back_ns: int = figure("time", "mean time until it is back", 1_800_000_000_000)
 
     @property

@@ -204,11 +204,8 @@ class ElasticJobs(DiscreteEntity):
         jobs = self.jobs
         parts = np.flatnonzero((jobs.gpu_milli < WHOLE) | (jobs.gpus == 0))
         if len(parts):
-            raise UsageError(
-                "requests a part of a device, or no device",
-                where=f"job `{jobs.name[parts[0]]}`",
-                hint="--policy fifo, backfill, las, ...",
-            )
+            problem = "requests a part of a device, or no device"
+            raise UsageError(problem, where=f"job `{jobs.name[parts[0]]}`", hint="--policy fifo, backfill, las, ...")
         if not self.whole and any(jobs.speed):
             raise UsageError("speeds by size need whole devices", hint="--policy elastic or harvest")
 

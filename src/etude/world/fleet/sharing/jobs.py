@@ -18,14 +18,15 @@ from numpy.typing import NDArray
 from etude.base.errors import UsageError
 from etude.base.files import csv_rows
 from etude.base.grammar import line
+from etude.base.shapes import names_in
 from etude.kernels.arrays import F64, I64
 from etude.world.clock import NEVER
 from etude.world.fleet.sharing.cluster import WHOLE
 
-COLUMNS: Final = (
-    "name", "arrival_s", "gpus", "duration_s", "gpu_milli", "cpu_milli", "memory_mib", "kind", "weight", "priority",
-    "deadline_s", "tenant", "min_gpus", "max_gpus", "speed", "rates", "harvest", "save_s",
-)  # fmt: skip
+COLUMNS: Final = names_in("""
+    name arrival_s gpus duration_s gpu_milli cpu_milli memory_mib kind weight priority deadline_s tenant min_gpus
+    max_gpus speed rates harvest save_s
+""")
 PODS: Final = ("num_gpu", "creation_time", "deletion_time", "scheduled_time")
 
 

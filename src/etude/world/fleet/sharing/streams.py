@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure, read, usage_errors
+from etude.base.figures import figure, read, text, usage_errors
 from etude.base.units import parse_time
 from etude.world.fleet.sharing.cluster import Cluster
 
@@ -29,15 +29,15 @@ class PoolStream:
     nodes: str = figure("text", "group of nodes of its replicas")
     name: str = figure("text", "name that others refer to", "stream")
     tp: int = figure("count", "devices of a replica", 1)
-    replicas: int = figure("count", "0: as many as fit the nodes", 0, zero=True)
-    requests: str = figure("text", "file of requests; else they are drawn", "")
-    first: int = figure("count", "only the first requests, this many; 0: all", 0, zero=True)
-    rate: float = figure("number", "requests per second", 0.0, zero=True)
+    replicas: int = figure("count", "0: as many as fit the nodes", 0)
+    requests: str = text("file of requests; else they are drawn")
+    first: int = figure("count", "only the first requests, this many; 0: all", 0)
+    rate: float = figure("number", "requests per second", 0.0)
     count: int = figure("count", "number of generated requests", 500)
     prompt: int = figure("count", "prompt tokens of generated requests", 1024)
     output: int = figure("count", "tokens out", 128)
     burst: float = figure("number", "variation of the gaps between them: 1 is Poisson", 1.0, zero=True)
-    diurnal: str = figure("text", "swing of the rate: 0.8@24h", "")
+    diurnal: str = text("swing of the rate: 0.8@24h")
     router: str = figure("text", "as --router of `etude serve`", "least")
     slo: Any = figure("one", "{ttft: 1s, tpot: 50ms, latency: 60s}", None)
 
@@ -107,9 +107,13 @@ def placed(stream: PoolStream, *, seed: int = 0) -> PreparedStream:
     token_bytes = one.token_bytes * stream.tp
     tpot = stream.limits.get("", {}).get("tpot_s", 0.0)
     options = between_options(between, token_bytes) | {
-        "tpot_ns": tpot * 1e9, "router": stream.router, "caching": one.caching, "token_bytes": token_bytes,
-        "seed": seed, "lora": one.lora,
-    }  # fmt: skip
+        "tpot_ns": tpot * 1e9,
+        "router": stream.router,
+        "caching": one.caching,
+        "token_bytes": token_bytes,
+        "seed": seed,
+        "lora": one.lora,
+    }
     drawn = request_stream(
         stream.requests or None, first=stream.first, rate_per_s=stream.rate, count=stream.count, prompt=stream.prompt,
         output=stream.output, cv=stream.burst, diurnal=stream.diurnal, seed=seed,

@@ -11,11 +11,12 @@ from etude.base.figures import argument, figure, part
 from etude.base.outputs import Printed
 from etude.world.serve.asked.workflow import hook
 from etude.world.serve.devices.costs import costs_on
-from etude.world.serve.devices.graph import sessions_of
+from etude.world.serve.devices.graph import NumberedCalls, sessions_of
+from etude.world.serve.devices.policies import policy_of
 from etude.world.serve.devices.results import beside, placed_summary
-from etude.world.serve.devices.run import run_placed
+from etude.world.serve.devices.run import PlacementRun, run_placed
 from etude.world.serve.devices.spec import open_devices
-from etude.world.serve.workflow import open_workflow
+from etude.world.serve.workflow import Workflow, open_workflow
 
 REFERENCE: Final = "roundrobin"
 USUAL: Final = ("heft", "reuse", "future:2")
@@ -31,11 +32,14 @@ class DevicesInput:
     workflow: str = argument("path", "YAML files of tasks: names, files or patterns, with commas", like="flow.yaml")
     devices: str = figure("path", "YAML file of devices of several kinds", like="more-devices.yaml")
     place: Any = figure(
-        "noun", "placements to compare with round robin: heft, reuse, future:H, FILE.py:name, or several with commas; "
-        "default: heft, reuse, future:2", "", like="heft",
-    )  # fmt: skip
+        "noun",
+        "placements to compare with round robin: heft, reuse, future:H, FILE.py:name, or several with commas; "
+        "default: heft, reuse, future:2",
+        "",
+        like="heft",
+    )
     stack: str = figure("text", "software stack of the engine: vllm, torch-flash2, none", "vllm", like="none")
-    seed: int = figure("count", "random seed", 0, zero=True)
+    seed: int = figure("count", "random seed", 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,15 +68,23 @@ class Placing:
 
     def run(self) -> PlacementRows:
         """Every placement of every call."""
+        sessions, flows = self._sessions()
+        named = {one if isinstance(one, str) else one.__name__: one for one in self.places}
+        ran = [placed_summary(run_placed(sessions, flows, hook(one)), name) for name, one in named.items()]
+        return PlacementRows(list(beside(ran)), self.shown)
+
+    def ready(self) -> PlacementRun:
+        """All calls before the first, by the placement that is shown."""
+        sessions, flows = self._sessions()
+        return PlacementRun(sessions, flows, policy_of(hook(self.places[-1])))
+
+    def _sessions(self) -> tuple[NumberedCalls, list[Workflow]]:
         flows = [open_workflow(path) for path in _files(self.workflows)]
         on = open_devices(self.devices)
         models = sorted({role.model for flow in flows for role in flow.models.values()})
         if not models:
             raise UsageError("no model is called, so there is nothing to place", where=self.workflows)
-        sessions = sessions_of(flows, on, costs_on(on, models, stack=self.stack), seed=self.seed)
-        named = {one if isinstance(one, str) else one.__name__: one for one in self.places}
-        ran = [placed_summary(run_placed(sessions, flows, hook(one)), name) for name, one in named.items()]
-        return PlacementRows(list(beside(ran)), self.shown)
+        return sessions_of(flows, on, costs_on(on, models, stack=self.stack), seed=self.seed), flows
 
 
 @dataclass(frozen=True, slots=True)

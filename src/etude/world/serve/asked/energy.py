@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etude.base.figures import argument, figure, part
+from etude.base.figures import argument, part, text
 from etude.base.outputs import Printed
 from etude.run.simulate.settings import SimulationSettings
 from etude.steps.asked.power import KERNELS, KernelChoice, PowerInput, PowerInputs, power_system
@@ -69,10 +69,11 @@ class EnergyRows:
     Rows are those of an energy counter, or of engines that serve models, which name their GPUs."""
 
     rows: str = argument("path", "CSV file of measured power", like="other.csv")
-    system: str = figure(
-        "text", "simulate rows of an energy counter there: a name of `etude systems`, or a file; default: dgx-h200",
-        "", names=("-s",), like="dgx-h100",
-    )  # fmt: skip
+    system: str = text(
+        "simulate rows of an energy counter there: a name of `etude systems`, or a file; default: dgx-h200",
+        names=("-s",),
+        like="dgx-h100",
+    )
     output: Printed = part(Printed)
 
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import argument, figure, part
+from etude.base.figures import argument, figure, part, text
 from etude.base.outputs import Printed
 from etude.base.parameters import request_of
 from etude.world.clock import run_alone
@@ -46,43 +46,45 @@ class ServeImages(KeptStream):
     """
 
     model: str = argument("text", "a diffusion model of the catalogue", "", like="flux.1-dev")
-    system: str = figure(
-        "text", "simulate there: a name of `etude systems`, or a file", "", names=("-s",), like="dgx-h200",
-        panel=DEVICES,
-    )  # fmt: skip
+    system: str = text(
+        "simulate there: a name of `etude systems`, or a file", names=("-s",), like="dgx-h200", panel=DEVICES
+    )
     gpus: int = figure("count", "number of devices that images share", 8, panel=DEVICES)
     degree: str = figure(
-        "text", "devices per denoising step: fixed:4, elastic, elastic:1..8, FILE.py:name", "elastic", like="fixed:1",
+        "text",
+        "devices per denoising step: fixed:4, elastic, elastic:1..8, FILE.py:name",
+        "elastic",
+        like="fixed:1",
         panel=DEVICES,
-    )  # fmt: skip
+    )
     images_at_once: int = figure("count", "most images of one size in one step", 1, most=16, panel=DEVICES)
     scheduling_policy: ImageOrder = figure(
-        "choice",
-        "order of requests: by arrival, deadline, or shortest first",
-        ImageOrder.FCFS,
-        of=ImageOrder,
-        panel=DEVICES,
+        "choice", "order of requests: by arrival, deadline, or shortest first", ImageOrder.FCFS, panel=DEVICES
     )
     set_up_ns: int = figure(
         "time", "time to set up a group of devices, of a degree that changes", 1_000_000_000, zero=True, panel=DEVICES
     )
-    encode_ns: int = figure("time", "time to encode a text, on one device", 0, zero=True, panel=DEVICES)
+    encode_ns: int = figure("time", "time to encode a text, on one device", 0, panel=DEVICES)
     stack: str = figure("text", "software stack of the engine: xdit-0.4, none", "xdit-0.4", like="none", panel=DEVICES)
     requests: str = figure(
-        "path", "file of requests, or `mix:1024x1024@28=0.7,480x832x81@50=0.3`", "", like="mix:512x512@20",
+        "path",
+        "file of requests, or `mix:1024x1024@28=0.7,480x832x81@50=0.3`",
+        "",
+        like="mix:512x512@20",
         panel=REQUESTS,
-    )  # fmt: skip
-    rate: str = figure("text", "requests per second: `4`, or `1..20` for a curve", "", like="7", panel=REQUESTS)
-    first: int = figure(
-        "count", "use only the first requests of a file, this many; 0: all", 0, zero=True, panel=REQUESTS
     )
+    rate: str = text("requests per second: `4`, or `1..20` for a curve", like="7", panel=REQUESTS)
+    first: int = figure("count", "use only the first requests of a file, this many; 0: all", 0, panel=REQUESTS)
     count: int = figure("count", "number of requests of a mix", 500, panel=REQUESTS)
     burst: float = figure(
-        "number", "variation of the gaps between requests of a mix: 1 is Poisson, 0 is even", 1.0, zero=True,
+        "number",
+        "variation of the gaps between requests of a mix: 1 is Poisson, 0 is even",
+        1.0,
+        zero=True,
         panel=REQUESTS,
-    )  # fmt: skip
-    seed: int = figure("count", "random seed", 0, zero=True, panel=REQUESTS)
-    slo: str = figure("text", "limit of goodput: `latency=60s`", "", like="latency=60s", panel=REQUESTS)
+    )
+    seed: int = figure("count", "random seed", 0, panel=REQUESTS)
+    slo: str = text("limit of goodput: `latency=60s`", like="latency=60s", panel=REQUESTS)
     output: Printed = part(Printed)
 
 

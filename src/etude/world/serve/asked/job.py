@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure, part
+from etude.base.figures import figure, part, text
 from etude.base.outputs import OutputPlace, Printed
 from etude.base.parameters import given_in, is_given, spelled
 from etude.base.talk import say
@@ -44,7 +44,7 @@ class ServingInput(ModelOrConfig):
     requests: str | None = figure(
         "path", "a file of requests, as for `etude serve`; on a system they queue", None, panel=PANEL
     )
-    draft: str = figure("text", "the model that proposes tokens", "", needs="speculate", like="gpt2", panel=PANEL)
+    draft: str = text("the model that proposes tokens", needs="speculate", like="gpt2", panel=PANEL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +63,8 @@ class ServingSource:
         """Without `gpus` there are as many ranks as one instance needs, or all instances of a split."""
         unread = [one for one in EQUAL if asked.requests is not None and is_given(asked, one)]
         if unread:
-            raise UsageError(
-                f"{spelled(asked, unread[0])} is not read with {spelled(asked, 'requests')}, whose file says it",
-                hint="leave one of them out",
-            )
+            problem = f"{spelled(asked, unread[0])} is not read with {spelled(asked, 'requests')}, whose file says it"
+            raise UsageError(problem, hint="leave one of them out")
         options = Serving.from_dict(given_in(asked.serving))
         if asked.draft == "" and options.speculate:
             raise UsageError(f"{spelled(asked, 'speculate')} is read only with {spelled(asked, 'draft')}")
@@ -75,9 +73,13 @@ class ServingSource:
         ranks = axes.get("tp", 1) * axes.get("pp", 1) * max(sum(options.split), 1)
         plan = plan_asked(asked, model, said, **({} if asked.plan is not None else {"gpus": ranks}))
         return cls(
-            model=model, plan=plan, options=options, requests=None if asked.requests is None else Path(asked.requests),
-            draft=model_of(asked.draft) if asked.draft else None, name=name,
-        )  # fmt: skip
+            model=model,
+            plan=plan,
+            options=options,
+            requests=None if asked.requests is None else Path(asked.requests),
+            draft=model_of(asked.draft) if asked.draft else None,
+            name=name,
+        )
 
     def generate(
         self, system: System | None, *, memory: str = "", check: bool = True, weights: Quantised | None = None
@@ -124,10 +126,12 @@ class GenerateServe(MemoryOut, ServingInput, JobMade):
     Without a file of requests all are equal and there at the start. On a system, requests of a file wait until passes
     end, whose times are simulated, and the memory of its device is the limit."""
 
-    system: str = figure(
-        "text", "simulate passes there; with --requests, requests wait until passes end", "", names=("-s",),
-        like="dgx-a100", panel="Machine",
-    )  # fmt: skip
+    system: str = text(
+        "simulate passes there; with --requests, requests wait until passes end",
+        names=("-s",),
+        like="dgx-a100",
+        panel="Machine",
+    )
 
 
 @dataclass(frozen=True, slots=True)

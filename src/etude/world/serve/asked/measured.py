@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import argument, figure, part
+from etude.base.figures import argument, figure, part, switch, text
 from etude.base.outputs import Printed
 from etude.base.parameters import is_given
 from etude.base.talk import progress
@@ -24,10 +24,8 @@ class MeasuredInput:
     """The parameter of what was measured."""
 
     run: str = argument("path", "folder of a measured run, or a file of `etude requests`", like="other.json")
-    config: str = figure("text", "name of the run in the folder", "", like="b", panel=PANEL)
-    steps: str = figure(
-        "text", "source of the times of its steps: recorded, grid, catalogue", "", like="recorded", panel=PANEL
-    )
+    config: str = text("name of the run in the folder", like="b", panel=PANEL)
+    steps: str = text("source of the times of its steps: recorded, grid, catalogue", like="recorded", panel=PANEL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +41,8 @@ class ServeRun(RulesInput, ReplicasInput, MeasuredInput):
     A folder says what it ran on; with a file of measured requests, the model, the system and the engine are given.
     """
 
-    sort: bool = figure("switch", "sort the rows of the file by time", False, panel=PANEL)
-    seed: int = figure("count", "random seed", 0, zero=True, panel=PANEL)
+    sort: bool = switch("sort the rows of the file by time", panel=PANEL)
+    seed: int = figure("count", "random seed", 0, panel=PANEL)
     output: Printed = part(Printed)
 
 
@@ -90,10 +88,14 @@ def readable(beside: Beside) -> list[dict[str, Any]]:
     """Measured and predicted figures side by side."""
     found = beside.found
     return [
-        {"": name, "measured s": round(found["measured"][name], 5), "predicted s": round(found["predicted"][name], 5),
-         "error": f"{found['error'][name]:+.2%}"}
+        {
+            "": name,
+            "measured s": round(found["measured"][name], 5),
+            "predicted s": round(found["predicted"][name], 5),
+            "error": f"{found['error'][name]:+.2%}",
+        }
         for name in found["measured"]
-    ]  # fmt: skip
+    ]
 
 
 def lines(beside: Beside) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from etude.base.figures import figure, part
+from etude.base.figures import figure, part, switch
 from etude.base.outputs import Printed
 from etude.base.parameters import replaces
 from etude.base.units import format_bytes
@@ -40,18 +40,17 @@ class ServeOffload(CostInput):
     """
 
     path: KvPath = figure(
-        "choice", "through the page cache, from the disk itself, or the cheaper of both for each block", KvPath.DUAL,
-        of=KvPath, panel=PANEL,
-    )  # fmt: skip
+        "choice",
+        "through the page cache, from the disk itself, or the cheaper of both for each block",
+        KvPath.DUAL,
+        panel=PANEL,
+    )
     host_memory_bytes: int = figure("bytes", "host memory for keys and values", 8_000_000_000, panel=PANEL)
     requests: str = figure("path", "file of requests; without one, one request", "", like="r.csv", panel=REQUESTS)
-    first: int = figure(
-        "count", "use only the first requests, this many; 0: all", 0, zero=True, needs="requests", panel=REQUESTS
+    first: int = figure("count", "use only the first requests, this many; 0: all", 0, needs="requests", panel=REQUESTS)
+    sort: bool = switch(
+        "sort the rows of the file by time; without it, unsorted files are refused", needs="requests", panel=REQUESTS
     )
-    sort: bool = figure(
-        "switch", "sort the rows of the file by time; without it, unsorted files are refused", False, needs="requests",
-        panel=REQUESTS,
-    )  # fmt: skip
     prompt: int = figure("count", "prompt tokens of the request", 1024, panel=REQUESTS)
     output_tokens: int = figure("count", "output tokens of the request", 128, key="output", panel=REQUESTS)
     output: Printed = part(Printed)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure, part
+from etude.base.figures import figure, part, switch, text
 from etude.base.grammar import line
 from etude.base.outputs import OutputPlace, Printed
 from etude.base.parameters import replaces, spelled
@@ -56,13 +56,15 @@ class Serve(TextInput, KeptStream):
     """
 
     requests_out: str | None = figure("out", "Parquet file to write, with one row per request", None, panel=OUTPUT)
-    window: str = figure(
-        "text", "write the passes that start in this window node by node: `60s:62s`; `60s:62s@3` for one replica", "",
-        needs="job_out", like="10s:11s", panel=OUTPUT,
-    )  # fmt: skip
+    window: str = text(
+        "write the passes that start in this window node by node: `60s:62s`; `60s:62s@3` for one replica",
+        needs="job_out",
+        like="10s:11s",
+        panel=OUTPUT,
+    )
     job_out: str | None = figure("out", "folder for the job of the window", None, needs="window", panel=OUTPUT)
-    force: bool = figure("switch", "replace what is there", False, needs="out|requests_out|job_out", names=("-f",))
-    scenario: bool = figure("switch", "print this run as a file for `etude world run`, and stop", False, panel=OUTPUT)
+    force: bool = switch("replace what is there", needs="out|requests_out|job_out", names=("-f",))
+    scenario: bool = switch("print this run as a file for `etude world run`, and stop", panel=OUTPUT)
     output: Printed = part(Printed)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import argument, figure, part
+from etude.base.figures import argument, figure, part, text
 from etude.base.parameters import only_with, replaces, whole
 from etude.machine import open_system
 from etude.make.generate.model import Model, open_model
@@ -37,14 +37,19 @@ class CostInput:
         "noun", "a model of the catalogue, a Hugging Face id, a YAML file, or a `config.json`", "", like="gpt2"
     )
     system: str = figure(
-        "noun", "simulate there: a name of `etude systems`, or a file", "", of=str, names=("-s",), like="dgx-h200",
+        "noun",
+        "simulate there: a name of `etude systems`, or a file",
+        "",
+        of=str,
+        names=("-s",),
+        like="dgx-h200",
         panel=PANEL,
-    )  # fmt: skip
+    )
     tp: int = figure("count", "tensor-parallel ranks of a replica", 1, panel=PANEL)
     ep: int = figure("count", "ranks of a replica over which experts are spread", 1, panel=PANEL)
     precision: str = figure("text", "data type of weights and products: bf16, fp8", "bf16", like="fp8", panel=PANEL)
-    kv_dtype: str = figure(
-        "text", "data type of keys and values: bf16, fp8; default: that of the computation", "", like="fp8", panel=PANEL
+    kv_dtype: str = text(
+        "data type of keys and values: bf16, fp8; default: that of the computation", like="fp8", panel=PANEL
     )
     stack: str = figure(
         "text", "software stack of the engine: vllm, torch-flash2, none", "vllm", like="none", panel=PANEL
@@ -59,27 +64,42 @@ class ReplicasInput(CostInput):
     replicas: int = figure("count", "copies of the model, each with its own engine", 1, panel=PANEL)
     pp: int = figure("count", "stages of layers of a replica, each on --tp ranks", 1, panel=PANEL)
     router: Any = figure(
-        "noun", "turn, least, tokens, two, session, prefix, affinity, br0, br:STEPS, NAME+steal, FILE.py:name", "least",
-        like="two", panel=PANEL,
-    )  # fmt: skip
-    offload: str = figure(
-        "text", "experts in the memory of a host: `experts path=host|stream|auto host=xeon-8480`", "",
-        like="experts path=auto host=xeon-8480", panel=PANEL, rare=True,
-    )  # fmt: skip
+        "noun",
+        "turn, least, tokens, two, session, prefix, affinity, br0, br:STEPS, NAME+steal, FILE.py:name",
+        "least",
+        like="two",
+        panel=PANEL,
+    )
+    offload: str = text(
+        "experts in the memory of a host: `experts path=host|stream|auto host=xeon-8480`",
+        like="experts path=auto host=xeon-8480",
+        panel=PANEL,
+        rare=True,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramInput:
     """... or of a program in place of a model."""
 
-    program: str = figure(
-        "text", "a causal language model as a program, dry-run: a `config.json` of transformers, or FILE.py:NAME", "",
-        like="model.py:build", panel=PANEL, local=True,
-    )  # fmt: skip
+    program: str = text(
+        "a causal language model as a program, dry-run: a `config.json` of transformers, or FILE.py:NAME",
+        like="model.py:build",
+        panel=PANEL,
+        local=True,
+    )
     answer: tuple[str, ...] = figure(
-        "several", "value that the program decides by, by its name or the line that asks: moe.py:88=128", (),
-        needs="program", like=("moe.py:88=128",), metavar="NAME=VALUE", plain=True, panel=PANEL, rare=True, local=True,
-    )  # fmt: skip
+        "several",
+        "value that the program decides by, by its name or the line that asks: moe.py:88=128",
+        (),
+        needs="program",
+        like=("moe.py:88=128",),
+        metavar="NAME=VALUE",
+        plain=True,
+        panel=PANEL,
+        rare=True,
+        local=True,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,9 +145,14 @@ class Replicas:
         groups, placed, control = elastic_pools(served, pools, rules, given, file=self.file, **how)
         limits, token_bytes = {k: dict(v) for k, v in self.limits.items()}, placed.token_bytes * pools[0].tp
         options = between_options(given, token_bytes) | {
-            "tpot_ns": least(limits, "tpot_s") * 1e9, "router": _router(self.router), "caching": placed.caching,
-            "token_bytes": token_bytes, "seed": self.seed, "lora": placed.lora, "stages": placed.stages,
-        }  # fmt: skip
+            "tpot_ns": least(limits, "tpot_s") * 1e9,
+            "router": _router(self.router),
+            "caching": placed.caching,
+            "token_bytes": token_bytes,
+            "seed": self.seed,
+            "lora": placed.lora,
+            "stages": placed.stages,
+        }
         models = [network] if network else []
         if given.draft_model:
             models.append(model_named(given.draft_model))

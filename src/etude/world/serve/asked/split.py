@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure, part
+from etude.base.figures import figure, part, text
 from etude.base.outputs import Printed
 from etude.machine import open_system
 from etude.world.serve.asked.service import CostInput, ModelService, Replicas, plain_replicas
@@ -30,13 +30,17 @@ class ServeSplit(FileInput, CostInput):
     """
 
     split: str = figure(
-        "text", "fraction of the memory for embeddings, the rest being for keys and values: `0.3`, `0.1..0.9`, "
-        "`adaptive`; with `room=4GB`, `link=25GB/s`", "adaptive", names=("--hbm-split",), like="0.3 room=4GB",
+        "text",
+        "fraction of the memory for embeddings, the rest being for keys and values: `0.3`, `0.1..0.9`, "
+        "`adaptive`; with `room=4GB`, `link=25GB/s`",
+        "adaptive",
+        names=("--hbm-split",),
+        like="0.3 room=4GB",
         panel=PANEL,
-    )  # fmt: skip
+    )
     replicas: int = figure("count", "copies of the model", 1, panel=PANEL)
     router: str = figure("text", "turn, least, session, residency", "least", like="turn", panel=PANEL)
-    slo: str = figure("text", "limits of goodput: `ttft=50ms,latency=1s`", "", like="latency=1s", panel="Requests")
+    slo: str = text("limits of goodput: `ttft=50ms,latency=1s`", like="latency=1s", panel="Requests")
     output: Printed = part(Printed)
 
 

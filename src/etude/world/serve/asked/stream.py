@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure
+from etude.base.figures import figure, switch, text
 from etude.base.grammar import line
 from etude.base.parameters import replaces
 from etude.world.serve.requests import Requests
@@ -24,18 +24,18 @@ class FileInput:
     """Parameters of requests from a file or a generator."""
 
     requests: str = figure(
-        "path", "CSV, JSON or JSON Lines file of requests, a file of `etude requests`, or `agents:turns=8`, "
-        "`recommend:`", "", like="r.csv", panel=PANEL,
-    )  # fmt: skip
-    rate: str = figure("text", "requests per second: `4`, or `1..20` for a curve", "", like="7", panel=PANEL)
-    first: int = figure(
-        "count", "use only the first requests, this many; 0: all", 0, zero=True, needs="requests", panel=PANEL
-    )
-    sort: bool = figure(
-        "switch", "sort the rows of the file by time; without it, unsorted files are refused", False, needs="requests",
+        "path",
+        "CSV, JSON or JSON Lines file of requests, a file of `etude requests`, or `agents:turns=8`, `recommend:`",
+        "",
+        like="r.csv",
         panel=PANEL,
-    )  # fmt: skip
-    seed: int = figure("count", "random seed", 0, zero=True, panel=PANEL)
+    )
+    rate: str = text("requests per second: `4`, or `1..20` for a curve", like="7", panel=PANEL)
+    first: int = figure("count", "use only the first requests, this many; 0: all", 0, needs="requests", panel=PANEL)
+    sort: bool = switch(
+        "sort the rows of the file by time; without it, unsorted files are refused", needs="requests", panel=PANEL
+    )
+    seed: int = figure("count", "random seed", 0, panel=PANEL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +46,15 @@ class StreamInput(FileInput):
     prompt: int = figure("count", "prompt tokens of generated requests", 1024, panel=PANEL)
     output_tokens: int = figure("count", "output tokens of generated requests", 128, key="output", panel=PANEL)
     burst: float = figure(
-        "number", "variation of the gaps between generated requests: 1 is Poisson, 0 is even", 1.0, zero=True,
+        "number",
+        "variation of the gaps between generated requests: 1 is Poisson, 0 is even",
+        1.0,
+        zero=True,
         panel=PANEL,
-    )  # fmt: skip
-    diurnal: str = figure(
-        "text", "swing of the rate around its mean, and its period: `0.8@24h`", "", like="0.8@24h", panel=PANEL,
-        rare=True,
-    )  # fmt: skip
+    )
+    diurnal: str = text(
+        "swing of the rate around its mean, and its period: `0.8@24h`", like="0.8@24h", panel=PANEL, rare=True
+    )
     lengths: str | None = figure(
         "path", "file of requests whose lengths generated requests are drawn from", None, panel=PANEL, rare=True
     )

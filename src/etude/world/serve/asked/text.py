@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure
+from etude.base.figures import figure, text
 from etude.base.parameters import parameters_of, request_of
+from etude.base.shapes import names_in
 from etude.cost.estimates import Estimate, columns, estimate_of, no_evidence
 from etude.machine import open_system
 from etude.make.generate.model import Model, positions_of
@@ -30,23 +31,25 @@ from etude.world.serve.serving import Served
 HOLDS: Final = 0.9
 """Part of the requests within their limits down to which a rate holds."""
 CURVE: Final = ("requests", "goodput_rps", "within_limits", "output_tokens_per_s", "busy", "energy_j")
-ASKED: Final = (
-    "model", "system", "tp", "ep", "precision", "replicas", "router", "requests", "rate", "slo", "stack", "seed",
-)  # fmt: skip
+ASKED: Final = names_in("""
+    model system tp ep precision replicas router requests rate slo stack seed
+""")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextInput(RulesInput, StreamInput, ProgramInput, ReplicasInput):
     """Parameters of a stream of requests on replicas of a model."""
 
-    slo: str = figure(
-        "text", "limits of goodput: `ttft=1s,tpot=50ms`; `chat:ttft=1s;batch:latency=60s`", "", like="ttft=1s",
-        panel=PANEL,
-    )  # fmt: skip
+    slo: str = text(
+        "limits of goodput: `ttft=1s,tpot=50ms`; `chat:ttft=1s;batch:latency=60s`", like="ttft=1s", panel=PANEL
+    )
     max_model_len: int = figure(
-        "count", "longest prompt and answer together, in tokens: longer prompts are refused and answers end there; 0: "
-        "no limit, and a note where requests are longer than the model takes", 0, zero=True, panel="The engine",
-    )  # fmt: skip
+        "count",
+        "longest prompt and answer together, in tokens: longer prompts are refused and answers end there; 0: "
+        "no limit, and a note where requests are longer than the model takes",
+        0,
+        panel="The engine",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +83,8 @@ class TextServing:
         whole, shortest = requests.prompt + requests.output, int(requests.prompt.min())
         longer = int((whole > limit).sum()) if limit else 0
         if longer and shortest > limit:
-            raise UsageError(
-                f"every prompt has {shortest:,} tokens or more, and the model takes {limit:,}",
-                hint=f"shorter prompts; --max-model-len {int(whole.max())} serves them as if the model took them",
-            )
+            hint = f"shorter prompts; --max-model-len {int(whole.max())} serves them as if the model took them"
+            raise UsageError(f"every prompt has {shortest:,} tokens or more, and the model takes {limit:,}", hint=hint)
         said = f"{longer:,} of {len(requests):,} requests are longer than the {limit:,} tokens that the model takes, "
         said += f"and are served as if it took them; --max-model-len {limit} refuses or cuts them, as engines do"
         return (said,) if longer else ()

@@ -38,11 +38,15 @@ def write_window(found: TextServed, window: str, place: OutputPlace, *, costs: M
     looped = np.concatenate(moment.time_ns)
     off = np.abs(simulated / looped - 1.0)
     record = {
-        "replicas": list(moment.replicas), "passes": len(looped), "nodes": job.nodes,
-        "requests": sum(map(len, moment.requests)), "loop_s": float(looped.sum()) / 1e9,
-        "node_level_s": float(simulated.sum()) / 1e9, "median_error": float(np.median(off)),
+        "replicas": list(moment.replicas),
+        "passes": len(looped),
+        "nodes": job.nodes,
+        "requests": sum(map(len, moment.requests)),
+        "loop_s": float(looped.sum()) / 1e9,
+        "node_level_s": float(simulated.sum()) / 1e9,
+        "median_error": float(np.median(off)),
         "max_error": float(off.max()),
-    }  # fmt: skip
+    }
     say(
         f"{len(looped):,} passes: {record['loop_s']:.4g} s in the loop, {record['node_level_s']:.4g} s simulated node "
         f"by node without the overheads of the stack; {record['median_error']:.2%} apart at the median, "

@@ -7,11 +7,11 @@ from enum import StrEnum
 from typing import Any, Final
 
 from etude.base.errors import ClusterError, UsageError
-from etude.base.figures import argument, figure, part
+from etude.base.figures import argument, figure, part, text
 from etude.base.grammar import line, pairs
 from etude.base.outputs import Printed
 from etude.base.parameters import replaces, request_of, spelled, whole
-from etude.machine import open_system
+from etude.machine import System, open_system
 from etude.make.generate.model import open_model
 from etude.world.serve.asked.kept import KeptStream, ServedPlace, ServingKept, told
 from etude.world.serve.deployment import deployed, replica_plan
@@ -43,16 +43,16 @@ class WorkflowInput:
     """Parameters of the sessions of a workflow."""
 
     workflow: str = argument("path", "YAML file of tasks, or `swe_agent`", like="flow.yaml")
-    models: str = figure(
-        "text", "models of the roles of the workflow, in order", "", like="qwen3-0.6b,gpt2", panel=PANEL
+    models: str = text("models of the roles of the workflow, in order", like="qwen3-0.6b,gpt2", panel=PANEL)
+    system: str = text(
+        "simulate there: a name of `etude systems`, or a file; default: that of the workflow",
+        names=("-s",),
+        like="dgx-h200",
+        panel=PANEL,
     )
-    system: str = figure(
-        "text", "simulate there: a name of `etude systems`, or a file; default: that of the workflow", "",
-        names=("-s",), like="dgx-h200", panel=PANEL,
-    )  # fmt: skip
     replicas: int = figure("count", "copies of each model, times those of its role", 1, panel=PANEL)
-    disaggregate: str = figure(
-        "text", "prefill and decode replicas of each model, times those of its role: `1:2`", "", like="1:2", panel=PANEL
+    disaggregate: str = text(
+        "prefill and decode replicas of each model, times those of its role: `1:2`", like="1:2", panel=PANEL
     )
     link_bytes_per_s: int = figure(
         "bandwidth",
@@ -72,9 +72,12 @@ class WorkflowInput:
         rare=True,
     )
     router: Any = figure(
-        "noun", "turn, least, tokens, two, session, prefix, affinity, br0, br:STEPS, NAME+steal", "least", like="turn",
+        "noun",
+        "turn, least, tokens, two, session, prefix, affinity, br0, br:STEPS, NAME+steal",
+        "least",
+        like="turn",
         panel=PANEL,
-    )  # fmt: skip
+    )
     place: Any = figure(
         "noun", "FILE.py:name, which places each call instead of a router", "", like="mine.py:place", panel=PANEL
     )
@@ -82,16 +85,17 @@ class WorkflowInput:
         "choice", "order of tasks: by data, or as the program has it", TaskOrder.DATA, of=TaskOrder, panel=PANEL
     )
     choose: Any = figure(
-        "noun", "choice among alternatives: first, fixed:best, fixed:cheap, within, pixie, FILE.py:name", "first",
-        like="pixie", panel=PANEL,
-    )  # fmt: skip
-    slo: str = figure(
-        "text", "limits of a session: `latency=2s,cost=0.01,label=0.8`", "", like="latency=2s,cost=0.01", panel=PANEL
+        "noun",
+        "choice among alternatives: first, fixed:best, fixed:cheap, within, pixie, FILE.py:name",
+        "first",
+        like="pixie",
+        panel=PANEL,
     )
+    slo: str = text("limits of a session: `latency=2s,cost=0.01,label=0.8`", like="latency=2s,cost=0.01", panel=PANEL)
     stack: str = figure(
         "text", "software stack of the engine: vllm, torch-flash2, none", "vllm", like="none", panel=PANEL
     )
-    seed: int = figure("count", "random seed", 0, zero=True, panel=PANEL)
+    seed: int = figure("count", "random seed", 0, panel=PANEL)
     engine: Engine = part(Engine, "The engine", but=UNUSED)
 
 
@@ -149,7 +153,11 @@ class FlowServing:
         )
         return loop, on, notes
 
-    def _deployed(self) -> tuple[dict[str, Deployed], tuple[str, ...]]:
+    def on_network(self, system: System) -> dict[str, Deployed]:
+        """The same while the links of its system are others."""
+        return self._deployed(system)[0]
+
+    def _deployed(self, changed: System | None = None) -> tuple[dict[str, Deployed], tuple[str, ...]]:
         """What each role of the workflow runs on, and what had to be assumed of its model."""
         on, notes = {}, []
         for name, role in self.flow.models.items():
@@ -157,7 +165,8 @@ class FlowServing:
             if network.assumed:
                 notes.append(f"assumed {network.assumed}")
             plan = replica_plan(network, role.tp)
-            placed = deployed(network, plan, open_system(self.system), self.engine, stack=self.stack)
+            system = changed or open_system(self.system)
+            placed = deployed(network, plan, system, self.engine, stack=self.stack)
             on[name] = placed_on(placed, self.engine, ranks=role.tp, replicas=role.replicas * self.replicas)
             if self.split:
                 on[name] = split_replicas(on[name], *self.split, self.link_bytes_per_s, self.link_latency_ns)
@@ -292,9 +301,7 @@ def _with_models(flow: Workflow, models: str) -> Workflow:
     if not given:
         return flow
     if len(given) != len(flow.models):
-        raise UsageError(
-            f"--models names {len(given)} models, but the workflow has {len(flow.models)} roles",
-            hint=f"give one for each of {', '.join(flow.models)}",
-        )
+        problem = f"--models names {len(given)} models, but the workflow has {len(flow.models)} roles"
+        raise UsageError(problem, hint=f"give one for each of {', '.join(flow.models)}")
     roles = zip(flow.models.items(), given, strict=True)
     return replace(flow, models={name: replace(role, model=model) for (name, role), model in roles})

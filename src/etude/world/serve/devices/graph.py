@@ -101,8 +101,9 @@ def sessions_of(flows: Sequence[Workflow], devices: Devices, costs: Costs, *, se
 def _refuse(flow: Workflow) -> None:
     for task in flow.tasks.values():
         if len(task.ways) > 1:
-            raise UsageError("alternatives cannot be placed on devices", where=f"{flow.name}: tasks: {task.name}",
-                             hint="give one `model` or `tool` per task")  # fmt: skip
+            problem = "alternatives cannot be placed on devices"
+            hint = "give one `model` or `tool` per task"
+            raise UsageError(problem, where=f"{flow.name}: tasks: {task.name}", hint=hint)
 
 
 def _arrays(

@@ -25,11 +25,9 @@ class DeviceKind:
     system: str = figure("text", "system of the catalogue, or a file, that has this device")
     count: int = figure("count", "number of these devices", 1)
     tp: int = figure("count", "ranks per device", 1)
-    memory_bytes: int = figure("bytes", "memory for weights of models; unset: no limit", 0, zero=True)
-    keep_bytes: int = figure("bytes", "memory for keys and values of earlier calls", 0, zero=True)
-    load_bytes_per_s: float = figure(
-        "bandwidth", "loading rate of weights; unset: they are always resident", 0.0, zero=True
-    )
+    memory_bytes: int = figure("bytes", "memory for weights of models; unset: no limit", 0)
+    keep_bytes: int = figure("bytes", "memory for keys and values of earlier calls", 0)
+    load_bytes_per_s: float = figure("bandwidth", "loading rate of weights; unset: they are always resident", 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +48,7 @@ class Devices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _DevicesHead:
-    link_bytes_per_s: float = figure("bandwidth", "bandwidth for outputs of tasks between devices", 0.0, zero=True)
+    link_bytes_per_s: float = figure("bandwidth", "bandwidth for outputs of tasks between devices", 0.0)
 
 
 def open_devices(path: str | PathLike[str]) -> Devices:

@@ -10,7 +10,9 @@ import numpy as np
 from etude.base.grammar import LinePiece, pairs
 from etude.kernels.arrays import I64
 from etude.world.serve import state as of
-from etude.world.serve.prefix import evict
+from etude.world.serve.adapters import USERS
+from etude.world.serve.rings import ABSENT, empty_ring
+from etude.world.serve.store import drop_tiers
 
 EVERY_NS: Final = 10_000_000_000
 
@@ -43,10 +45,18 @@ def empty(state: of.State, rows: Any) -> bool:
 
 
 def forget(state: of.State, rules: of.Rules, rows: Any) -> None:
-    """Drops the cached prefixes of empty replicas."""
-    if rules.prefix:
-        for i in rows:
-            evict(state, int(i), 0)
+    """Drops what empty replicas have on their nodes: cached prefixes, pieces of a store, adapters."""
+    for i in rows:
+        if rules.prefix:
+            prefix, mine = state.prefix, state.replica
+            mine["evicted"][i] += (prefix.refs[i] != ABSENT).sum()
+            prefix.refs[i], mine["cached"][i] = ABSENT, 0
+            empty_ring(prefix.ring, i, len(prefix.blocks))
+        if state.store.tiers:
+            drop_tiers(state.store, i)
+        if rules.lora_slots:
+            state.adapter[i] = state.replica["adapters"][i] = state.replica["resident"][i] = 0
+            state.adapter[i, :, USERS] = of.NOBODY
 
 
 def arrived(state: of.State, since_ns: int, until_ns: int) -> I64:

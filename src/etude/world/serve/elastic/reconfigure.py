@@ -47,9 +47,7 @@ class PlanShape:
     def seen(self, ranks: int) -> dict[str, Any]:
         """What a hook is given."""
         prefill, _, decode = self.split.partition(":")
-        return {
-            "tp": self.tp, "replicas": ranks // self.tp, "prefill": int(prefill or 0), "decode": int(decode or 0),
-        }  # fmt: skip
+        return {"tp": self.tp, "replicas": ranks // self.tp, "prefill": int(prefill or 0), "decode": int(decode or 0)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,11 +225,14 @@ class Reconfigure(HeldTime):
         seen = {
             "plan": self.plan,
             "replicas": [seen_replica(of.in_rows(state), i) for i in self.placed[self.plan].rows],
-            "arrived": len(rows), "prompt": int(q["prompt"].sum()), "output": int(q["output"].sum()),
+            "arrived": len(rows),
+            "prompt": int(q["prompt"].sum()),
+            "output": int(q["output"].sum()),
             "tiers": q["tier"].tolist(),
             "cost_s": [self.cost(self.plan, other)[1] / 1e9 for other in range(len(table.plans))],
-            "every_s": table.every_ns / 1e9, "requests": rows.tolist(),
-        }  # fmt: skip
+            "every_s": table.every_ns / 1e9,
+            "requests": rows.tolist(),
+        }
         where = f"--reconfigure at {now / 1e9:g} s"
         found = called(table.hook, where, seen, [shape.seen(self.ranks) for shape in table.plans], now / 1e9)
         return number_of(found, range(len(table.plans)), table.hook, where)

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from etude.base.errors import UsageError
-from etude.base.grammar import LinePiece, line
+from etude.base.grammar import LinePiece
 from etude.kernels.arrays import I64
 from etude.kernels.rows import Table
 from etude.world.serve import state as of
@@ -64,13 +64,8 @@ class ScaleRule:
         return max(replicas - (requests < self.low * replicas), self.least)
 
 
-def read_scale(text: str, replicas: int, hook_of: Callable[[str], Callable[..., Any]]) -> ScaleRule:
-    """`queue:2..16,most=8,least=1,every=10s,lag=0s`, `target:8,most=8`, or `FILE.py:name,most=8,every=10s`."""
-    return scale_rule(line(text, "--scale", EXAMPLE), replicas, hook_of)
-
-
 def scale_rule(text: LinePiece, replicas: int, hook_of: Callable[[str], Callable[..., Any]]) -> ScaleRule:
-    """The same of a part of a line."""
+    """`queue:2..16,most=8,least=1,every=10s,lag=0s`, `target:8,most=8`, or `FILE.py:name,most=8,every=10s`."""
     head, its = read_rule(text, KNOWN)
     if "most" not in its:
         raise text.wrong("`most` is not given")

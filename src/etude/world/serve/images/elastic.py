@@ -156,13 +156,17 @@ class Elastic(Tasks):
         assert hook is not None
         seen = [
             {
-                "request": share.members[0], "task": self.stage[share.members[0]], "left": self.left[share.members[0]],
-                "degree": len(share.group.devices) if share.group else 0, "degrees": self._degrees(share.members[0]),
+                "request": share.members[0],
+                "task": self.stage[share.members[0]],
+                "left": self.left[share.members[0]],
+                "degree": len(share.group.devices) if share.group else 0,
+                "degrees": self._degrees(share.members[0]),
                 "step_s": [self.step_ns(share.members[0], d) / 1e9 for d in self._degrees(share.members[0])]
-                if self.stage[share.members[0]] == STEPS else [],
+                if self.stage[share.members[0]] == STEPS
+                else [],
             }
             for share in shares
-        ]  # fmt: skip
+        ]
         found = called(hook, where, seen, left, now / 1e9)
         listed = list(found) if isinstance(found, list | tuple) else []
         if len(listed) != len(shares):

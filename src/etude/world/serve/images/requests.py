@@ -52,9 +52,12 @@ def images_of(arrival_ns: Any, shapes: Any, steps: Any, deadline_ns: Any = None)
     order = np.argsort(arrival, kind="stable")
     until = np.full(len(arrival), NO_DEADLINE) if deadline_ns is None else np.asarray(deadline_ns, np.int64)
     return ImageRequests(
-        arrival[order] - arrival.min(), size.reshape(-1).astype(np.int64)[order],
-        np.asarray(steps, np.int64)[order], sizes, until[order],
-    )  # fmt: skip
+        arrival[order] - arrival.min(),
+        size.reshape(-1).astype(np.int64)[order],
+        np.asarray(steps, np.int64)[order],
+        sizes,
+        until[order],
+    )
 
 
 def image_stream(path: str | PathLike[str], *, rate_per_s: float = 0.0, count: int = 100, first: int = 0,

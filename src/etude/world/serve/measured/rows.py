@@ -231,13 +231,7 @@ def _tables(*key: Any) -> tuple[PassTables, System]:
 
 
 def _made(
-    model: str,
-    gpu: str,
-    ranks: int,
-    copies: int,
-    spread: bool,
-    stored: str,
-    device: Device | None = None,
+    model: str, gpu: str, ranks: int, copies: int, spread: bool, stored: str, device: Device | None = None
 ) -> tuple[PassTables, System]:
     system = open_system(SYSTEMS[gpu])
     system = system.replace(device=device) if device is not None else system

@@ -113,12 +113,15 @@ def far_experts(
         {"tokens": axis, "layers_ns": curves[0], "beside": curves[1:]},
         float(tables.weights_bytes[0]) - there + room,
         {
-            "path": rules.path, "host_bytes": round(sum(moe) * layer_bytes), "layers": sum(moe),
-            "load_s": load / 1e9, "streams_from_tokens": crossing + 1 if crossing < MOST else None,
+            "path": rules.path,
+            "host_bytes": round(sum(moe) * layer_bytes),
+            "layers": sum(moe),
+            "load_s": load / 1e9,
+            "streams_from_tokens": crossing + 1 if crossing < MOST else None,
             "token_bytes": round(sum(moe) * layer_bytes * model.top_k / model.experts),
             "host_bytes_per_s": host.device.memory_bandwidth_bytes_per_s,
         },
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -125,11 +125,15 @@ def _one(
     took = np.maximum(io_ns, compute)
     each = price.fetched_bytes if path == "cache" else price.block_bytes
     return {
-        "prefill_s": took[0] / 1e9, "decode_s": took[1] / 1e9, "compute_s": compute.sum() / 1e9,
-        "io_s": io_ns.sum() / 1e9, "disk_read_bytes": missed.sum() * each,
+        "prefill_s": took[0] / 1e9,
+        "decode_s": took[1] / 1e9,
+        "compute_s": compute.sum() / 1e9,
+        "io_s": io_ns.sum() / 1e9,
+        "disk_read_bytes": missed.sum() * each,
         "disk_written_bytes": stored * price.block_bytes,
-        "hits": float((asked - missed).sum()), "reads": float(missed.sum()),
-    }  # fmt: skip
+        "hits": float((asked - missed).sum()),
+        "reads": float(missed.sum()),
+    }
 
 
 def _misses(accesses: list[I64], marks: list[NDArray[np.bool_]], path: str, room: int) -> int:

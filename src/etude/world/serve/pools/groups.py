@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure, read, read_mapping, usage_errors
+from etude.base.figures import figure, read, read_mapping, text, usage_errors
 from etude.base.grammar import line, pairs
 from etude.base.trust import check_code
-from etude.machine import open_system
+from etude.machine import System, open_system
 from etude.make.generate.model import Model
 from etude.world.serve import state as of
 from etude.world.serve.deployment import Deployment, deployed, deployed_program, replica_plan
@@ -46,7 +46,7 @@ class Pool:
 
     role: ReplicaRole = figure("choice", "role of the replicas", ReplicaRole.BOTH, of=ReplicaRole)
     count: int = figure("count", "replicas", 1)
-    system: str = figure("text", "name in the catalogue, or a file", "")
+    system: str = text("name in the catalogue, or a file")
     tp: int = figure("count", "tensor-parallel ranks of each", 1)
     ep: int = figure("count", "ranks over which experts are spread: those of a replica, or tp times count for all", 1)
     pp: int = figure("count", "stages of layers of each, on tp ranks each", 1)
@@ -60,13 +60,11 @@ class Pool:
 class Between:
     """The network between replicas, and the routing."""
 
-    disaggregate: str = figure("text", "prefill and decode replicas: `2:6`", "", like="1:2")
+    disaggregate: str = text("prefill and decode replicas: `2:6`", like="1:2")
     link_bytes_per_s: int = figure(
         "bandwidth", "bandwidth of a replica in each direction, for keys and values", 50_000_000_000
     )
-    kv_codec: str = figure(
-        "text", "codec of transferred keys and values: none, fp8, int4, several, or FILE.csv", "", like="int4"
-    )
+    kv_codec: str = text("codec of transferred keys and values: none, fp8, int4, several, or FILE.csv", like="int4")
     kv_choose: str = figure(
         "text",
         "choice of codec: best, learn (the link from transfers so far), or fixed:NAME",
@@ -75,27 +73,18 @@ class Between:
         like="learn",
         rare=True,
     )
-    kv_quality: float = figure(
-        "number", "codecs of lower quality are left out", 0.0, zero=True, needs="kv_codec", rare=True
-    )
+    kv_quality: float = figure("number", "codecs of lower quality are left out", 0.0, needs="kv_codec", rare=True)
     link_latency_ns: int = figure("time", "latency of a transfer of keys and values", 5_000, zero=True, rare=True)
-    link_later: str = figure(
-        "text", "changes of this bandwidth over time: `30s:10Gb/s;60s:100Gb/s`", "", like="30s:10Gb/s", rare=True
+    link_later: str = text(
+        "changes of this bandwidth over time: `30s:10Gb/s;60s:100Gb/s`", like="30s:10Gb/s", rare=True
     )
-    reconfigure: str = figure(
-        "text",
+    reconfigure: str = text(
         "changes of the plan: `at=60s,tp=4,how=live`; `goodput` or FILE.py:name,every=10s with --plans",
-        "",
         like=["goodput,every=10s,how=live", "at=60s,tp=1"],
     )
-    plans: str = figure(
-        "text", "plans to choose from: `tp=1;tp=4,split=1:3`", "", needs="reconfigure", like="tp=1;tp=2", rare=True
-    )
-    scale: str = figure(
-        "text",
-        "scaling of the number of replicas: `queue:2..16,most=8`, or FILE.py:name,most=8",
-        "",
-        like="queue:2..16,most=8",
+    plans: str = text("plans to choose from: `tp=1;tp=4,split=1:3`", needs="reconfigure", like="tp=1;tp=2", rare=True)
+    scale: str = text(
+        "scaling of the number of replicas: `queue:2..16,most=8`, or FILE.py:name,most=8", like="queue:2..16,most=8"
     )
     set_up_ns: int = figure(
         "time",
@@ -108,17 +97,13 @@ class Between:
     load_bytes_per_s: int = figure(
         "bandwidth", "loading rate of weights into a rank", 50_000_000_000, needs="reconfigure|scale", rare=True
     )
-    draft_model: str = figure(
-        "text",
+    draft_model: str = text(
         "draft model that proposes --num-speculative-tokens, on the devices of a replica",
-        "",
         needs="num_speculative_tokens",
         like="gpt2",
     )
-    tenant_weights: str = figure(
-        "text",
+    tenant_weights: str = text(
         "shares of tenants with --scheduling-policy fair: `chat=3,batch=1`",
-        "",
         needs="scheduling_policy=fair",
         like="chat=3,batch=1",
         rare=True,
@@ -126,13 +111,9 @@ class Between:
     admit: str = figure(
         "text", "parallel branches of a response: off, eager, cap:4, slack, slack:0.5", "off", like="eager", rare=True
     )
-    decide_ns: int = figure("time", "time of the router per request", 0, zero=True, rare=True)
-    hook: str = figure(
-        "text",
-        "your own functions: `evict=mine.py:longest,batch=mine.py:order`",
-        "",
-        like="batch=mine.py:order",
-        rare=True,
+    decide_ns: int = figure("time", "time of the router per request", 0, rare=True)
+    hook: str = text(
+        "your own functions: `evict=mine.py:longest,batch=mine.py:order`", like="batch=mine.py:order", rare=True
     )
 
     def __post_init__(self) -> None:
@@ -202,10 +183,8 @@ def pools_of(between: Between, *, replicas: int, tp: int, ep: int, pp: int = 1) 
         return [Pool(count=replicas, tp=tp, ep=ep, pp=pp)]
     parts = split_of(between.disaggregate)
     if replicas not in (1, sum(parts)):
-        raise UsageError(
-            f"--replicas {replicas} cannot be combined with --disaggregate {between.disaggregate}",
-            hint="leave one of them out",
-        )
+        problem = f"--replicas {replicas} cannot be combined with --disaggregate {between.disaggregate}"
+        raise UsageError(problem, hint="leave one of them out")
     roles = (ReplicaRole.PREFILL, ReplicaRole.DECODE)
     return [Pool(role=role, count=count, tp=tp, ep=ep, pp=pp) for role, count in zip(roles, parts, strict=True)]
 
@@ -217,9 +196,11 @@ def deployed_pools(
     *,
     system: str,
     precision: str = "bf16",
+    network: System | None = None,
     **options: Any,
 ) -> tuple[list[Group], Deployment]:
-    """Each pool as a group of the loop; and the deployment of the first."""
+    """Each pool as a group of the loop; and the deployment of the first. `network`: what the system is like while its
+    links are others."""
     made: dict[tuple[str, int, int, int, int, int], Deployment] = {}
     groups = []
     if options.get("experts") is not None and any(pool.count > 1 for pool in pools):
@@ -233,7 +214,7 @@ def deployed_pools(
         if isinstance(model, ServedProgram):
             key = (named, pool.tp, 1, 1, 0, 1)
             if key not in made:
-                on = open_system(named)
+                on = network or open_system(named)
                 tables = kept_tables(model, on, ranks=pool.tp)
                 made[key] = deployed_program(model.spec, tables, on, engine, **options)
             groups.append(_group(made[key], pool))
@@ -245,9 +226,8 @@ def deployed_pools(
         key = (named, pool.tp, pool.ep, pool.count if shared else 1, streams, pool.pp)
         if key not in made:
             plan = replica_plan(model, pool.tp, ep=pool.tp if shared else pool.ep, precision=precision)
-            made[key] = deployed(
-                model, plan, open_system(named), engine, groups=key[3], streams=streams, pp=pool.pp, **options
-            )
+            on = network or open_system(named)
+            made[key] = deployed(model, plan, on, engine, groups=key[3], streams=streams, pp=pool.pp, **options)
         groups.append(_group(made[key], pool))
     return groups, next(iter(made.values()))
 
@@ -267,9 +247,4 @@ def between_options(between: Between, token_bytes: float) -> dict[str, Any]:
         between.kv_choose,
         read_later(between.link_later),
     )
-    return {
-        "wire": wire,
-        "admit": between.admit,
-        "decide_ns": between.decide_ns,
-        "hooks": between.hooks(),
-    }
+    return {"wire": wire, "admit": between.admit, "decide_ns": between.decide_ns, "hooks": between.hooks()}

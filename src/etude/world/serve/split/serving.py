@@ -81,10 +81,8 @@ def best_sequence(
     used = -(-len(requests) // rules.every)
     windows = len(requests) // rules.every + 1
     if len(RATIOS) ** used > TRIED:
-        raise UsageError(
-            f"--hbm-split: {len(RATIOS)} ratios in {used} windows are too many sequences",
-            hint=f"use at most 5 windows: --first {5 * rules.every}",
-        )
+        hint = f"use at most 5 windows: --first {5 * rules.every}"
+        raise UsageError(f"--hbm-split: {len(RATIOS)} ratios in {used} windows are too many sequences", hint=hint)
     stream, best, least = _stream(requests, cost, rules, token_bytes), np.zeros((1, windows), np.int64), np.inf
     split = of.CacheSplit(rules.room_bytes, RATIOS, rules.every, 0, 1e9 / rules.link_bytes_per_s, of.TURN)
     ghosts = _lists(len(RATIOS), len(stream.size))
@@ -119,10 +117,8 @@ def _stream(requests: Requests, cost: StepCost, rules: SplitRules, token_bytes: 
     """Segments with a group are items, the first without one is the user's; others are read with each prompt."""
     items = requests.block_home >= 0
     if requests.chained or not items.any():
-        raise UsageError(
-            "--hbm-split needs prompts that name their items",
-            hint="--requests recommend:, or a file of segments: items are those with a group",
-        )
+        hint = "--requests recommend:, or a file of segments: items are those with a group"
+        raise UsageError("--hbm-split needs prompts that name their items", hint=hint)
     owner = np.repeat(np.arange(len(requests)), np.diff(requests.block_start))
     users = np.zeros(len(owner), bool)
     plain = np.flatnonzero(~items)

@@ -34,11 +34,11 @@ class SplitRules:
     """Fixed ones, each served in turn; none: a controller chooses."""
     sequences: bool = False
     """All sequences of ratios are tried."""
-    room_bytes: int = figure("bytes", "of a replica, for both; 0: what weights leave", 0)
+    room_bytes: int = figure("bytes", "of a replica, for both; 0: what weights leave", 0, zero=False)
     embedding_bytes: int = figure("bytes", "of each item", 256 << 10)
     every: int = figure("count", "requests of a replica between two decisions", 32)
     decide_ns: int = figure("time", "time of a decision", 32_000, zero=True)
-    link_bytes_per_s: float = figure("bandwidth", "to the host's memory; 0: the device's own", 0.0)
+    link_bytes_per_s: float = figure("bandwidth", "to the host's memory; 0: the device's own", 0.0, zero=False)
 
 
 def split_rules(text: str) -> SplitRules:

@@ -97,8 +97,8 @@ def passes_in(served: Served, groups: Sequence[Group], window: ServedWindow, **g
     ready = ready_for(served.requests, served.engine, groups, ServingOptions(**given))
     seen = PassObserver(window)
     hooks = ServingOptions(**given).hooks
-    _run(ready, loop_with(hooks, ready.asked), int(under_way.min(initial=window.begin_ns)) - 1)
-    _run(ready, loop_with(hooks, ready.asked, seen.around()), window.end_ns - 1)
+    _run(ready, loop_with(hooks), int(under_way.min(initial=window.begin_ns)) - 1)
+    _run(ready, loop_with(hooks, seen.around()), window.end_ns - 1)
     moment = seen.moment()
     for k, number in enumerate(moment.replicas):
         mine = chosen & (replica == number)

@@ -16,11 +16,10 @@ from etude.world.serve.energy import ReplicaPower
 from etude.world.serve.engine import Engine
 from etude.world.serve.hooks import Replica, seen_replica
 from etude.world.serve.loop import advance
-from etude.world.serve.machines import machines_of
 from etude.world.serve.pieces import CachePieces
 from etude.world.serve.requests import Requests
 from etude.world.serve.routing import there_on
-from etude.world.serve.serving import NO_LOG, Group, ServingOptions, rules_of, start_of
+from etude.world.serve.serving import NO_LOG, Group, ServingOptions, group_machines, rules_of, start_of
 from etude.world.serve.steps import StepCost
 from etude.world.serve.wire import NO_WIRE, wire_of
 
@@ -60,7 +59,7 @@ class ModelPool:
         )
         groups = on.groups()
         self.rules = rules_of(on.engine, groups, options)
-        self.machines = machines_of([(group.cost, group.energy) for group in groups])
+        self.machines = group_machines(groups)
         state = start_of(requests, on.engine, groups, self.rules, options, max(kinds) + 1)
         state.request["arrival_ns"] = state.request["at_ns"] = of.NEVER
         state.clock["stops"][0] = 1
@@ -107,7 +106,9 @@ class ModelPool:
         arrival = self.state.request["at_ns"][arriving] if arriving < len(self.rows) else of.NEVER
         landing = self.state.replica["landing"]["first"]
         landed = self.state.request["ready_ns"][landing[landing != of.NOBODY]].min(initial=of.NEVER)
-        return int(min(self.state.replica["end_ns"].min(), arrival, landed))
+        ready = self.state.replica["ready_ns"]
+        woken = ready[ready > self.in_rows.clock[0].now_ns].min(initial=of.NEVER)
+        return int(min(self.state.replica["end_ns"].min(), arrival, landed, woken))
 
     def advance(self, until_ns: int, place: Any) -> list[tuple[int, int]]:
         """Runs to a time, or until calls are answered: (call, when) of these."""

@@ -90,11 +90,15 @@ def workflow_summary(ran: WorkflowRun) -> dict[str, Any]:
         counts = {name: int(pool.state.replica[name].sum()) for name in COUNTS}
         prompts = int(pool.state.request["prompt"][: len(pool.rows)].sum())
         models[name] = {
-            "calls": len(pool.rows), "prompt_tokens": prompts, "output_tokens": counts["made"],
-            "cache_hit_tokens": counts["found"], "passes": counts["passes"], "preemptions": counts["preempted"],
+            "calls": len(pool.rows),
+            "prompt_tokens": prompts,
+            "output_tokens": counts["made"],
+            "cache_hit_tokens": counts["found"],
+            "passes": counts["passes"],
+            "preemptions": counts["preempted"],
             "stolen": counts["stolen"],
             "kv_peak": float((pool.state.replica["peak"] / pool.state.replica["room"]).max()),
-        }  # fmt: skip
+        }
     return {
         "workflow": ran.flow.name,
         "order": ran.order,

@@ -87,9 +87,13 @@ def _requests(flow: Workflow, calls: list[TaskCall]) -> Requests:
     session = [call.session for call in calls]
     tenants = len(flow.tenants) or 1
     found = requests_of(
-        np.arange(len(calls)), prompt, [c.output for c in calls], session=session, segments=segments,
+        np.arange(len(calls)),
+        prompt,
+        [c.output for c in calls],
+        session=session,
+        segments=segments,
         tenant=[number % tenants for number in session],
-    )  # fmt: skip
+    )
     return replace(found, weights=tuple(round(weight * 1000) for weight in flow.tenants.values()))
 
 
@@ -219,9 +223,12 @@ class WorkflowLoop(DiscreteEntity):
 
     def task(self, call: TaskCall) -> dict[str, Any]:
         return {
-            "session": call.session, "turn": call.turn, "prompt": call.prompt, "output": call.output,
+            "session": call.session,
+            "turn": call.turn,
+            "prompt": call.prompt,
+            "output": call.output,
             **self.seen.shown(call.task),
-        }  # fmt: skip
+        }
 
     def chosen(self, call: TaskCall, at: int) -> int:
         return self._asked(self.choose, call, at, len(call.task.ways)) if len(call.task.ways) > 1 else 0

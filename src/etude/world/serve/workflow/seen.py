@@ -51,11 +51,15 @@ class Seen:
     def shown(self, task: Task) -> dict[str, Any]:
         ways = [
             {
-                "model": w.model, "tool": w.tool, "time_s": w.time_ns / 1e9, "cost": w.cost, "label": w.label,
+                "model": w.model,
+                "tool": w.tool,
+                "time_s": w.time_ns / 1e9,
+                "cost": w.cost,
+                "label": w.label,
                 "late_s": self.late_s(task, k),
             }
             for k, w in enumerate(task.ways)
-        ]  # fmt: skip
+        ]
         return {"task": task.name, "after": list(task.after), "alternatives": ways}
 
     def rest(self, call: TaskCall) -> list[dict[str, Any]]:

@@ -56,11 +56,9 @@ def program(flow: Workflow) -> list[tuple[Loop | None, list[Task]]]:
         if ready is None:
             stuck = next(part for part in parts if part not in order and part.startswith("loop "))
             names = ", ".join(parts[stuck])
-            raise UsageError(
-                f"a task outside is between tasks of the loop of {names}",
-                where=f"{flow.name}: loops[{stuck.removeprefix('loop ')}]",
-                hint="put it into the loop",
-            )
+            problem = f"a task outside is between tasks of the loop of {names}"
+            hint = "put it into the loop"
+            raise UsageError(problem, where=f"{flow.name}: loops[{stuck.removeprefix('loop ')}]", hint=hint)
         order.append(ready)
     found: list[tuple[Loop | None, list[Task]]] = []
     for part in order:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure, read, read_mapping, usage_errors
+from etude.base.figures import figure, read, read_mapping, text, usage_errors
 
 LIBRARY: Final = Path(__file__).parent / "library"
 
@@ -38,10 +38,10 @@ class WorkflowRole:
 class Alternative:
     """One way to do a task: a model of the file, or an endpoint that takes a time."""
 
-    model: str = figure("text", "a role of `models`", "")
-    tool: str = figure("text", "an endpoint: a tool, an environment, a model elsewhere", "")
-    time_ns: int = figure("time", "time of a call of an endpoint", 0, zero=True)
-    cost: float = figure("number", "cost of a call, in any unit", 0.0, zero=True)
+    model: str = text("a role of `models`")
+    tool: str = text("an endpoint: a tool, an environment, a model elsewhere")
+    time_ns: int = figure("time", "time of a call of an endpoint", 0)
+    cost: float = figure("number", "cost of a call, in any unit", 0.0)
     label: float = figure("number", "quality label: passed through, not computed", 1.0, zero=True)
 
 
@@ -97,29 +97,29 @@ class Workflow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _WorkflowHead:
-    name: str = figure("text", "name", "")
-    title: str = figure("text", "description", "")
-    system: str = figure("text", "system that its models run on", "")
+    name: str = text("name")
+    title: str = text("description")
+    system: str = text("system that its models run on")
     sessions: int = figure("count", "sessions", 20)
     rate: float = figure("number", "sessions per second", 1.0)
-    vary: float = figure("number", "coefficient of variation of tokens and of the times of tools", 0.0, zero=True)
+    vary: float = figure("number", "coefficient of variation of tokens and of the times of tools", 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Budget:
-    latency_ns: int = figure("time", "of a session", 0, zero=True)
-    cost: float = figure("number", "of a session", 0.0, zero=True)
-    label: float = figure("number", "least value for a session", 0.0, zero=True)
+    latency_ns: int = figure("time", "of a session", 0)
+    cost: float = figure("number", "of a session", 0.0)
+    label: float = figure("number", "least value for a session", 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sizes:
-    system: int = figure("count", "tokens of the system prompt, the same in all sessions", 0, zero=True)
-    message: int = figure("count", "its own tokens in a prompt", 0, zero=True)
+    system: int = figure("count", "tokens of the system prompt, the same in all sessions", 0)
+    message: int = figure("count", "its own tokens in a prompt", 0)
     output: int = figure("count", "tokens out", 1)
     shards: int = figure("count", "devices that its work may be split over", 1)
-    bytes: int = figure("bytes", "bytes that it passes to each task after it", 0, zero=True)
-    writes: str = figure("text", "object that it changes", "")
+    bytes: int = figure("bytes", "bytes that it passes to each task after it", 0)
+    writes: str = text("object that it changes")
 
 
 PARTS: Final = ("tasks", "models", "endpoints", "loops", "budget", "tenants")
@@ -283,11 +283,8 @@ def _no_cycle(flow: Workflow, where: str) -> None:
                 walk.pop()
             elif other in path:
                 circle = [*path[path.index(other) :], other]
-                raise UsageError(
-                    f"a cycle: {' after '.join(circle)}",
-                    where=f"{where}: tasks: {other}",
-                    hint=f"use a loop for repeated tasks: loops: [{{of: [{', '.join(circle[:-1])}], times: 3}}]",
-                )
+                hint = f"use a loop for repeated tasks: loops: [{{of: [{', '.join(circle[:-1])}], times: 3}}]"
+                raise UsageError(f"a cycle: {' after '.join(circle)}", where=f"{where}: tasks: {other}", hint=hint)
             elif other not in done:
                 path.append(other)
                 walk.append(iter(flow.tasks[other].after))
