@@ -13,7 +13,9 @@ An error is |ln(predicted / measured)|. Its width grows with the distances of a 
 factors that are fitted to the logarithm of the errors and never make a range narrower. A range is the width times a
 quantile of the errors over their widths, of the rows of the same kind; of kinds with fewer than 40 rows, of all.
 Rows of one source count together as much as the root of their number. A source's errors are divided by widths that were
-fitted without it.
+fitted without it. The range of nine of ten is wider where sources are few: of S sources by the root of Student's t at
+S - 1 degrees of freedom over the normal quantile, which is right where half of the spread is between sources (3 sources
+1.33, 5 sources 1.14).
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ from typing import Any
 
 import numpy as np
 import yaml
+from scipy.stats import norm as normal
+from scipy.stats import t as student
 
 from etude.cost.estimates.cases import DISTANCES, EstimateCase
 from etude.cost.estimates.evidence import ErrorQuantiles, Evidence
@@ -45,10 +49,12 @@ ENOUGH = 40
 """Held-out rows of a kind from which on it has quantiles of its own."""
 FLOOR = 0.005
 """Added to errors before their logarithm is taken: one row that is right by chance says little of the others."""
-RIDGE = 4.0
+RIDGE = 20.0
 """Rows' worth of evidence that a distance changes nothing."""
 FIRM = 20.0
 """... that a device's errors are as large as those of others."""
+NINE = 0.95
+"""The side of a symmetric range that holds nine of ten."""
 ABOUT = {
     "step": "published training steps and steps of one H200",
     "memory": "peaks of steps of one H200",
@@ -225,6 +231,11 @@ def quantile(values: np.ndarray, weight: np.ndarray, level: float) -> float:
     return float(values[order][min(int(np.searchsorted(share, level)), len(values) - 1)])
 
 
+def of_few_sources(sources: int) -> float:
+    """Factor on the range of nine of ten."""
+    return float((student.ppf(NINE, max(sources - 1, 1)) / normal.ppf(NINE)) ** 0.5)
+
+
 def fit_evidence(figure: str, rows: Sequence[HeldOutRow]) -> Evidence:
     """What held-out rows say of a figure."""
     fitted = {row.case.device for row in rows if row.fitted}
@@ -249,10 +260,11 @@ def fit_evidence(figure: str, rows: Sequence[HeldOutRow]) -> Evidence:
         if pooled and few.sum() >= ENOUGH:
             here = few
         own = [row for row, of in zip(rows, kinds, strict=True) if kind in of]
+        sources = {row.source for row, counts in zip(rows, here.tolist(), strict=True) if counts}
         found[kind] = ErrorQuantiles(
             rows=len(own), sources=len({row.source for row in own}), pooled=pooled,
             half=round(quantile(scaled[here], weight[here], 0.5), 4),
-            most=round(quantile(scaled[here], weight[here], 0.9), 4),
+            most=round(quantile(scaled[here], weight[here], 0.9) * of_few_sources(len(sources)), 4),
         )  # fmt: skip
     return Evidence(
         about=ABOUT.get(figure, SERVED),

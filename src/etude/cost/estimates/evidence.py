@@ -120,7 +120,8 @@ def _basis(found: Evidence, kind: str, case: EstimateCase) -> dict[str, Any]:
     elif case.device not in found.fitted:
         far.append(f"nothing was fitted on {case.device}")
     of = "all kinds pooled, " if quantiles.pooled else ""
-    text = f"{quantiles.rows} held-out rows of {quantiles.sources} sources, {of}{found.about}: {_words(kind)}"
+    sources = f"{quantiles.sources} source{'' if quantiles.sources == 1 else 's'}"
+    text = f"{quantiles.rows} held-out rows of {sources}, {of}{found.about}: {_words(kind)}"
     return {
         "evidence": True,
         "rows": quantiles.rows,

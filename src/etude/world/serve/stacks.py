@@ -65,8 +65,8 @@ def stack_file(by_device: Mapping[str, ServingStack]) -> str:
     """The text of a file that `serving_stack` reads."""
     import yaml
 
-    text: str = yaml.safe_dump({"devices": {name: plain(one) for name, one in by_device.items()}}, sort_keys=False)
-    return text
+    found: str = yaml.safe_dump({"devices": {name: plain(one) for name, one in by_device.items()}}, sort_keys=False)
+    return found
 
 
 def _of_file(path: str, device: str) -> ServingStack:

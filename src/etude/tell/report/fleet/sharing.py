@@ -66,7 +66,7 @@ def sharing_sections(record: dict[str, Any], tables: dict[str, pa.Table]) -> lis
         _over_time(states, record),
         PageSection("spread", "How long", "The fraction of the jobs that took no longer; zero times are left out.",
                 spreads, "No job waited."),
-        PageSection("jobs", "Waiting jobsed longest", "", table("job-table", rows, columns, first=16)),
+        PageSection("jobs", "Jobs that waited longest", "", table("job-table", rows, columns, first=16)),
     ]  # fmt: skip
 
 
