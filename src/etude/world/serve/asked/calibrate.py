@@ -43,7 +43,15 @@ class CalibrateEngine:
 
     path: str = argument("path", "result of a benchmark client, or CSV file of served rows", like="other.json")
     model: str = argument("noun", "the model that was served, with a result", "", of=str, like="gpt2")
-    system: str = figure("noun", "where it was measured; the fit simulates it there", "", of=str, names=("-s",), like="dgx-h200", panel=SERVER)
+    system: str = figure(
+        "noun",
+        "where it was measured; the fit simulates it there",
+        "",
+        of=str,
+        names=("-s",),
+        like="dgx-h200",
+        panel=SERVER,
+    )
     stack: str = figure(
         "text", "stack to start from: vllm, vllm-0.12, sglang, ..., or a file", "vllm", like="sglang", panel=SERVER
     )
