@@ -194,7 +194,8 @@ def test_a_mistyped_command_is_guessed(capsys: pytest.CaptureFixture[str]):
 
 
 BELOW = {
-    "archive": "add", "chakra": "jsonizer", "chakra converter": "PyTorch", "generate": "micro", "ops": "show",
+    "archive": "add", "calibrate": "engine",
+    "chakra": "jsonizer", "chakra converter": "PyTorch", "generate": "micro", "ops": "show",
     "federate": "swarm", "fleet": "train", "predict": "rows", "replay": "communication", "search": "space",
     "serve": "images", "simulate": "astra", "stacks": "show", "study": "run",
     "energy": "rows", "systems": "check", "world": "run",

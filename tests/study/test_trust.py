@@ -32,6 +32,7 @@ READS = {
     "serve", "fleet", "federate", "plan", "search", "simulate", "simulate astra", "energy", "ops", "stacks",
     "calibrate", "systems", "diagnose", "breakdown", "idle", "kernels", "collectives", "critical-path", "stragglers",
     "trend", "compare", "metrics", "score", "requests", "roofline", "memory", "world",
+    "evaluate",
 }  # fmt: skip
 """Commands of which no option runs a program, but for those that `trust.RUNS` names below them."""
 

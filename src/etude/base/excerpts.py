@@ -49,8 +49,8 @@ def bounded(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def _cut(value: Any, where: str, rows: int, letters: int, cut: list[str]) -> Any:
     """`value` in what JSON knows, with at most this many rows of every list and letters of every text."""
-    if isinstance(value, str):
-        return value if len(value) <= letters else value[: letters - 1] + "…"
+    if isinstance(value, str):  # also of a class of its own
+        return str(value) if len(value) <= letters else value[: letters - 1] + "…"
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if value is None or isinstance(value, bool | int):
