@@ -3,6 +3,7 @@
 import torch
 
 scores = torch.zeros(8, 16, dtype=torch.bfloat16, device="cuda")
+assert scores.is_cuda and not scores.is_cpu and torch.empty(2, device="meta").is_meta and torch.empty(2).is_cpu
 assert torch.nn.functional.softmax(scores, dim=-1, dtype=torch.float32).device.type == "cuda"
 chosen = scores.softmax(-1, dtype=torch.float32)
 assert chosen.device.type == "cuda" and chosen.dtype == torch.float32

@@ -43,6 +43,7 @@ def recurrent_on_cuda(torch: Any) -> None:
     aten, rules = torch.ops.aten, import_module("torch._subclasses.fake_impls").op_implementations_dict
     rules[aten._cudnn_rnn.default] = functools.partial(_forward, torch)
     rules[aten._cudnn_rnn_backward.default] = functools.partial(_backward, torch)
+    torch.backends.cudnn.is_acceptable = lambda given: False  # weights stay where they are; they are not copied again
     for name, mode in MODES.items():
         original = getattr(torch._VF, name)
         setattr(torch._VF, name, functools.wraps(original)(functools.partial(_called, torch, original, mode)))

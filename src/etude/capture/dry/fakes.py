@@ -47,6 +47,15 @@ def _answer_device_as_host(torch: Any, module: Any) -> None:
         return base(cls, function, types, args, kwargs or {})
 
     module.FakeTensor.__torch_dispatch__ = classmethod(dispatch)
+    for name in ("cuda", "cpu", "meta"):  # programs, and PyTorch's own Python, ask so as well
+        setattr(module.FakeTensor, f"is_{name}", _is_on(name))
+
+
+def _is_on(kind: str) -> property:
+    def answer(given: Any) -> bool:
+        return bool(given.device.type == kind)
+
+    return property(answer)
 
 
 def _allow_swaps(torch: Any) -> None:
