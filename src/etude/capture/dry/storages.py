@@ -41,6 +41,20 @@ class TensorStorages:
         self._watched[number] = weakref.ref(storage, lambda _: self._freed(key, number))
         return number
 
+    def follow_sizes(self, torch: Any) -> None:
+        """Sees a storage that is made smaller or larger when that happens, and not at its next use: FSDP gives weights
+        that it gathered back like this."""
+        resize = torch.UntypedStorage.resize_
+
+        def resized(storage: Any, size: int) -> Any:
+            result = resize(storage, size)
+            known = self._numbers.get(storage._cdata)
+            if known is not None:
+                self._resize(known, storage.nbytes())
+            return result
+
+        torch.UntypedStorage.resize_ = resized
+
     def seen(self, tensor: Any) -> int | None:
         """The number of a tensor's storage, if it has one."""
         return self._numbers.get(tensor.untyped_storage()._cdata)

@@ -83,6 +83,7 @@ class DryRun:
         self._first, self._steps = settings["warmup"], settings["steps"]
         self._is_brief = settings["rank"] in settings["brief"]
         self.watch = Watch(torch)
+        self.watch.storages.follow_sizes(torch)
         self.answers = Answers(settings["answers"])
         self.answers.read = self.watch.read
         self.notes: set[str] = set()
