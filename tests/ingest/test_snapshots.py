@@ -77,15 +77,22 @@ def test_owners_of_what_was_alive_at_the_peak(path: Path, capsys: pytest.Capture
 
 
 class _Runs:
+    """Makes a folder when it is read as any pickle is."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
     def __reduce__(self) -> Any:
-        return os.mkdir, ("/work/tmp/never",)
+        return os.mkdir, (str(self.folder),)
 
 
 def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = tmp_path / "bad.pickle"
-    bad.write_bytes(pickle.dumps({"segments": [_Runs()]}))
+    made = tmp_path / "made"
+    bad.write_bytes(pickle.dumps({"segments": [_Runs(made)]}))
     assert main(["memory", str(bad)]) == 2
     assert "would run code" in capsys.readouterr().err
+    assert not made.exists()
     bad.write_bytes(pickle.dumps({"segments": [{"blocks": 3}]}))
     assert main(["memory", str(bad)]) == 2
     bad.write_bytes(pickle.dumps([1, 2]))
