@@ -1,10 +1,14 @@
-"""Measures what cuDNN keeps and uses for recurrent networks on this machine's GPU.
+"""Measures what cuDNN keeps and works with in recurrent networks on this machine's GPU.
 
-    python benchmarks/measure_recurrent.py -o recurrent.csv
+    python benchmarks/measure_recurrent.py -o benchmarks/h200_recurrent.csv
+    python benchmarks/measure_recurrent.py --read benchmarks/h200_recurrent.csv     # no GPU
 
-Needs PyTorch and a GPU. A row for each kind, size and number of layers: bytes that a forward pass keeps for a backward
-one (`reserve_bytes`), and what forward and backward take for a while beyond their results (`forward_bytes`,
-`backward_bytes`). `python -m pytest tests/dry` holds Etude's model of the first to rows of it.
+The first needs PyTorch and a GPU: a row for each kind, size and number of layers, with the bytes that a forward pass
+keeps for a backward one (`reserve_bytes`), and those that forward and backward rise by at most (`forward_bytes`,
+`backward_bytes`). The second prints how many numbers a pass works with for each element of a layer's state, beyond a
+copy of the weights and 8 MiB for the products of a layer and direction: the median of rows in 32 bits whose state has
+4 MB or more, with one direction only those without dropout. `capture/dry/cuda_recurrent.py` has these medians, and
+tests hold it to all rows.
 """
 
 from __future__ import annotations
@@ -12,9 +16,11 @@ from __future__ import annotations
 import argparse
 import csv
 import itertools
+import statistics
 from pathlib import Path
 
 KINDS = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
+GATES = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 4, "gru": 3}
 SIZES = ((64, 32, 512, 1024), (300, 8, 1024, 1024), (50, 16, 256, 256), (37, 5, 96, 200), (128, 64, 128, 512))
 """Length, batch, width of what is read, width of the state."""
 
@@ -80,12 +86,46 @@ def measured(torch, kind: str, size: tuple[int, ...], layers: int, both: bool, d
     }  # fmt: skip
 
 
+def worked_with(row: dict[str, str]) -> float:
+    """Numbers for each element of a layer's state."""
+    names = ("length", "batch", "width", "state", "layers", "directions", "bytes_each")
+    length, batch, width, state, layers, directions, size = (int(row[name]) for name in names)
+    read = [width] + [state * directions] * (layers - 1)
+    weights = sum(GATES[row["kind"]] * state * (one + state + 2) * directions for one in read)
+    ends = (2 if row["kind"] == "lstm" else 1) * directions * layers * batch * state
+    results = (length * batch * state * directions + ends) * size
+    rest = int(row["forward_bytes"]) - int(row["reserve_bytes"]) - results - weights * size
+    return (rest - (8 << 20) * layers * directions) / (length * batch * state * size)
+
+
+def read(path: Path) -> None:
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for kind, directions in itertools.product(("rnn", "lstm", "gru"), (1, 2)):
+        found = [
+            worked_with(row)
+            for row in rows
+            if row["kind"].startswith(kind)
+            and int(row["directions"]) == directions
+            and row["bytes_each"] == "4"
+            and (directions == 2 or float(row["dropout"]) == 0)
+            and 4 * int(row["length"]) * int(row["batch"]) * int(row["state"]) >= 4_000_000
+        ]
+        print(f"{kind:5} {directions} directions: median {statistics.median(found):.1f} of {len(found)}, "
+              f"{min(found):.1f} to {max(found):.1f}")  # fmt: skip
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    way = parser.add_mutually_exclusive_group(required=True)
+    way.add_argument("-o", "--out", type=Path)
+    way.add_argument("--read", type=Path)
+    given = parser.parse_args()
+    if given.read:
+        read(given.read)
+        return
     import torch
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-o", "--out", type=Path, required=True)
-    given = parser.parse_args()
     rows = []
     for kind, size, (layers, both, dropout), half in itertools.product(
         KINDS, SIZES, ((1, False, 0.0), (2, False, 0.0), (2, False, 0.2), (1, True, 0.0), (3, True, 0.1)), (False, True)
