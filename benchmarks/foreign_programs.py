@@ -597,6 +597,64 @@ def resnext(times: int = 1) -> Step:
     return _stepping(optimizer, loss)
 
 
+def bloom(times: int = 1) -> Step:
+    return _causal("Bloom", 4 * times, 256, hidden_size=768, n_layer=10, n_head=12, vocab_size=32000)
+
+
+def olmo2(times: int = 1) -> Step:
+    return _causal("Olmo2", times, 384, hidden_size=768, intermediate_size=2048, num_hidden_layers=14,
+                   num_attention_heads=12, vocab_size=50304, pad_token_id=1)  # fmt: skip
+
+
+def falcon(times: int = 1) -> Step:
+    return _causal("Falcon", 2 * times, 512, hidden_size=1024, num_hidden_layers=8, num_attention_heads=16,
+                   vocab_size=32000)  # fmt: skip
+
+
+def mpnet(times: int = 1) -> Step:
+    return _masked("MPNet", 8 * times, 192, num_hidden_layers=8)
+
+
+def beit(times: int = 1) -> Step:
+    import torch
+    from transformers import BeitConfig, BeitForImageClassification
+
+    model = BeitForImageClassification(BeitConfig(num_hidden_layers=8, num_labels=100, drop_path_rate=0.0))
+    images, labels = torch.randn(16 * times, 3, 224, 224, device="cuda"), _tokens(100, 16 * times)
+    return _training(model, lambda: {"pixel_values": images, "labels": labels})
+
+
+def segformer(times: int = 1) -> Step:
+    import torch
+    from transformers import SegformerConfig, SegformerForImageClassification
+
+    model = SegformerForImageClassification(SegformerConfig(num_labels=50, drop_path_rate=0.0))
+    images, labels = torch.randn(16 * times, 3, 224, 224, device="cuda"), _tokens(50, 16 * times)
+    return _training(model, lambda: {"pixel_values": images, "labels": labels})
+
+
+def pegasus(times: int = 1) -> Step:
+    from transformers import PegasusConfig, PegasusForConditionalGeneration
+
+    sizes = {"d_model": 512, "encoder_ffn_dim": 2048, "decoder_ffn_dim": 2048, "encoder_layers": 6, "decoder_layers": 6}
+    heads = {"encoder_attention_heads": 8, "decoder_attention_heads": 8, "vocab_size": 32000}
+    model = PegasusForConditionalGeneration(PegasusConfig(**sizes, **heads))
+    ids = _tokens(32000, 4 * times, 192)
+    return _training(model, lambda: {"input_ids": ids, "labels": ids[:, :48].contiguous()})
+
+
+def gpt2_classes(times: int = 1) -> Step:
+    """Fine-tuning in 16 bits with AdamW as `transformers` has it by default, in a loop over tensors."""
+    import torch
+    from transformers import GPT2Config, GPT2ForSequenceClassification
+
+    model = GPT2ForSequenceClassification(GPT2Config(n_layer=6, num_labels=5, pad_token_id=0))
+    model = model.cuda().to(torch.bfloat16).train()
+    ids, labels = _tokens(50_000, 4 * times, 128), _tokens(5, 4 * times)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, foreach=False)
+    return _stepping(optimizer, lambda: model(input_ids=ids, labels=labels).loss)
+
+
 SEEN = (llama, gpt2, bert_compiled, resnet, gpt2_generate, graph_network, t5, mixtral, vit, llama_compiled,
         wav2vec2, llama_generate, segmentation, gat)  # fmt: skip
 HELD_OUT = (qwen3, convnext, opt_generate, whisper, distilbert_compiled, swin, gin, conformer, efficientnet_inference,
@@ -605,4 +663,5 @@ LATER = (densenet, mobilenet, regnet, video, bert, electra, deberta, gpt_neox, p
 LATEST = (albert, clip, mistral, gpt_j, vgg, maxvit, deep_speech, graph_convolution, words_lstm, translator,
           adversaries, clicks)  # fmt: skip
 LAST = (diffusion_unet, tagger, llama_recomputed, gpt_bigcode, clipped, resnext)
-PROGRAMS = {f.__name__: f for f in (*SEEN, *HELD_OUT, *LATER, *LATEST, *LAST)}
+FRESH = (bloom, olmo2, falcon, mpnet, beit, segformer, pegasus, gpt2_classes)
+PROGRAMS = {f.__name__: f for f in (*SEEN, *HELD_OUT, *LATER, *LATEST, *LAST, *FRESH)}

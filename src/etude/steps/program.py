@@ -9,13 +9,15 @@ import numpy as np
 
 from etude.base.units import format_bytes
 from etude.cost.estimates import Estimate, EstimateCase, columns, estimate_of
+from etude.cost.framework import open_framework
+from etude.cost.framework.operators import MEASURED_ON
 from etude.cost.ops import MATRIX
-from etude.cost.stacks import Stack, generation_of
+from etude.cost.stacks import Stack, generation_of, open_stack
 from etude.cost.stacks.stack import tuned
 from etude.cost.traces import ops_of
 from etude.machine.open import open_device
 from etude.machine.system import Device, System
-from etude.make.transform import with_host, with_operator_times
+from etude.make.transform import with_framework_times, with_host, with_operator_times
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.trace import Trace
@@ -28,13 +30,12 @@ STEPS: Final = 3
 """That a dry run should have where the host takes time: it runs ahead of the device, so that one step says too
 little."""
 KIND_OF_PEAK: Final = "bf16"
+FEW: Final = 8
+"""Ranks up to which as many steps are run in any case; of more it is one, from an idle device."""
+EAGER: Final = "eager"
 PROGRAMS: Final = "programs that never ran"
 """Kind of their cases."""
-NO_HOST: Final = (
-    "the host takes no time; of eager programs that a host bounds it took 14 to 33 us an operator on the machines that "
-    "were measured (`--host 18us`)"
-)
-"""The figures are those of `benchmarks/fit_host_operators.py`."""
+NO_HOST: Final = "the host takes no time (`--host 18us`)"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,31 +92,35 @@ class ProgramStep:
 
 
 def predict_program(
-    program: DryProgram, system: System, *, stack: Stack, times_of: Job | None = None, host_ns: int = 0, **options: Any
+    program: DryProgram,
+    system: System,
+    *,
+    stack: Stack | None = None,
+    times_of: Job | None = None,
+    host_ns: int | None = None,
+    **options: Any,
 ) -> ProgramStep:
     """The step of a dry run on a system; of several, from the end of the first to that of the last. `times_of`: a
-    recording whose operators took as long as these will; else the system's formulas with the efficiency of `stack`, and
-    `host_ns` of the host for each operator."""
+    recording whose operators took as long as these will; else operators take on a GPU what those of PyTorch do by name,
+    or with a `stack` the system's formulas with its efficiency. `host_ns`: of the host for each operator."""
     machine = system.for_ranks(len(program.job))
     if times_of is not None:
         like = timed_like(program, times_of, machine.device)
         timed, assumed = like.job, list(like.assumptions)
+    elif stack is None and not machine.device.cpu:
+        timed, assumed = _by_name(program, machine.device, host_ns)
     else:
-        machine = tuned(machine, stack.on(generation_of(machine.device.name), experts=False))
-        timed = _launched(program.job, host_ns) if host_ns else program.job
-        said = f"the host takes {host_ns / 1000:g} us for each operator" if host_ns else NO_HOST
-        assumed = [
-            *program.assumptions,
-            f"operators take the time of formulas with the efficiency of the stack {stack.name}",
-            said,
-        ]
+        by = stack or open_stack(EAGER)
+        machine = tuned(machine, by.on(generation_of(machine.device.name), experts=False))
+        timed, assumed = _by_formulas(program, by, host_ns)
     done = simulate(timed, machine, **options)
     ends = list(done.step_ends().values())
     step_ns = (ends[-1] - ends[0]) // (len(ends) - 1) if len(ends) > 1 else done.makespan_ns
     memory = program.fullest
     if memory.device_bytes > machine.memory_bytes:
         assumed.append(f"it does not fit: {format_bytes(memory.device_bytes)} of {format_bytes(machine.memory_bytes)}")
-    return ProgramStep(program, done, machine, step_ns, _flops(program.job), stack.name, (*assumed, *done.notes))
+    told = EAGER if stack is None else stack.name
+    return ProgramStep(program, done, machine, step_ns, _flops(program.job), told, (*assumed, *done.notes))
 
 
 def timed_like(program: DryProgram, recorded: Job, device: str | Device | None) -> DryProgram:
@@ -133,6 +138,27 @@ def timed_like(program: DryProgram, recorded: Job, device: str | Device | None) 
 
 TOLD: Final = 0.99
 """Part of a recording's device time from which on nothing is said of the rest."""
+
+
+def _by_name(program: DryProgram, device: Device, host_ns: int | None) -> tuple[Job, list[str]]:
+    found = with_framework_times(program.job, open_framework(), device, host_ns=host_ns)
+    of_host = "the host, and" if host_ns is None else f"the host {host_ns / 1000:g} us for each,"
+    said = f"operators take what those of their name took on {MEASURED_ON}: {of_host} kernels beyond their formulas"
+    assumed = [*program.assumptions, said]
+    if found.strange:
+        more = f" and {len(found.strange) - NAMED} more" if len(found.strange) > NAMED else ""
+        which = f"{', '.join(found.strange[:NAMED])}{more} ({found.calls:.1%} of the operators)"
+        assumed.append(f"{which} were not recorded there, or their work is not known: the step says nothing of these")
+    return found.job, assumed
+
+
+NAMED: Final = 3
+
+
+def _by_formulas(program: DryProgram, stack: Stack, host_ns: int | None) -> tuple[Job, list[str]]:
+    said = f"the host takes {host_ns / 1000:g} us for each operator" if host_ns else NO_HOST
+    formulas = f"operators take the time of formulas with the efficiency of the stack {stack.name}"
+    return _launched(program.job, host_ns) if host_ns else program.job, [*program.assumptions, formulas, said]
 
 
 def _launched(job: Job, host_ns: int) -> Job:

@@ -35,8 +35,9 @@ class PredictProgram(OnSystem, OpsInput):
 
     The program runs without numbers and without a GPU, as `etude collect --dry` runs it; then its job is simulated.
     `--times-of` takes a recording of the same program at another size, or on fewer ranks of the same device: operators
-    take as long as there, and so does the host. Without it the times are those of formulas, and the host takes none
-    unless `--host` says so.
+    take as long as there, and so does the host. Without it operators take what PyTorch's of their names took on an
+    H200 and its host, relative to the formulas of the system's device; `--host` states the host's time, `--stack`
+    whose efficiency formulas have, in which case the host takes none by itself.
     """
 
     program: str = argument(
@@ -67,13 +68,13 @@ class PredictProgram(OnSystem, OpsInput):
     times_of: str | None = figure(
         "path", "a recording of the program at another size: its operators' and its host's times", None, panel=PROGRAM
     )
-    host: int = figure(
-        "time", "host time of each operator, where no recording has it", 0, like="10us", panel=PROGRAM, zero=False
+    host: int | None = figure(
+        "time", "host time of each operator; default: by its name", None, like="10us", panel=PROGRAM, zero=False
     )
-    stack: str = figure(
+    stack: str | None = figure(
         "noun",
-        "software stack of the formulas: a name that `etude stacks` lists, or a YAML file",
-        "eager",
+        "formulas with the efficiency of this software stack: a name that `etude stacks` lists, or a YAML file",
+        None,
         of=str,
         like="torchtitan",
         panel="Machine",
@@ -89,9 +90,9 @@ class ProgramInputs:
     command: tuple[str, ...]
     settings: "DrySettings"
     system: "System"
-    stack: "Stack"
+    stack: "Stack | None"
     times_of: JobSource | None
-    host_ns: int
+    host_ns: int | None
     options: SimulationOptions
 
 
@@ -99,14 +100,14 @@ def program_inputs(asked: PredictProgram) -> ProgramInputs:
     from etude.capture.dry import DrySettings, stated_answers
     from etude.cost.stacks import open_stack
     from etude.machine import open_system
-    from etude.steps.program import STEPS
+    from etude.steps.program import FEW, STEPS
 
     system = open_system(asked.system)
     given = [name for name in ("host", "ops", "stack") if is_given(asked, name)]
     if asked.times_of is not None and given:
         names = " and ".join(spelled(asked, name) for name in given)
         raise UsageError(f"{spelled(asked, 'times_of')} has all times: give it without {names}")
-    steps = STEPS if asked.times_of or asked.host else 1
+    steps = STEPS if asked.times_of or asked.host or (asked.world or 1) <= FEW else 1
     settings = DrySettings(
         world=asked.world or 0,
         local_world=asked.node or system.levels[0].size,
@@ -118,7 +119,7 @@ def program_inputs(asked: PredictProgram) -> ProgramInputs:
         command=command_of(asked.program, spelled(asked, "program")),
         settings=settings,
         system=system,
-        stack=open_stack(asked.stack),
+        stack=None if asked.stack is None else open_stack(asked.stack),
         host_ns=asked.host,
         options=options_of(asked, system),
         times_of=None if asked.times_of is None else JobSource(Path(asked.times_of)),

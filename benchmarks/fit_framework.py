@@ -1,0 +1,162 @@
+"""What PyTorch's operators take by name, from recordings of eager programs on a GPU, and how well it tells the others.
+
+    python benchmarks/record_foreign.py -o recorded/          on a machine with a GPU, `--only` all programs
+    python benchmarks/record_dry.py -o dry/ --steps 3
+    python benchmarks/fit_framework.py recorded/ dry/ -o src/etude/cost/framework/pytorch.csv
+    python benchmarks/fit_framework.py recorded/ dry/         the steps of all programs by the table as it is shipped
+
+A row is fitted to programs of `SEEN`, `HELD_OUT` and `LATER` of `foreign_programs.py`: the host's times are the medians
+of programs, the device's `fixed + factor x formula` has the least relative error over their shapes, far ones counting
+less. Programs of `LATEST`, `LAST` and `FRESH` are predicted by it (`predict --program` without a recording). Neither
+the recordings nor the dry runs are in the repository.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import inspect
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from foreign_programs import HELD_OUT, LATER, PROGRAMS, SEEN
+from scipy.optimize import nnls
+from validate_dry_steps import error, program_of
+
+import etude
+from etude.cost.framework import FrameworkOperator
+from etude.cost.framework.operators import ANY, WEIGHTS_OF, form_of, on_lists
+from etude.cost.stacks import open_stack
+from etude.machine import open_system
+from etude.make.transform.recorded_operators import RecordedOperators
+from etude.steps.program import predict_program
+
+FITTED = {program.__name__ for program in (*SEEN, *HELD_OUT, *LATER)}
+FEWEST = 3
+"""Shapes of an operator from which on it has a line of its own on the device."""
+HOST_NS = 18_000
+TURNS = 8
+NEAR = 0.05
+"""Relative error below which shapes count the same."""
+PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
+
+
+class Seen:
+    """Of one name: the host's times by program, and (formula, device time, calls) by shape."""
+
+    def __init__(self) -> None:
+        self.ahead: list[float] = []
+        self.inside: list[float] = []
+        self.shapes: list[tuple[float, float, float]] = []
+
+
+def look(folder: Path, dry: Path, found: dict[str, Seen]) -> None:
+    program = program_of(folder.name, 1, dry)
+    if program is None:
+        return
+    names = {word for trace in program.job.traces for word in trace.coded("name")[1]}
+    table = RecordedOperators.of(etude.open(folder), names, open_system("dgx-h200").device)
+    tensors: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for key in table.sums:
+        time = table.time_of(key)
+        assert time is not None
+        tensors[key.name][0] += max(len(key.types), 1) * time.calls
+        tensors[key.name][1] += time.calls
+        if time.device_ns > 0 and time.formula_ns > 0:
+            found[form_of(key.name, key.shapes)].shapes.append((time.formula_ns, time.device_ns, time.calls))
+    for (before, name), sums in table.host.items():
+        if not before:
+            count, calls = tensors[name]
+            each = count / calls if on_lists(name) and calls else 1.0
+            ahead, inside, times = [*(table.host_factor * sums[:2]).tolist(), float(sums[2])]
+            found[name].ahead.append(ahead / times / each)
+            found[name].inside.append(inside / times / each)
+
+
+def line(shapes: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
+    """(Fixed time, factor on the formula.)"""
+    formula, took, calls = np.array(shapes).T
+    counts = np.ones(len(took))
+    for _ in range(TURNS):
+        weight = np.sqrt(np.sqrt(calls) * counts) / took
+        (fixed, factor), _ = nnls(np.stack([weight, weight * formula], axis=1), weight * took)
+        counts = 1 / np.maximum(np.abs((fixed + factor * formula) / took - 1), NEAR)
+    return float(fixed), float(factor)
+
+
+def fitted(recorded: Path, dry: Path) -> dict[str, FrameworkOperator]:
+    found: dict[str, Seen] = defaultdict(Seen)
+    for folder in sorted(path for path in recorded.iterdir() if path.name in FITTED):
+        look(folder, dry, found)
+    simple = [seen for name, seen in found.items() if name.split()[0] not in (*PRODUCTS, *WEIGHTS_OF)]
+    rest = line([shape for seen in simple for shape in seen.shapes])
+    for name in [name for name in found if " " in name]:
+        host = found[name.split()[0]]
+        found[name].ahead, found[name].inside = host.ahead, host.inside
+    known = {name: seen for name, seen in sorted(found.items()) if seen.ahead}
+    one = [seen for name, seen in known.items() if not on_lists(name)]
+    each = (statistics.median(statistics.median(times(seen)) for seen in one)
+            for times in (lambda seen: seen.ahead, lambda seen: seen.inside))  # fmt: skip
+    table = {ANY: FrameworkOperator(*each, *rest, 0)}
+    for name, seen in known.items():
+        device = line(seen.shapes) if len(seen.shapes) >= FEWEST else rest
+        host = statistics.median(seen.ahead), statistics.median(seen.inside)
+        table[name] = FrameworkOperator(*host, *device, len(seen.ahead))
+    return table
+
+
+def write(table: dict[str, FrameworkOperator], out: Path) -> None:
+    with out.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["name", *FrameworkOperator._fields])
+        for name, row in table.items():
+            *times, factor, programs = row
+            writer.writerow([name, *(round(time) for time in times), f"{factor:.3f}", programs])
+
+
+def of_transformers(program: Callable[..., object]) -> bool:
+    """Its model is one of that library."""
+    text = inspect.getsource(program)
+    return any(word in text for word in ("transformers", "_causal(", "_masked("))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recorded", type=Path)
+    parser.add_argument("dry", type=Path)
+    parser.add_argument("-o", "--out", type=Path)
+    given = parser.parse_args()
+    if given.out is not None:
+        table = fitted(given.recorded, given.dry)
+        write(table, given.out)
+        print(f"{len(table)} rows")
+        return
+    system, eager, errors = open_system("dgx-h200"), open_stack("eager"), defaultdict(list)
+    for folder in sorted(path for path in given.recorded.iterdir() if path.is_dir()):
+        program = program_of(folder.name, 1, given.dry)
+        if program is None:
+            print(f"{folder.name:24} stops where values decide, or has no optimizer")
+            continue
+        reference = json.loads((folder / "reference.json").read_text())
+        step_ns = predict_program(program, system).step_ns
+        plain_ns = predict_program(program, system, stack=eager, host_ns=HOST_NS).step_ns
+        wrong, kind = error(step_ns, reference), "fitted" if folder.name in FITTED else "other"
+        errors[kind].append(wrong)
+        errors["by formulas and 18 us"].append(error(plain_ns, reference))
+        if kind == "other" and of_transformers(PROGRAMS[folder.name]):
+            errors["other, transformers"].append(wrong)
+        sides = f"{reference['before_ns'] / 1e6:8.2f}{reference['after_ns'] / 1e6:8.2f} ms"
+        busy, shown = f"busy {reference['busy_alone']:4.0%}", f"{step_ns / 1e6:7.2f} {wrong:+7.1%}"
+        print(f"{folder.name:24} {kind:7}{sides}; {busy}; predicted {shown}", flush=True)
+    for kind, found in errors.items():
+        median, tail = np.percentile(np.abs(found), (50, 90))
+        span = f"from {min(found):+.1%} to {max(found):+.1%}"
+        print(f"{kind:22} {len(found)} programs: median {median:.1%}, p90 {tail:.1%}, {span}")
+
+
+if __name__ == "__main__":
+    main()
