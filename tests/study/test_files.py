@@ -95,9 +95,6 @@ def test_the_key_is_the_content(tmp_path: Path) -> None:
     spec = spec_of({"workload": "info ops.csv", "metrics": {"n": "nodes"}}, "s", "s.yaml", tmp_path)
     first = points_of(spec, ["baseline"])[0].task
     assert first.inputs == {"ops.csv": str(tmp_path / "ops.csv")}
-    from etude.decide.study import points
-
-    points.content.cache_clear()
     (tmp_path / "ops.csv").write_text("b")
     assert points_of(spec, ["baseline"])[0].task.key != first.key
 
@@ -111,6 +108,14 @@ def test_the_key_is_the_content(tmp_path: Path) -> None:
         ({"metrics": {"step": {"value": "a", "beter": "lower"}}}, "unknown key `beter`"),
         ({"metrics": {"step": "a +"}}, "is not an expression"),
         ({"metrics": {"step": "(lambda: 1)()"}}, "uses lambda"),
+        ({"workload": "predict m --tp 2", "set": {"tp": 4}}, "`--tp` is in the command and a parameter as well"),
+        ({"sweep": {"x": {"from": 0, "to": float("inf"), "step": 1}}}, "expected a list of values"),
+        ({"sweep": {"x": {"from": 0, "to": 10**9, "step": 1}}}, "more than 1,000,000 values"),
+        ({"seeds": 10**9}, "1,000,000,000 seeds"),
+        ({"set": {"x": "{9 ** 9 ** 9}"}}, "a power of more than 4,096 bits"),
+        ({"checks": [{"name": "a", "kind": "exact", "that": "1 + 1"}]}, "is not a condition"),
+        ({"claims": [{"figure": "a", "published": 0, "ours": "1"}]}, "a published gain is above 0"),
+        ({"claims": [{"figure": "a", "ours": "1 + 1"}]}, "without a published figure, `ours` is a condition"),
         ({"stats": "t"}, "unknown stats `t`"),
         ({"seeds": 0}, "expected a number of seeds"),
         ({"seeds": [1, 1]}, "expected a number of seeds"),

@@ -155,9 +155,20 @@ def test_a_point_that_fails_is_a_row_with_its_error() -> None:
     assert "2 of 6 points failed" in found.notes[0]
 
 
-def test_a_metric_that_is_not_there_is_an_error_of_the_point() -> None:
-    found = study(metrics={"time": "time", "other": "more.wrods"}).outcome(execute=Toy())
-    assert "there is no `wrods`" in found.points[0]["error"] and found.points[0]["time"] == 100
+def test_a_metric_that_is_not_there_fails_its_own_checks_alone() -> None:
+    checks = [
+        {"name": "own", "kind": "exact", "that": "other('fast') > 0"},
+        {"name": "another", "kind": "exact", "that": "time('slow', work=100) == 100"},
+    ]
+    found = study(metrics={"time": "time", "other": "more.wrods"}, checks=checks).outcome(execute=Toy())
+    assert found.points[0]["error"] == "" and found.points[0]["time"] == 100 and not found.ok
+    assert [check["ok"] for check in found.checks] == [False, True]
+    assert "`other` has no value at some points: metrics: there is no `wrods`" in found.notes[0]
+
+
+def test_with_no_metric_that_is_there_the_point_has_failed() -> None:
+    found = study(metrics={"other": "more.wrods"}).outcome(execute=Toy())
+    assert "there is no `wrods`" in found.points[0]["error"]
 
 
 def test_checks_see_means_places_and_gains() -> None:
@@ -168,11 +179,57 @@ def test_checks_see_means_places_and_gains() -> None:
             {"name": "all", "kind": "exact", "that": "rising(time('slow')) and len(gain('fast')) == 2"},
             {"name": "close", "kind": "shape", "margin": 0.1, "that": "abs(gain('fast') - 2) < margin"},
             {"name": "not so", "kind": "shape", "margin": 0.1, "that": "gain('fast') > 2 + margin"},
-            {"name": "no such", "kind": "exact", "that": "time('fastest') > 0"},
+            {"name": "elsewhere", "kind": "exact", "that": "time('slow', work=7) > 0"},
+            {"name": "where it applies", "kind": "exact", "that": "1 > 2", "when": "max(time('slow')) > 1e6"},
         ],
     ).outcome(execute=Toy())
-    assert [check["ok"] for check in found.checks] == [True, True, True, False, False]
-    assert "gain(fast) = [" in found.checks[3]["detail"] and "no variant `fastest`" in found.checks[4]["detail"]
+    assert [check["ok"] for check in found.checks] == [True, True, True, False, None, None]
+    assert found.checks[3]["detail"].startswith("gain of fast: 1.9")
+    assert found.checks[4]["detail"] == "no point has work=7"
+    assert found.checks[5]["detail"].startswith("applies where max(time('slow')) > 1e6")
+
+
+@pytest.mark.parametrize(
+    "that, problem",
+    [
+        ("time('fastest') > 0", "no variant `fastest`"),
+        ("gain('fast', metric='speed') > 0", "no metric `speed`"),
+        ("time('fast', wrok=100) > 0", "no axis `wrok`"),
+        ("gain('fast')", "is not a condition"),
+        ("9 ** 9 ** 9 > 1", None),
+    ],
+)
+def test_checks_that_cannot_be_answered_are_refused_before_anything_runs(that: str, problem: str | None) -> None:
+    checks = [{"name": "a", "kind": "exact", "that": that}]
+    if problem is None:
+        found = study(checks=checks).outcome(execute=Toy())
+        assert "bits" in found.checks[0]["detail"] and found.checks[0]["ok"] is False
+        return
+    with pytest.raises(UsageError, match=problem):
+        study(checks=checks)
+
+
+def test_a_gain_is_above_1_where_the_variant_is_better() -> None:
+    rate = {"value": "1000 / time", "better": "higher"}
+    checks = [
+        {"name": "a", "kind": "exact", "that": "all(gain('fast', metric='rate') == 2)"},
+        {"name": "b", "kind": "exact", "that": "all(gain('fast') == 2)"},
+    ]
+    assert (
+        study(metrics={"time": {"value": "time", "better": "lower"}, "rate": rate}, checks=checks)
+        .outcome(execute=Toy())
+        .ok
+    )
+
+
+def test_constants_that_help_do_not_make_a_prediction_undecided() -> None:
+    """Seven pairs of one sign have p = 1/64; with six constants in one family Holm's limit would be 1/140."""
+    helpers = {f"c{i}": f"{i}" for i in range(6)}
+    found = study(
+        seeds=7, sweep={"work": [100]}, metrics={"time": {"value": "time", "better": "lower"}, **helpers},
+        predict={"fast": "lower"},
+    ).outcome(execute=Toy())  # fmt: skip
+    assert [row["predicted"] for row in found.rows if row["metric"] == "time"] == ["as predicted"]
 
 
 def test_neutral_switches_variants_off_and_quick_replaces_keys() -> None:

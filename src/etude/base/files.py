@@ -15,6 +15,7 @@ import secrets
 import shutil
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -26,7 +27,14 @@ from etude.base.trust import check_write
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _MACHINE = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+OPENED = "etude.opened"
+"""Audit event of a file that is opened by other means than Python's `open`."""
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
+def note_open(path: str | os.PathLike[str]) -> None:
+    """Says that a file is opened by Arrow or DuckDB, which Python's own audit events do not show."""
+    sys.audit(OPENED, os.fspath(path))
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from etude.base.errors import FormatError
-from etude.base.files import writing
+from etude.base.files import note_open, writing
 from etude.base.shapes import SMALLEST, Shape, ValuePlace, check_range, check_value, shown
 
 if TYPE_CHECKING:
@@ -233,6 +233,7 @@ def open_table(file: Path, what: str, *, hint: str = "") -> pa.Table:
     import pyarrow.parquet as pq
 
     with _whole(file, what, hint):
+        note_open(file)
         with pq.ParquetFile(file) as opened:
             table = opened.read()
         names = table.column_names

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from etude.base.errors import FormatError
+from etude.base.files import note_open
 from etude.kernels.arrays import I32, I64, U8
 from etude.model import text
 from etude.store import columns_schema as schema
@@ -25,6 +26,7 @@ class File:
     def __init__(self, folder: Path, name: str) -> None:
         self.name, self.path = name, folder / f"{name}.parquet"
         self.types = schema.FILES[name]
+        note_open(self.path)
         try:
             source = pa.memory_map(str(self.path))
             footer = pq.read_metadata(source)

@@ -8,6 +8,7 @@ from typing import Final
 import pyarrow as pa
 
 from etude.base.errors import FormatError, UsageError
+from etude.base.files import note_open
 from etude.base.results import TableSchema
 from etude.base.results import read_table as read_checked
 from etude.base.shapes import AMOUNT, COUNT, TEXT, WHOLE, of_each
@@ -55,6 +56,7 @@ def read_table(path: Path) -> pa.Table:
         raise UsageError(
             f"a table cannot be read from `{path.suffix or path.name}`", where=str(path), hint=".csv, .parquet"
         )
+    note_open(path)
     try:
         if path.suffix == ".parquet":
             from pyarrow import parquet

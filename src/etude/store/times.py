@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.base.errors import FormatError, MismatchError, UsageError
+from etude.base.files import note_open
 from etude.base.results import open_table
 from etude.kernels.arrays import I64
 from etude.model.job import Job
@@ -63,6 +64,7 @@ def _table(path: Path) -> pa.Table:
             return open_table(path, "a table of times")
         from pyarrow import csv
 
+        note_open(path)
         found = csv.read_csv(path)
         list(found.column_names)  # decodes them
     except (pa.ArrowException, UnicodeDecodeError) as problem:

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from etude.base.errors import FormatError, MismatchError, UsageError
-from etude.base.files import writing
+from etude.base.files import note_open, writing
 from etude.cost.opdb.curves import Curves
 from etude.cost.opdb.schema import COLUMNS, DIMS, FIXED, NAMES, OPS, Shapes, distinct
 from etude.cost.ops import DTYPE_BYTES
@@ -133,6 +133,7 @@ def keys_in(shapes: Shapes) -> list[tuple[str, str, tuple[int, ...]]]:
 def read_ops(path: str | PathLike[str]) -> OpDatabase:
     """A database file."""
     where = fspath(path)
+    note_open(where)
     try:
         table = pq.read_table(where)
     except FileNotFoundError:

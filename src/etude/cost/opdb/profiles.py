@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from etude.base.errors import FormatError
 from etude.base.figures import read_mapping
+from etude.base.files import note_open
 from etude.cost.opdb.database import SCHEMA, OpDatabase, checked
 from etude.cost.opdb.schema import DIMS
 from etude.kernels.arrays import F64, I64
@@ -123,6 +124,7 @@ def _columns(path: Path, names: tuple[str, ...], time: str = "time_us") -> dict[
     if not path.is_file():
         raise FormatError(f"it has no `{path.name}`", path=path.parent)
     types = {name: pa.string() if name in TEXTS else pa.int64() for name in names} | {time: pa.float64()}
+    note_open(path)
     try:
         table = pc.read_csv(path, convert_options=pc.ConvertOptions(column_types=types, null_values=[""]))
     except (pa.ArrowInvalid, OSError) as problem:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from etude.base.errors import FormatError, UsageError
+from etude.base.files import note_open
 from etude.kernels.arrays import I64
 from etude.kernels.compile import kernel
 
@@ -33,6 +34,7 @@ def read_edges(path: Path) -> GraphEdges:
     import pyarrow as pa
     from pyarrow import csv
 
+    note_open(path)
     try:
         table = csv.read_csv(path)
         columns = [table.column(name).cast(pa.int64()).to_numpy() for name in ("source", "target")]

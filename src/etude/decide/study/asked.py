@@ -12,6 +12,7 @@ from etude.base.figures import argument, figure, part, switch, text
 from etude.base.outputs import OutputPlace, Printed
 from etude.base.parameters import spelled
 from etude.base.talk import progress, say
+from etude.decide.study.own import Own
 
 if TYPE_CHECKING:
     from etude.decide.study import Outcome, Study
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 FEW = 16
 """Points up to which one process, this one, is quicker than starting others."""
-WHAT, WHERE = "What is run", "Where it runs"
+WHAT, WHERE, OWN = "What is run", "Where it runs", "Your own in it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,7 @@ class RunStudy:
     etude study run my.yaml --ray auto
     etude study run --all --quick
     etude study run theirs.yaml --trust
+    etude study run zipccl --job my_run/ --set gbit=200,400
     """
 
     names: tuple[str, ...] = argument(
@@ -47,6 +49,16 @@ class RunStudy:
         panel=WHERE,
     )
     ray: str = text("run on Ray: `auto`, or the address of a cluster", like="auto", panel=WHERE)
+    job: str = text("your job or recording in the place of the one that the study generates", like="my_run/", panel=OWN)
+    system: str = text("your system in the place of the study's: a file or a name", like="dgx-a100", panel=OWN)
+    values: tuple[str, ...] = figure(
+        "several",
+        "other values: NAME=VALUE[,VALUE] of an axis, a parameter, `seeds` or `model`",
+        (),
+        key="set",
+        like="gbit=200",
+        panel=OWN,
+    )
     all_of_them: bool = switch("run every entry of the gallery", key="all", panel=WHAT)
     quick: bool = switch("use the smaller settings that the study defines for it", panel=WHAT)
     neutral: bool = switch("switch the mechanism off: a check of the shape should then fail", panel=WHAT)
@@ -60,6 +72,7 @@ class RunStudy:
 class StudyInputs:
     names: tuple[str, ...]
     """Empty: the whole gallery."""
+    own: "Own"
     quick: bool
     neutral: bool
     trust: bool
@@ -73,10 +86,12 @@ class StudyInputs:
         from etude.decide.study import entries, study
 
         names = self.names or [str(entry["name"]) for entry in entries()]
-        return [study(name, quick=self.quick, neutral=self.neutral, trust=self.trust) for name in names]
+        how: dict[str, Any] = {"quick": self.quick, "neutral": self.neutral, "trust": self.trust}
+        return [study(n, **how, job=self.own.job, system=self.own.system, values=self.own.values) for n in names]
 
     def folder(self, name: str) -> Path:
-        return self.out / (name + (".quick" if self.quick else "") + (".neutral" if self.neutral else ""))
+        parts = (name, "quick" if self.quick else "", "neutral" if self.neutral else "", "own" if self.own else "")
+        return self.out / ".".join(filter(None, parts))
 
 
 def inputs(asked: RunStudy) -> StudyInputs:
@@ -88,9 +103,12 @@ def inputs(asked: RunStudy) -> StudyInputs:
         raise UsageError(both if asked.names else "no study is given", hint=hint)
     if asked.again and asked.force:
         raise UsageError(f"{spelled(asked, 'force')} runs all points, also those of {spelled(asked, 'again')}")
+    if not asked.names and (asked.job or asked.system or asked.values):
+        raise UsageError(f"{spelled(asked, 'all')} runs every entry as it is", hint="name the entries that take it")
+    own = Own(asked.job, asked.system, _values(asked.values))
     is_own_code = all(study(name).spec.trusted for name in asked.names)  # entries of the gallery are trusted
     found = StudyInputs(
-        asked.names, asked.quick, asked.neutral, not is_own_code and asked.trust, Path(asked.out), asked.workers,
+        asked.names, own, asked.quick, asked.neutral, not is_own_code and asked.trust, Path(asked.out), asked.workers,
         asked.ray, asked.again, asked.force,
     )  # fmt: skip
     _check_defined(asked, "quick", "smaller settings: quick: {...}")
@@ -98,6 +116,29 @@ def inputs(asked: RunStudy) -> StudyInputs:
     if asked.names:
         found.studies()
     return found
+
+
+def _values(given: tuple[str, ...]) -> dict[str, Any]:
+    """NAME=VALUE as in the study's file; several values are a list."""
+    found: dict[str, Any] = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not (name and equals and value):
+            raise UsageError(f"`{one}` is not a name and a value", where="--set", hint="--set gbit=200")
+        if name in found:
+            raise UsageError(f"`{name}` is given twice", where="--set", hint=f"--set {name}=A,B is a list")
+        values = [_value(part) for part in value.split(",")]
+        found[name] = values[0] if len(values) == 1 else values
+    return found
+
+
+def _value(given: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(given)
+        except ValueError:
+            continue
+    return {"true": True, "false": False}.get(given, given)
 
 
 def _check_defined(asked: RunStudy, key: str, what: str) -> None:
@@ -241,7 +282,7 @@ def _summary(found: "list[Outcome]", cpu_s: float) -> str:
     """One line with the number of entries, how many are whole, the number of checks, and which entries failed."""
     checks = [(outcome.spec.name, check) for outcome in found for check in outcome.checks]
     whole = sum(outcome.spec.facts.get("status") == "whole" for outcome in found)
-    failed = sum(not check["ok"] for _, check in checks)
+    failed = sum(check["ok"] is False for _, check in checks)
     where = [outcome.spec.name for outcome in found if not outcome.ok]
     return (
         f"{len(found)} entries, {whole} whole; {len(checks)} checks, {failed} failed"
@@ -260,6 +301,9 @@ def _read(found: "Outcome", *, brief: bool, cpu_s: float) -> Iterator[Any]:
         yield rows
         yield ""
     yield [{"study": found.spec.name} | _said(check) for check in found.checks] or [{"study": found.spec.name}]
+    if found.claims and not brief:
+        yield ""
+        yield [_claim(claim) for claim in found.claims]
     for note in found.notes:
         say(f"note: {note}")
     known = len({row["commands"] for row in found.points}) - found.ran
@@ -268,4 +312,12 @@ def _read(found: "Outcome", *, brief: bool, cpu_s: float) -> Iterator[Any]:
 
 
 def _said(check: dict[str, Any]) -> dict[str, Any]:
-    return {"check": check["name"], "kind": check["kind"], "holds": check["ok"], "detail": check["detail"][:150]}
+    holds = "not asked" if check["ok"] is None else check["ok"]
+    return {"check": check["name"], "kind": check["kind"], "holds": holds, "detail": check["detail"][:150]}
+
+
+def _claim(claim: dict[str, Any]) -> dict[str, Any]:
+    ours = claim["ours"]
+    if claim["low"] is not None:
+        ours = f"{ours:.4g} ({claim['low']:.4g} to {claim['high']:.4g})"
+    return {"claim": claim["figure"], "published": claim["published"], "ours": ours, "verdict": claim["verdict"]}

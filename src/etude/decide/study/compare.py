@@ -16,7 +16,7 @@ def compared(spec: StudySpec, rows: Sequence[Row]) -> list[Row]:
 
     `ratio` is the variant over the baseline, `difference` the mean of variant less baseline. With several seeds `low`
     and `high` hold the ratio with 95% confidence, `p` is that of the test of paired differences, and the verdict holds
-    if Holm's procedure over all rows of the study rejects equality. Without seeds nothing is drawn, and nothing is
+    if Holm's procedure over the rows of its family rejects equality. Without seeds nothing is drawn, and nothing is
     tested.
     """
     base = _by_place(spec, rows, spec.baseline)
@@ -33,8 +33,9 @@ def compared(spec: StudySpec, rows: Sequence[Row]) -> list[Row]:
     if len(spec.seeds) > 1:
         for row, of in zip(found, differences, strict=True):
             row["p"] = TESTS[spec.stats](of)
-        for row, rejected in zip(found, holm([row["p"] for row in found]), strict=True):
-            row["decided"] = rejected
+        for family in _families(spec, found):
+            for row, rejected in zip(family, holm([row["p"] for row in family]), strict=True):
+                row["decided"] = rejected
     for row in found:
         metric = next(m for m in spec.metrics if m.name == row["metric"])
         row["verdict"] = _verdict(row, metric)
@@ -42,6 +43,18 @@ def compared(spec: StudySpec, rows: Sequence[Row]) -> list[Row]:
         if sign:
             row["predicted"] = _predicted(row, sign)
     return found
+
+
+def _families(spec: StudySpec, rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows that are judged together: predictions; other metrics with a better side; those that only help. A constant
+    that helps thus never makes a prediction harder to decide, nor does a row without any difference."""
+    judged = {metric.name for metric in spec.metrics if metric.better}
+    families: dict[str, list[Row]] = {}
+    for row in rows:
+        predicted = row["variant"] in spec.predict and row["metric"] == spec.metrics[0].name
+        name = "predicted" if predicted else "judged" if row["metric"] in judged else "helps"
+        families.setdefault(name if row["difference"] or row["p"] < 1 else "equal", []).append(row)
+    return list(families.values())
 
 
 def _by_place(spec: StudySpec, rows: Sequence[Row], variant: str) -> list[list[Row]]:

@@ -69,7 +69,9 @@ def _card(found: "Outcome", points: Sequence[Point]) -> dict[str, Any]:
         "test": spec.stats,
         "interval": spec.interval,
         "inputs": sorted({name for point in points for name in point.task.inputs}),
-        "checks": {check["name"]: bool(check["ok"]) for check in found.checks},
+        "changed": list(spec.changed),
+        "checks": {check["name"]: check["ok"] for check in found.checks},
+        "claims": {claim["figure"]: claim["verdict"] for claim in found.claims},
     }
 
 

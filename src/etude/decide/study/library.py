@@ -22,6 +22,8 @@ def entries() -> list[dict[str, Any]]:
                 "group": given.get("group", ""),
                 "mechanisms": given.get("mechanisms", []),
                 "status": given.get("status", ""),
+                "grade": given.get("grade", ""),
+                "ring": given.get("ring", 1),
                 "title": given.get("title", ""),
             }
         )

@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING, Any
 from etude import __version__
 from etude.decide.study.spec import Metric
 from etude.tell.view.charts import Bar, BarPiece, Heading, bars, legend, table
-from etude.tell.view.markup import Markup, escaped
+from etude.tell.view.markup import Markup, escaped, joined
 from etude.tell.view.page import Figure, Page, PageSection, Told, render
-from etude.tell.view.plots import Axis, Line, PlotPoint, fitted, plot
+from etude.tell.view.plots import Axis, Line, PlotPoint, fitted, plot, tag
 
 if TYPE_CHECKING:
     from etude.decide.study.run import Outcome
 
-SORTS = ("idle", "compute", "communication", "memory")
+SORTS = ("idle", "compute", "communication", "memory", "copy", "host", "critical", "other")
 """Colours of variants, the baseline's first; they come round again."""
 
 
 def page(found: "Outcome") -> str:
     spec, facts = found.spec, found.spec.facts
-    good = sum(check["ok"] for check in found.checks)
+    good = sum(check["ok"] is True for check in found.checks)
     failed = sum(bool(row["error"]) for row in found.points)
     return render(
         Page(
@@ -32,7 +32,7 @@ def page(found: "Outcome") -> str:
                 Figure("Seeds", f"{len(spec.seeds)}" if spec.seeds else "none", spec.stats if spec.seeds else ""),
                 Figure("Checks", f"{good} of {len(found.checks)}", "hold"),
             ),
-            told=tuple(_told(check) for check in found.checks),
+            told=(*map(_claim, found.claims), *map(_told, found.checks)),
             sections=tuple(_sections(found)),
             facts=tuple((k.replace("_", " "), _text(v)) for k, v in facts.items()),
             notes=tuple(found.notes),
@@ -42,16 +42,85 @@ def page(found: "Outcome") -> str:
 
 
 def verdict(found: "Outcome") -> str:
-    bad = [check["name"] for check in found.checks if not check["ok"]]
+    return " ".join(filter(None, (_of_claims(found), _of_checks(found)))) or f"{len(found.points):,} points."
+
+
+def _of_checks(found: "Outcome") -> str:
+    bad = [check["name"] for check in found.checks if check["ok"] is False]
+    idle = sum(check["ok"] is None for check in found.checks)
+    rest = f" {idle} {'is' if idle == 1 else 'are'} not asked here." if idle else ""
     if bad:
-        return f"{len(bad)} of {len(found.checks)} checks fail: {', '.join(bad)}."
-    if len(found.checks) == 1:
+        return f"{len(bad)} of {len(found.checks)} checks fail: {', '.join(bad)}.{rest}"
+    if len(found.checks) == 1 and not idle:
         return "The check passes."
-    return f"All {len(found.checks)} checks pass." if found.checks else f"{len(found.points):,} points."
+    whole = f"All {len(found.checks)} checks pass." if not idle else f"{len(found.checks) - idle} checks pass."
+    return whole + rest if found.checks else ""
+
+
+def _of_claims(found: "Outcome") -> str:
+    """How many claims agree, and those that do not by name."""
+    if not found.claims:
+        return ""
+    kinds: dict[str, list[str]] = {}
+    for claim in found.claims:
+        kinds.setdefault(claim["verdict"], []).append(claim["figure"])
+    agree = len(kinds.pop("agrees", []))
+    others = "; ".join(f"{verdict}: {', '.join(names)}" for verdict, names in kinds.items())
+    return f"{agree} of {len(found.claims)} published figures agree{f'; {others}' if others else ''}."
+
+
+TONES = {"agrees": "good", "stronger": "warn", "weaker": "warn", "contradicts": "bad", "no value": "bad"}
+
+
+def _claim(claim: dict[str, Any]) -> Told:
+    ours, unit = claim["ours"], f" {claim['unit']}" if claim["unit"] else ""
+    said = f"published {published(claim)}, ours {_number(ours)}{unit}" if ours is not None else claim["detail"]
+    if claim["published"] is None and ours is not None:
+        said = "as published" if ours else "not as published"
+    if claim["low"] is not None:
+        said += f" ({_number(claim['low'])} to {_number(claim['high'])})"
+    given = f"; {claim['conditions']}" if claim["conditions"] else ""
+    return Told(TONES.get(claim["verdict"], "info"), f"{claim['figure']}: {claim['verdict']}", said + given, "claims")
+
+
+def published(claim: dict[str, Any]) -> str:
+    """The published figure in words."""
+    ends = claim["published"] if isinstance(claim["published"], list) else [claim["published"]]
+    return " to ".join(map(_number, ends)) + (f" {claim['unit']}" if claim["unit"] else "")
+
+
+def _number(value: Any) -> str:
+    return "-" if value is None else str(value) if isinstance(value, bool) else f"{value:,.4g}"
 
 
 def _told(check: dict[str, Any]) -> Told:
-    return Told("good" if check["ok"] else "bad", f"{check['name']} ({check['kind']})", check["detail"])
+    tone = {True: "good", False: "bad", None: "info"}[check["ok"]]
+    asked = ", not asked" if check["ok"] is None else ""
+    return Told(tone, f"{check['name']} ({check['kind']}{asked})", check["detail"])
+
+
+def _claims(found: "Outcome") -> PageSection | None:
+    """Published figures and ours, one bar below the other."""
+    shown = []
+    for claim in found.claims:
+        if claim["published"] is None or claim["ours"] is None:
+            continue
+        ends = claim["published"] if isinstance(claim["published"], list) else [claim["published"]]
+        scale = max(*map(abs, ends), abs(claim["ours"])) or 1.0
+        for name, sort, value, text in (
+            (f"{claim['figure']}, published", "idle", max(ends), published(claim)),
+            (
+                f"ours: {claim['verdict']}",
+                "compute",
+                claim["ours"],
+                f"{_number(claim['ours'])} {claim['unit']}".strip(),
+            ),
+        ):
+            shown.append(Bar(name, (BarPiece(sort, name, max(0.0, value) / scale),), text))
+    if not shown:
+        return None
+    lead = "Each pair has a scale of its own. Where there are seeds, the interval of ours is given above."
+    return PageSection("claims", "Published and ours", lead, bars(shown, lambda v: f"{v:.2f}"))
 
 
 def _text(value: Any) -> str:
@@ -59,7 +128,12 @@ def _text(value: Any) -> str:
 
 
 def _sections(found: "Outcome") -> list[PageSection]:
-    made = [s for metric in found.spec.metrics if (s := drawn(found, metric))]
+    judged = [metric for metric in found.spec.metrics if metric.better] or list(found.spec.metrics[:1])
+    made = [s for s in (_claims(found), *(drawn(found, metric) for metric in judged)) if s]
+    helpers = [s for m in found.spec.metrics if m not in judged and (s := drawn(found, m))]
+    if helpers:
+        inner = joined([tag("details", joined([tag("summary", s.title), s.body])) for s in helpers])
+        made.append(PageSection("helpers", "Other metrics", "What checks use besides. Open one to see it.", inner))
     if len(found.spec.variants) > 1:
         made.append(PageSection("rows", "Against the baseline", _LEAD, _table("t-rows", found.rows)))
     shown = [{k: v for k, v in row.items() if k != "commands"} for row in found.points]
@@ -89,8 +163,12 @@ def _figure(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
 
 
+MOST_FACETS = 12
+
+
 def drawn(found: "Outcome", metric: Metric) -> PageSection | None:
-    """A metric over the first axis of the sweep that has numbers; without one, a bar for each variant and place."""
+    """A metric over the first axis of the sweep that has numbers, a plot for each place of the other axes; without
+    such an axis, a bar for each variant and place."""
     spec = found.spec
     rows = [row for row in found.points if isinstance(row[metric.name], int | float) and not row["error"]]
     if not rows:
@@ -101,8 +179,16 @@ def drawn(found: "Outcome", metric: Metric) -> PageSection | None:
     title = metric.name.replace("_", " ")
     body = legend([(sorts[name], name) for name in spec.variants])
     if axis:
-        body += _curve(rows, metric.name, axis, sorts, f"{title}{unit}")
-        lead = f"{title} over {axis}; each point is one row, lines are means."
+        others = [a for a in spec.space.names if a != axis and len({str(row[a]) for row in rows}) > 1]
+        facets: dict[str, list[dict[str, Any]]] = {}
+        for row in rows:
+            facets.setdefault(", ".join(f"{a.replace('_', ' ')} {row[a]}" for a in others), []).append(row)
+        for place, some in list(facets.items())[:MOST_FACETS]:
+            body += tag("h3", place) if place else Markup("")
+            body += _curve(some, metric.name, axis, sorts, f"{title}{unit}")
+        lead = f"{title} over {axis.replace('_', ' ')}; each point is one row, lines are means over seeds."
+        if len(facets) > MOST_FACETS:
+            lead += f" The first {MOST_FACETS} of {len(facets)} places of the other axes; the rest is in the table."
     else:
         means = _means(rows, lambda r: (r["variant"], *(str(r[a]) for a in spec.space.names)), metric.name)
         if any(value < 0 for value in means.values()):

@@ -11,6 +11,7 @@ from typing import Any
 
 from etude.base.errors import UsageError
 from etude.decide.study import templates
+from etude.decide.study.opens import content
 from etude.decide.study.spec import StudySpec
 
 MACHINE_FILE = "machine.yaml"
@@ -145,21 +146,12 @@ def _key(commands: Any, files: Mapping[str, str], inputs: Mapping[str, str]) -> 
 @cache
 def code_fingerprint() -> str:
     """Of Etude as it is here: what other code found is not taken for its own."""
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parent.parent.parent
     digest = hashlib.sha256()
     for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".yaml", ".csv", ".json")):
-        if "study" not in path.relative_to(root).parts[:1]:  # how studies are run does not change what commands say
+        if path.relative_to(root).parts[:2] != (
+            "decide",
+            "study",
+        ):  # how studies are run does not change what commands say
             digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
-
-
-@cache
-def content(path: str) -> str:
-    """A hash of what a file or folder holds."""
-    root, digest = Path(path), hashlib.sha256()
-    for file in [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file()):
-        digest.update(str(file.relative_to(root)).encode() + b"\0")
-        with file.open("rb") as stream:
-            while block := stream.read(1 << 20):
-                digest.update(block)
-    return digest.hexdigest()

@@ -17,16 +17,20 @@ from etude.base.errors import FormatError, UsageError
 from etude.base.files import writing
 from etude.base.results import TableSchema, marked, read_table
 from etude.base.shapes import TEXT, WHOLE, ValuePlace, check_value, keys, of_each, several
+from etude.decide.study.opens import is_as_it_was
 from etude.decide.study.tasks import Answer
 
 FILE = "results.parquet"
 JOURNAL = "results.journal"
-FIELDS = ("commands", "answers", "error")
-FORMAT: Final = "etude answers 2"
-"""Version 1 had no digests and no mark."""
-TABLE: Final = TableSchema(of_each(TEXT, "key commands answers error") | {"digest": TEXT.if_there()})
+FIELDS = ("commands", "answers", "error", "opened")
+FORMAT: Final = "etude answers 3"
+"""Version 1 had no digests and no mark, version 2 did not say what was read: such answers are asked again."""
+TABLE: Final = TableSchema(of_each(TEXT, "key commands answers error") | of_each(TEXT.if_there(), "opened digest"))
 ROW: Final = keys(
-    **of_each(TEXT, "key commands error"), answers=several(keys(code=WHOLE, out=TEXT)), digest=TEXT.if_there()
+    **of_each(TEXT, "key commands error"),
+    answers=several(keys(code=WHOLE, out=TEXT)),
+    opened=keys(TEXT),
+    digest=TEXT.if_there(),
 )
 HINT: Final = "remove it, or use another --out"
 
@@ -45,7 +49,9 @@ class Results:
         return self._known[key]
 
     def keep(self, key: str, commands: str, found: Answer) -> None:
-        self._known[key] = {"commands": commands, "answers": found["answers"], "error": found["error"]}
+        self._known[key] = {"commands": commands, "opened": {}} | {
+            name: found[name] for name in FIELDS if name in found
+        }
         if self._journal is not None:
             row = {"key": key, **self._known[key]}
             self._journal.write(json.dumps(row | {"digest": _digest(row)}) + "\n")
@@ -68,6 +74,7 @@ def kept_in(folder: Path | None, again: bool = False) -> Iterator[Results]:
         except OSError:
             raise UsageError("another run of this study is in progress", where=str(folder)) from None
         known = {**_table(folder / FILE), **_lines(journal)}
+        known = {key: found for key, found in known.items() if is_as_it_was(found["opened"])}
         if again:
             known = {key: found for key, found in known.items() if not found["error"]}
         journal.write("\n")  # closes a line that was cut off
@@ -94,6 +101,7 @@ def settle(folder: Path, results: Results) -> None:
         "commands": [found["commands"] for _, found in rows],
         "answers": [json.dumps(found["answers"]) for _, found in rows],
         "error": [found["error"] for _, found in rows],
+        "opened": [json.dumps(found["opened"]) for _, found in rows],
         "digest": [_digest({"key": key, **found}) for key, found in rows],
     }
     table = pa.table({name: pa.array(values, pa.string()) for name, values in columns.items()})
@@ -105,14 +113,16 @@ def settle(folder: Path, results: Results) -> None:
 def _table(path: Path) -> dict[str, Answer]:
     if not path.exists():
         return {}
-    table = read_table(path, TABLE, "a file of a study", hint=HINT, known={"etude answers": 2})
+    table = read_table(path, TABLE, "a file of a study", hint=HINT, known={"etude answers": 3})
+    if "opened" not in table.column_names:
+        return {}
     found: dict[str, Answer] = {}
     for number, row in enumerate(table.to_pylist()):
         place = ValuePlace(str(path), f"row {number}", HINT)
         try:
-            whole = row | {"answers": json.loads(row["answers"])}
+            whole = row | {name: json.loads(row[name]) for name in ("answers", "opened")}
         except (ValueError, RecursionError):
-            raise place.wrong("`answers` is not JSON") from None
+            raise place.wrong("`answers` or `opened` is not JSON") from None
         _check(whole, place)
         found[row["key"]] = _record(whole)
     return found

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from etude.base.errors import EtudeError, UsageError
 from etude.decide.study import functions
 from etude.decide.study.checks import checked
+from etude.decide.study.claims import claimed
 from etude.decide.study.compare import compared
 from etude.decide.study.functions import Function
 from etude.decide.study.library import find, is_own
 from etude.decide.study.names import Options, check_names
+from etude.decide.study.own import Own
 from etude.decide.study.points import Point, points_of
 from etude.decide.study.results import Results, forget, kept_in, settle
 from etude.decide.study.space import Space
@@ -40,6 +42,7 @@ class Outcome:
     rows: list[dict[str, Any]]
     """Variants against the baseline; without variants, the points."""
     checks: list[dict[str, Any]]
+    claims: list[dict[str, Any]]
     notes: list[str]
     ran: int
     """Tasks that were carried out now; the others were known."""
@@ -47,8 +50,8 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Every check holds, and some point has an answer."""
-        return all(check["ok"] for check in self.checks) and any(not row["error"] for row in self.points)
+        """No check fails, and some point has an answer."""
+        return all(check["ok"] is not False for check in self.checks) and any(not row["error"] for row in self.points)
 
     def __repr__(self) -> str:
         held = sum(bool(check["ok"]) for check in self.checks)
@@ -65,6 +68,7 @@ class Outcome:
             **self.spec.facts,
             "rows": self.rows,
             "checks": self.checks,
+            "claims": self.claims,
             "notes": self.notes,
             "points": self.points,
         }
@@ -140,14 +144,18 @@ class Study:
         return found
 
 
-def study(path: str | PathLike[str], *, quick: bool = False, neutral: bool = False, trust: bool = False) -> Study:
+def study(
+    path: str | PathLike[str], *, quick: bool = False, neutral: bool = False, trust: bool = False, job: str = "",
+    system: str = "", values: Mapping[str, Any] | None = None,
+) -> Study:  # fmt: skip
     """The study in a file, or the entry of the gallery with that name. Without `trust` a file may not run programs or
-    Python code, nor write outside its folder.
+    Python code, nor write outside its folder. `job`, `system` and `values` take the place of the study's own.
 
     etude.study("my.yaml").run()
     """
     file = find(path)
-    return Study(replace(read_spec(file, quick=quick, neutral=neutral), trusted=trust or is_own(file)))
+    spec = read_spec(file, quick=quick, neutral=neutral, own=Own(job, system, values or {}))
+    return Study(replace(spec, trusted=trust or is_own(file)))
 
 
 def evaluate(
@@ -286,33 +294,43 @@ def _best(
 
 
 def _outcome(spec: StudySpec, points: list[Point], results: Results, ran: int, folder: Path | None) -> Outcome:
-    rows = [_row(spec, point, results) for point in points]
+    undefined: dict[str, str] = {}
+    rows = [_row(spec, point, results, undefined) for point in points]
     failed = [row for row in rows if row["error"]]
-    notes = []
+    notes = list(spec.changed)
     if failed:
         notes.append(f"{len(failed)} of {len(rows)} points failed; the first: {failed[0]['error']}")
+    notes += [f"`{name}` has no value at some points: {why}" for name, why in undefined.items()]
     if spec.tune is not None:
         told = {f"{p.variant}{_at(p.at)}: {_at(p.tuned) or 'nothing fits'}" for p in points if p.tuned}
         notes += [f"tuned: {text}" for text in sorted(told)]
     pairs = compared(spec, rows) if len(spec.variants) > 1 else rows
-    return Outcome(spec=spec, points=rows, rows=pairs, checks=checked(spec, rows), notes=notes, ran=ran, folder=folder)
+    checks, claims = checked(spec, rows), claimed(spec, rows)
+    return Outcome(
+        spec=spec, points=rows, rows=pairs, checks=checks, claims=claims, notes=notes, ran=ran, folder=folder
+    )
 
 
 def _at(place: Mapping[str, Any]) -> str:
     return "".join(f" {k}={v}" for k, v in place.items())
 
 
-def _row(spec: StudySpec, point: Point, results: Results) -> dict[str, Any]:
+def _row(spec: StudySpec, point: Point, results: Results, undefined: dict[str, str]) -> dict[str, Any]:
+    """A metric without a value leaves the others as they are; with none that has one, the point has failed."""
     found = results[point.task.key]
     row: dict[str, Any] = {"variant": point.variant, **point.at}
     if point.seed is not None:
         row["seed"] = point.seed
-    error = found["error"]
+    problems: dict[str, str] = {}
     for metric in spec.metrics:
-        row[metric.name] = None
-        if not found["error"]:
-            row[metric.name], problem = _value(metric.value, list(spec.commands), found)
-            error = error or problem
+        row[metric.name], problem = _value(metric.value, list(spec.commands), found)
+        if problem:
+            problems[metric.name] = problem
+    error = found["error"]
+    if not error and len(problems) == len(spec.metrics):
+        error = next(iter(problems.values()))
+    elif not error:
+        undefined |= problems
     return {**row, "error": error, "commands": point.task.shown()}
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -44,7 +45,7 @@ class Space:
         return tuple(self.axes) or (tuple(self.rows[0]) if self.rows else ())
 
     def points(self) -> list[Point]:
-        size = int(np.prod([float(len(v)) for v in self.axes.values()])) if self.axes else len(self.rows)
+        size = prod(map(len, self.axes.values())) if self.axes else len(self.rows)
         if size > MOST_POINTS:
             raise UsageError(f"{size:,} points", where="sweep", hint=f"at most {MOST_POINTS:,}; leave values out")
         found = [p for p in self._all() if not self.when or bool(evaluated(self.when, p, "when"))]

@@ -1,21 +1,24 @@
 """The file of a study, read and checked."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import isfinite, log
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Final
 
 from etude.base.errors import UsageError
 from etude.base.figures import read_mapping
-from etude.decide.study.expressions import names_in
-from etude.decide.study.space import Space
+from etude.decide.study.expressions import calls_in, is_condition, names_in
+from etude.decide.study.own import Own, with_own
+from etude.decide.study.space import MOST_POINTS, Space
 from etude.decide.study.stats import INTERVALS, TESTS
 from etude.decide.study.templates import named_in
 
 BASELINE: Final = "baseline"
 BETTER: Final = ("lower", "higher")
-KINDS: Final = ("exact", "shape")
+KINDS: Final = ("exact", "shape", "identity")
+CLAIMS: Final = ("gain", "share", "amount")
 RESERVED: Final = ("flags", "machine", "seed", "gain", "margin", "variant", "error", "commands")
 """Names that a study gives a meaning of its own."""
 
@@ -25,8 +28,11 @@ KEYS: Final = {
     "group": "its capability group, C1 to C13",
     "mechanisms": "mechanisms that it uses, [M2, M3]",
     "status": "`whole`, or `partial: ` and what is missing",
+    "grade": "`faithful`, or `thin: ` and why",
+    "ring": "2 where the published system is of a neighbouring field, else 1",
     "about": "what is compared and why, in a few sentences",
     "published": "figures that its authors report",
+    "claims": "those figures as data: [{figure, published, ours, kind, conditions}]",
     "not_shown": "what a trace cannot show",
     "workload": "one command without `etude`, without the machine: predict llama3-8b --gpus 64",
     "run": "several commands instead, by name; {name} is a parameter, {flags} all the others",
@@ -45,8 +51,9 @@ KEYS: Final = {
     "tune_all": "also tune every variant on the same grid",
     "predict": "the registered sign: {variant: lower}, of the first metric",
     "stats": "test of paired differences: sign or wilcoxon",
-    "interval": "bootstrap or t",
-    "checks": "conditions that must hold: [{name, kind, that, margin}]",
+    "interval": "t or bootstrap",
+    "slots": "what --job takes the place of: {job: name of a command}",
+    "checks": "conditions that must hold: [{name, kind, that, margin, when}]",
     "neutral": "parameters that switch the mechanism off",
     "quick": "keys of this file that `--quick` replaces",
 }
@@ -65,8 +72,26 @@ class Metric:
 class StudyCheck:
     name: str
     kind: str
+    """`exact`, `shape` (with a margin), or `identity`: what the inputs alone decide."""
     that: str
     margin: float = 0.0
+    when: str = ""
+    """Where it applies; elsewhere it is not asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A published figure, and the expression for what the study finds."""
+
+    figure: str
+    published: tuple[float, float] | None
+    """Lowest and highest; None where the claim is a statement, which `ours` says to be true or not."""
+    ours: str
+    kind: str = "gain"
+    """`gain`: a ratio in which 1 is no effect; `share`: a part in which 0 is none; `amount`: any other figure."""
+    conditions: str = ""
+    unit: str = ""
+    better: str = "higher"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +120,11 @@ class StudySpec:
     tune_all: bool = False
     predict: Mapping[str, str] = field(default_factory=dict)
     stats: str = "sign"
-    interval: str = "bootstrap"
+    interval: str = "t"
     checks: tuple[StudyCheck, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    changed: tuple[str, ...] = ()
+    """What was put in the place of the file's own: a job, a system, values."""
     neutral: Mapping[str, Any] = field(default_factory=dict)
     mentioned: frozenset[str] = frozenset()
     """Parameters that values of others name, whether the mechanism is on or off."""
@@ -108,16 +136,33 @@ class StudySpec:
         return next(iter(self.variants))
 
 
-def read_spec(path: str | PathLike[str], *, quick: bool = False, neutral: bool = False) -> StudySpec:
-    """The study in a YAML or JSON file. `quick`: with its own smaller figures; `neutral`: the mechanism off."""
+def read_spec(
+    path: str | PathLike[str], *, quick: bool = False, neutral: bool = False, own: Own | None = None
+) -> StudySpec:
+    """The study in a YAML or JSON file. `quick`: with its own smaller figures; `neutral`: the mechanism off; `own`: the
+    user's job, system or values in the place of the file's."""
     file = Path(path)
     given = read_mapping(file)
-    return spec_of(given, file.stem, fspath(file), file.resolve().parent, quick=quick, neutral=neutral)
+    where, folder = fspath(file), file.resolve().parent
+    spec = spec_of(given, file.stem, where, folder, quick=quick, neutral=neutral)
+    if own is None or not own:
+        return spec
+    less = {**given, **_mapping(given, "quick", where)} if quick else given
+    fitted, changed = with_own({k: v for k, v in less.items() if k != "quick"}, own, where)
+    return replace(spec_of(fitted, file.stem, where, folder, neutral=neutral, as_written=False), changed=changed)
 
 
 def spec_of(
-    given: Mapping[str, Any], name: str, where: str, folder: Path, *, quick: bool = False, neutral: bool = False
+    given: Mapping[str, Any],
+    name: str,
+    where: str,
+    folder: Path,
+    *,
+    quick: bool = False,
+    neutral: bool = False,
+    as_written: bool = True,
 ) -> StudySpec:
+    """`as_written`: checks may only name what is there; where a user's own takes its place they may not apply."""
     known(given, KEYS, where)
     whole = dict(given)
     less = _mapping(given, "quick", where)
@@ -138,7 +183,7 @@ def spec_of(
         where=where,
         folder=folder,
         text=whole,
-        facts={k: used[k] for k in list(KEYS)[:8] if k in used},
+        facts={k: used[k] for k in list(KEYS)[:10] if k in used},
         commands=_commands(used, where),
         machine=used.get("machine", ""),
         files=_mapping(used, "files", where),
@@ -151,12 +196,15 @@ def spec_of(
         tune_all=bool(used.get("tune_all", False)),
         predict=_signs(used, variants, where),
         stats=_choice(used, "stats", "sign", TESTS, where),
-        interval=_choice(used, "interval", "bootstrap", INTERVALS, where),
+        interval=_choice(used, "interval", "t", INTERVALS, where),
         checks=_checks(used, where),
+        claims=_claims(used, where),
         neutral=switched,
         mentioned=mentioned,
     )
     _consistent(spec)
+    if as_written:
+        _answerable(spec)
     return spec
 
 
@@ -247,8 +295,11 @@ def _axis(given: Any, where: str) -> list[Any]:
     if isinstance(given, Mapping):
         known(given, ("from", "to", "step", "times"), where)
         low, high, step, times = (given.get(k, 0) for k in ("from", "to", "step", "times"))
-        numbers = all(isinstance(v, int | float) for v in (low, high, step, times))
-        if numbers and low <= high and ((step > 0 and not times) or (times > 1 and low > 0 and not step)):
+        ends = (low, high, step, times)
+        numbers = all(isinstance(v, int | float) and isfinite(v) for v in ends) and low <= high
+        if numbers and ((step > 0 and not times) or (times > 1 and low > 0 and not step)):
+            if (high - low) / step > MOST_POINTS if step else log(high / low) / log(times) > MOST_POINTS:
+                raise UsageError(f"more than {MOST_POINTS:,} values", where=where, hint="a larger step")
             found = [low]
             while (after := found[-1] * times if times else found[-1] + step) <= high:
                 found.append(after)
@@ -259,6 +310,8 @@ def _axis(given: Any, where: str) -> list[Any]:
 def _seeds(given: Mapping[str, Any], where: str) -> tuple[int, ...]:
     found = given.get("seeds", ())
     if isinstance(found, int) and not isinstance(found, bool) and found > 0:
+        if found > MOST_POINTS:
+            raise UsageError(f"{found:,} seeds", where=f"{where}: seeds", hint=f"at most {MOST_POINTS:,}")
         return tuple(range(found))
     if isinstance(found, list | tuple) and all(isinstance(s, int) for s in found) and len(set(found)) == len(found):
         return tuple(found)
@@ -302,21 +355,79 @@ def _checks(given: Mapping[str, Any], where: str) -> tuple[StudyCheck, ...]:
         at = f"{where}: checks[{i}]"
         if not isinstance(one, Mapping):
             raise UsageError("expected keys and values", where=at, hint=KEYS["checks"])
-        known(one, ("name", "kind", "that", "margin"), at)
+        known(one, ("name", "kind", "that", "margin", "when"), at)
         for key in ("name", "kind", "that"):
             if not isinstance(one.get(key), str):
                 raise UsageError(f"key `{key}` is missing or is not a text", where=at, hint=KEYS["checks"])
         if one["kind"] not in KINDS:
-            raise UsageError(f"unknown kind `{one['kind']}`", where=at, hint="exact or shape")
+            raise UsageError(f"unknown kind `{one['kind']}`", where=at, hint="exact, shape or identity")
         states = "margin" in names_in(one["that"], at)
         if one["kind"] == "shape" and ("margin" not in one or not states):
             raise UsageError("a shape needs a margin, and its expression must use it", where=at, hint="margin: 0.05")
-        if one["kind"] == "exact" and ("margin" in one or states):
-            raise UsageError("an exact check cannot have a margin", where=at, hint="kind: shape")
+        if one["kind"] != "shape" and ("margin" in one or states):
+            raise UsageError(f"an {one['kind']} check cannot have a margin", where=at, hint="kind: shape")
+        for key in ("that", "when"):
+            if one.get(key) and not is_condition(_text(one[key], at)):
+                hint = "a comparison, all(...), rising(...), falling(...), close(...)"
+                raise UsageError(f"`{one[key]}` is not a condition", where=at, hint=hint)
         if any(c.name == one["name"] for c in found):
             raise UsageError(f"two checks have the name `{one['name']}`", where=at)
-        found.append(StudyCheck(one["name"], one["kind"], one["that"], float(one.get("margin", 0))))
+        margin, when = float(one.get("margin", 0)), str(one.get("when", ""))
+        found.append(StudyCheck(one["name"], one["kind"], one["that"], margin, when))
     return tuple(found)
+
+
+def _text(given: Any, at: str) -> str:
+    """An expression, checked by its names."""
+    names_in(str(given), at)
+    return str(given)
+
+
+def _claims(given: Mapping[str, Any], where: str) -> tuple[Claim, ...]:
+    listed = given.get("claims") or []
+    if not isinstance(listed, list):
+        raise UsageError("expected a list", where=f"{where}: claims", hint=KEYS["claims"])
+    found = []
+    for i, one in enumerate(listed):
+        at = f"{where}: claims[{i}]"
+        if not isinstance(one, Mapping) or not isinstance(one.get("figure"), str) or "ours" not in one:
+            raise UsageError("expected `figure`, `published` and `ours`", where=at, hint=KEYS["claims"])
+        known(one, ("figure", "published", "ours", "kind", "conditions", "unit", "better"), at)
+        kind = _choice(one, "kind", "gain", CLAIMS, at)
+        better = _choice(one, "better", "higher", BETTER, at)
+        ends = one.get("published")
+        ends = ends if isinstance(ends, list) else [ends, ends]
+        numbers = len(ends) == 2 and all(isinstance(v, int | float) and isfinite(v) for v in ends)
+        if not numbers and ends != [None, None]:
+            raise UsageError("`published` is not a number or two", where=at, hint="published: 1.35, or [1.2, 1.35]")
+        ours, published = _text(one["ours"], at), (float(min(ends)), float(max(ends))) if numbers else None
+        if published is None and not is_condition(ours):
+            raise UsageError("without a published figure, `ours` is a condition", where=at)
+        if kind != "share" and published is not None and published[0] <= 0:
+            raise UsageError(f"a published {kind} is above 0", where=at, hint="kind: share")
+        texts = (str(one.get("conditions", "")), str(one.get("unit", "")))
+        found.append(Claim(one["figure"], published, ours, kind, *texts, better))
+    return tuple(found)
+
+
+def _answerable(spec: StudySpec) -> None:
+    """Variants, axes and metrics that checks and claims name are there, before any point runs."""
+    metrics = {metric.name for metric in spec.metrics}
+    for kind, text in [
+        *((f"check `{c.name}`", t) for c in spec.checks for t in (c.that, c.when) if t),
+        *((f"claim `{c.figure}`", c.ours) for c in spec.claims),
+    ]:
+        where = f"{spec.where}: {kind}"
+        for name, words, keys in calls_in(text, {*metrics, "gain"}):
+            variant = words[0] if words else keys.get("variant")
+            if variant is not None and variant not in spec.variants:
+                raise UsageError(f"no variant `{variant}`", where=where, hint=", ".join(spec.variants))
+            if name == "gain" and keys.get("metric") is not None and keys["metric"] not in metrics:
+                raise UsageError(f"no metric `{keys['metric']}`", where=where, hint=", ".join(sorted(metrics)))
+            axes = [key for key in keys if key not in ("variant", *(("metric",) if name == "gain" else ()))]
+            for axis in axes:
+                if axis not in spec.space.names:
+                    raise UsageError(f"no axis `{axis}`", where=where, hint=", ".join(spec.space.names) or "no sweep")
 
 
 def _consistent(spec: StudySpec) -> None:

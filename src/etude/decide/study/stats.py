@@ -58,17 +58,22 @@ def bootstrap_ratio(base: NDArray[np.float64], other: NDArray[np.float64]) -> tu
 
 
 def t_ratio(base: NDArray[np.float64], other: NDArray[np.float64]) -> tuple[float, float] | None:
-    """Student's interval of the mean difference, as a ratio to the mean of the base."""
+    """Fieller's 95% interval of the ratio of means of pairs, other over base: the ratios r for which Student's test
+    does not reject that other - r * base is 0 on average. None where the base is too near 0 to bound them."""
     from scipy.stats import t
 
-    n, differences = len(base), other - base
-    centre = float(differences.mean())
-    half = float(t.ppf(1 - ALPHA / 2, n - 1)) * float(differences.std(ddof=1)) / sqrt(n)
-    mean = float(base.mean())
-    if not mean:
+    n = len(base)
+    if n < 2:
         return None
-    low, high = sorted((1 + (centre - half) / mean, 1 + (centre + half) / mean))
-    return low, high
+    means = np.array([base.mean(), other.mean()])
+    (of_base, both), (_, of_other) = np.cov(base, other) / n
+    reach = float(t.ppf(1 - ALPHA / 2, n - 1)) ** 2
+    square = means[0] ** 2 - reach * of_base
+    if square <= 0:
+        return None
+    middle = (means[0] * means[1] - reach * both) / square
+    half = sqrt(max(0.0, middle**2 - (means[1] ** 2 - reach * of_other) / square))
+    return float(middle - half), float(middle + half)
 
 
-INTERVALS: Final = {"bootstrap": bootstrap_ratio, "t": t_ratio}
+INTERVALS: Final = {"t": t_ratio, "bootstrap": bootstrap_ratio}

@@ -1,5 +1,6 @@
 """Tasks carried out once each, and what is read of their answers."""
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -42,13 +43,17 @@ def carry_out(tasks: Iterable[Work], results: Results, run: Runs[Work], advance:
 
 
 def table_of(rows: Sequence[dict[str, Any]]) -> "pa.Table":
-    """Rows as a table. A column of mixed kinds is a column of texts."""
+    """Rows as a table. A column of mixed kinds is a column of texts, one with records in it is JSON."""
     import pyarrow as pa
 
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns: dict[str, Any] = {}
     for name in names:
         values = [row.get(name) for row in rows]
+        if any(
+            isinstance(v, dict) or (isinstance(v, list) and any(isinstance(x, dict | list) for x in v)) for v in values
+        ):
+            values = [None if v is None else json.dumps(v) for v in values]
         if any(isinstance(v, float) for v in values) and all(isinstance(v, int | float | None) for v in values):
             values = [None if v is None else float(v) for v in values]
         try:
@@ -60,8 +65,6 @@ def table_of(rows: Sequence[dict[str, Any]]) -> "pa.Table":
 
 def metric_of(expression: str, names: Sequence[str], found: Answer, where: str) -> Any:
     """What a metric reads in an answer: keys of the last command's JSON, or of a command by its name."""
-    import json
-
     records: dict[str, Any] = {}
     codes, texts = {}, {}
     for name, one in zip(names, found["answers"], strict=False):

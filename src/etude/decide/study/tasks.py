@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from etude.base.trust import limited
+from etude.decide.study.opens import recording
 
 Execute: TypeAlias = Callable[[list[str]], tuple[int, str, str]]
 """Words of a command -> exit code, stdout, stderr."""
 Answer: TypeAlias = dict[str, Any]
-"""`answers`: code and text of each command; `error`: why the last one failed, or nothing."""
+"""`answers`: code and text of each command; `error`: why the last one failed, or nothing; `opened`: what they read
+outside their folder, path -> hash."""
 
 FAILED: Final = 2
 """Exit codes from here on are failures; 1 is an answer of no."""
@@ -34,13 +36,17 @@ class TaskAnswers:
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
     files: dict[str, dict[str, bytes]] = field(default_factory=dict)
     """What each left behind, where it fits."""
+    opened: dict[str, dict[str, str]] = field(default_factory=dict)
     kept_bytes: int = 0
 
-    def keep(self, key: str, answer: dict[str, Any], folder: Path, written: Collection[str]) -> None:
+    def keep(
+        self, key: str, answer: dict[str, Any], folder: Path, written: Collection[str], opened: dict[str, str]
+    ) -> None:
         sizes = sum((folder / name).stat().st_size for name in written)
         if self.kept_bytes + sizes <= MOST_KEPT_BYTES:
             self.kept_bytes += sizes
             self.answers[key] = answer
+            self.opened[key] = opened
             self.files[key] = {name: (folder / name).read_bytes() for name in written}
 
     def repeated(self, key: str, folder: Path) -> dict[str, Any] | None:
@@ -84,6 +90,7 @@ def answer(task: Mapping[str, Any], execute: Execute, said: TaskAnswers | None =
 
 def _run(task: Mapping[str, Any], execute: Execute, place: Path, said: TaskAnswers) -> Answer:
     answers: list[dict[str, Any]] = []
+    opened: dict[str, str] = {}
     wrote: list[Wrote] = []
     folder = str(place)
     for words in task["commands"]:
@@ -91,21 +98,26 @@ def _run(task: Mapping[str, Any], execute: Execute, place: Path, said: TaskAnswe
         before = _state(place)
         known = said.repeated(key, place)
         if known is None:
-            code, out, err = execute(list(words))
+            with recording(place, words) as read:
+                code, out, err = execute(list(words))
             if code >= CUT_OFF:
                 raise KeyboardInterrupt
+            opened |= (of_this := read.opened())
             if code >= FAILED:
-                return {"answers": answers, "error": f"etude {words[0]}: {_why(code, err, folder)}"}
+                why = f"etude {words[0]}: {_why(code, err, folder)}"
+                return {"answers": answers, "error": why, "opened": opened}
             known = {"code": code, "out": out.replace(f"{folder}/", "").replace(folder, ".")}
+        else:
+            opened |= (of_this := said.opened[key])
         answers.append(known)
         after = _state(place)
         written = [name for name, state in after.items() if before.get(name) != state]
         if key not in said.answers and all(name not in before for name in written) and before.keys() <= after.keys():
-            said.keep(key, known, place, written)
+            said.keep(key, known, place, written, of_this)
         if after != before:
             names = frozenset(Path(Path(name).parts[0]).stem for name in {*written, *(before.keys() - after.keys())})
             wrote.append(Wrote(key, names, all(any(name in word for word in words) for name in names)))
-    return {"answers": answers, "error": ""}
+    return {"answers": answers, "error": "", "opened": opened}
 
 
 def _why(code: int, err: str, folder: str) -> str:

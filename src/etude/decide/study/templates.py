@@ -25,10 +25,14 @@ def command(template: str, given: Mapping[str, Any], elsewhere: set[str], where:
     """The words of a command. A word that is one parameter alone and empty is left out; a list is several words."""
     own = named(template, where)
     words: list[str] = []
+    literal = {word.partition("=")[0] for word in split(template, where) if word.startswith("--")}
     for word in split(template, where):
         inner = _BRACES.fullmatch(word)
         if inner and inner[1].strip() == FLAGS:
-            words += flags({k: v for k, v in given.items() if k not in own and k not in elsewhere})
+            more = flags({k: v for k, v in given.items() if k not in own and k not in elsewhere})
+            if twice := [word for word in more if word in literal]:
+                raise UsageError(f"`{twice[0]}` is in the command and a parameter as well", where=where)
+            words += more
         elif inner:
             value = evaluated(inner[1], given, where)
             words += (
@@ -52,6 +56,18 @@ def split(template: str, where: str) -> list[str]:
     except ValueError as problem:
         raise UsageError(f"`{template}`: {problem}".lower(), where=where) from None
     return [re.sub("\0(\\d+)\0", lambda m: held[int(m[1])], word) for word in words]
+
+
+def joined(words: Sequence[str]) -> str:
+    """The command whose words `split` gives."""
+    found = []
+    for word in words:
+        held = _BRACES.findall(word)
+        quoted = shlex.quote(_BRACES.sub("@@", word))
+        for inner in held:
+            quoted = quoted.replace("@@", f"{{{inner}}}", 1)
+        found.append(quoted)
+    return " ".join(found)
 
 
 def flags(given: Mapping[str, Any]) -> list[str]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from etude.base.errors import FormatError, UsageError
+from etude.base.files import note_open
 from etude.store.sql import quoted, select
 from etude.tell.archive.compact import Compacted, compact
 from etude.tell.archive.packs import EMPTY, TRIES, WRITING, Listing, is_single, listing, locked, names, packed
@@ -152,6 +153,8 @@ class _Files:
 
     def _source(self, connection: Any, name: str, files: list[str]) -> str:
         paths = [self._path(name, file) for file in files]
+        for path in paths:
+            note_open(path)
         if _PATTERN.search(str(self.folder)):  # DuckDB would take the folder's name for a pattern
             from pyarrow import dataset
 

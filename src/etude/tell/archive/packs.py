@@ -23,6 +23,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from etude.base.errors import FormatError, UsageError
+from etude.base.files import note_open
 
 WRITING: Final = ".writing"
 LOCK: Final = "lock"
@@ -107,6 +108,7 @@ def _packs(runs: Path) -> tuple[str, ...]:
 @lru_cache(maxsize=64)
 def _runs_in(pack: Path) -> frozenset[str]:
     """A pack never changes, and no two have one name."""
+    note_open(pack)
     try:
         return frozenset(parquet.read_table(pack, columns=["run"])["run"].to_pylist())
     except FileNotFoundError:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from etude.base.errors import FormatError, MismatchError, UsageError
 from etude.base.figures import read_mapping
+from etude.base.files import note_open
 from etude.kernels.arrays import F64
 from etude.machine import System
 from etude.make.generate.model import Model
@@ -115,6 +116,7 @@ def _check_model(named: str, model: Model, folder: Path) -> None:
 
 def _columns(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     types = {name: pa.string() if name == "layer" else pa.int64() for name in names} | {"time_us": pa.float64()}
+    note_open(path)
     try:
         table = pc.read_csv(path, convert_options=pc.ConvertOptions(column_types=types, include_columns=list(types)))
     except (pa.ArrowException, OSError, KeyError) as problem:

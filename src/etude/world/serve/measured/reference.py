@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as csv
 
 from etude.base.errors import FormatError, UsageError
+from etude.base.files import note_open
 from etude.kernels.arrays import F64
 from etude.machine import open_system
 from etude.make.generate import Plan
@@ -100,6 +101,7 @@ def _rows(folder: Path, stem: str, config: str = "") -> pa.Table:
     path = next((p for p in (folder / f"{stem}.csv", folder / f"{stem}.csv.gz") if p.is_file()), None)
     if path is None:
         raise FormatError(f"has no {stem}.csv", path=folder)
+    note_open(path)
     table = csv.read_csv(path)
     if config:
         table = table.filter(pc.equal(table["config"], config))

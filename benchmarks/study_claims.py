@@ -1,0 +1,77 @@
+"""Published figures of the gallery and ours, and checks that do not depend on what was simulated.
+
+    python benchmarks/study_claims.py [--full] [--doubts] [--out FOLDER] [NAME ...]
+
+Every entry runs (with its smaller settings, or `--full`), and every claim is printed with ours, its interval and the
+verdict. `--doubts` runs each with its mechanism off as well, and lists shape checks that hold all the same with results
+exchanged between points or replaced by those of the neutral run.
+"""
+
+import argparse
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tests.study_doubts import doubtful
+
+from etude.decide.study import entries, study
+from etude.decide.study.page import published
+from etude.decide.study.run import Outcome
+from etude.decide.study.tasks import TaskAnswers
+from etude.surface.cli.executing import executed
+
+
+def ran(name: str, out: Path | None, said: TaskAnswers, **how: Any) -> Outcome:
+    part = ".".join([name, *(k for k, v in how.items() if v)])
+    return study(name, **how).outcome(out=out / part if out else None, execute=executed, said=said)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--doubts", action="store_true")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    names = given.names or [entry["name"] for entry in entries()]
+    verdicts: Counter[str] = Counter()
+    checks = held = doubts = 0
+    without = []
+    for name in names:
+        said, quick, before = TaskAnswers(), not given.full, sum(os.times()[:2])
+        found = ran(name, given.out, said, quick=quick)
+        failed = [check["name"] for check in found.checks if check["ok"] is not True]
+        checks += len(found.checks)
+        held += len(found.checks) - len(failed)
+        for claim in found.claims:
+            verdicts[claim["verdict"]] += 1
+            ours = claim["ours"]
+            shown = str(ours) if not isinstance(ours, float | int) or isinstance(ours, bool) else f"{ours:.4g}"
+            band = f" ({claim['low']:.4g} to {claim['high']:.4g})" if claim["low"] is not None else ""
+            said_of = "a statement" if claim["published"] is None else published(claim)
+            print(f"{name:24} {claim['figure'][:60]:60} {said_of:>16} {shown:>10}{band}  {claim['verdict']}")
+            if claim["detail"]:
+                print(f"{'':24} {claim['detail']}")
+        if not found.claims:
+            without.append(name)
+        for check in failed:
+            print(f"{name:24} FAILS: {check}")
+        if given.doubts:
+            off = ran(name, given.out, said, quick=quick, neutral=True)
+            for check, how in doubtful(found.spec, found.points, off.points).items():
+                doubts += 1
+                print(f"{name:24} holds {', '.join(how)}: {check}")
+        print(f"{name:24} {sum(os.times()[:2]) - before:.1f} CPU s", file=sys.stderr)
+    print(f"{len(names)} entries, {held} of {checks} checks hold; claims: {sum(verdicts.values())}, {dict(verdicts)}")
+    if without:
+        print(f"without claims: {', '.join(without)}")
+    if given.doubts:
+        print(f"{doubts} shape checks hold whatever was simulated")
+
+
+if __name__ == "__main__":
+    main()
