@@ -302,7 +302,7 @@ def test_rounds_that_have_ended_by_the_horizon_count(tmp_path, capsys):
     short = f"{MACHINE}horizon: {3.5 * each}s\n{text}"
     found = ran(tmp_path / "short.yaml", short, capsys)
     its = found["workloads"]["rounds"]
-    assert (its["rounds"], its["rounds_asked"], its["drawn"]) == (3, 9, 6) and its["device_s"] == {"busy": 0, "idle": 0}
+    assert (its["rounds"], its["rounds_asked"], its["drawn"]) == (3, 9, 6) and not any(its["device_s"].values())
     assert ran(tmp_path / "none.yaml", f"{MACHINE}horizon: 1s\n{text}", capsys)["workloads"]["rounds"]["rounds"] == 0
     assert main(["world", "run", str(tmp_path / "short.yaml")]) == 0
     assert "3 of 9 rounds; p50" in capsys.readouterr().out
