@@ -83,7 +83,10 @@ def _jobs(random: Any, name: str) -> dict[str, Any]:
 
 
 def _federate(random: Any, name: str) -> dict[str, Any]:
-    return {"federate": "gpt2", "clients": 4, "link": "100Mb/s", "step": "1s", "rounds": 5}
+    job = {"federate": "gpt2", "clients": 4, "link": "100Mb/s"}
+    if random.integers(2):
+        return job | {"lora": 4, "server_devices": int(random.integers(1, 4)), "rounds": 100}
+    return job | {"step": "1s", "rounds": 5, "server_devices": int(random.integers(2))}
 
 
 KINDS = {"train": _train, "serve": _serve, "flow": _workflow, "images": _images, "rl": _rl, "jobs": _jobs,
@@ -123,7 +126,7 @@ def whole_scenario(seed: int, folder: Path) -> Scenario:
             one["workflow"] = str(folder / "flow.yaml")
         if not failing and "lend_to" not in one:  # nothing that it would recover from
             one.pop("recover", None), one.pop("spares", None)
-    machine: dict[str, Any] = {"system": "dgx-h100", "nodes": int(random.integers(14, 20)), "regions": ["sweden"]}
+    machine: dict[str, Any] = {"system": "dgx-h100", "nodes": int(random.integers(18, 24)), "regions": ["sweden"]}
     events: dict[str, Any] = {}
     if failing:
         mtbf = int(random.integers(5, 60))
@@ -135,7 +138,7 @@ def whole_scenario(seed: int, folder: Path) -> Scenario:
     policies: dict[str, Any] = {"place": str(random.choice(["pack", "spread"]))}
     if any("lend_to" in one for one in workloads.values()):
         policies["share"] = str(random.choice(["lend", "never"]))
-    if random.random() < 0.4 and not any(name.startswith(("jobs", "rl", "images")) for name in workloads):
+    if random.random() < 0.4 and not any(name.startswith(("jobs", "rl", "images", "federate")) for name in workloads):
         machine["power"] = f"{int(random.integers(12, 60))}kW"
     given = {
         "machine": machine, "horizon": f"{int(random.integers(60, 900))}s", "workloads": workloads, "events": events,

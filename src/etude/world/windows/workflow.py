@@ -37,7 +37,7 @@ def window(world: RunningWorld, spec: WorkloadSpec, wanted: WindowRequest, where
         )
     role, system = serving.flow.models[busy[0]], open_system(serving.system)
     model, cost = open_model(role.model), pools[busy[0]].on.cost
-    if (linked := serve.linked_at(workload, wanted, where)) is not None:
+    if (linked := serve.linked_at(workload, wanted.at_ns - LEAD_NS, where)) is not None:
         system, cost = linked.system, linked.costs[busy[0]]
     on = ReplicaSoftware(
         model=model,

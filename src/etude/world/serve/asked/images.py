@@ -11,6 +11,8 @@ from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part, text
 from etude.base.outputs import Printed
 from etude.base.parameters import request_of
+from etude.kernels.arrays import I64
+from etude.machine import System, open_system
 from etude.world.clock import run_alone
 from etude.world.serve.asked.kept import KeptStream, ServedPlace, ServingKept, told
 from etude.world.serve.asked.stream import rates_of
@@ -18,7 +20,7 @@ from etude.world.serve.images.costs import ImageCosts, image_costs
 from etude.world.serve.images.requests import MIX, ImageRequests, image_stream
 from etude.world.serve.images.results import image_summary
 from etude.world.serve.images.serving import ImageLoop, ServedImages
-from etude.world.serve.images.words import degree_rule
+from etude.world.serve.images.words import DegreeRule, degree_rule
 from etude.world.serve.limits import parse_limits
 from etude.world.serve.pools import function_of
 
@@ -113,11 +115,19 @@ class ImageServing:
     def _loop(self, rate: float, costs: ImageCosts | None = None) -> ImageLoop:
         rule = degree_rule(self.degree, self.gpus, function_of, **self.rule)
         stream = image_stream(self.requests, rate_per_s=rate, **self.drawn)
-        costs = costs or image_costs(
-            self.model, self.system, stream.sizes, rule.degrees, stack=self.stack, batch=rule.batch,
+        return ImageLoop(stream, costs or self.costs_on(open_system(self.system), stream.sizes, rule), self.gpus, rule)
+
+    def costs_on(self, system: System, sizes: I64, rule: DegreeRule) -> ImageCosts:
+        """What images of these sizes take on a system."""
+        return image_costs(
+            self.model,
+            system,
+            sizes,
+            rule.degrees,
+            stack=self.stack,
+            batch=rule.batch,
             encode_ns=self.encode_ns,
-        )  # fmt: skip
-        return ImageLoop(stream, costs, self.gpus, rule)
+        )
 
     def run(self) -> ImagesServed:
         found: list[dict[str, Any]] = []
