@@ -72,6 +72,17 @@ def test_plain_operations_keep_more():
         memory(unfused="gelu")
 
 
+def test_inputs_of_activations_in_8_bits_take_half():
+    """Of two micro-batches, the first of which is kept while the second runs on another stage: 1 byte less of each of
+    the gate's and the value's 1,024 x 256 elements."""
+    gated = ONE.replace(gated=True)
+
+    def kept(**plan: Any) -> int:
+        return plan_memory(gated, Plan.from_dict({"seq": 1024, "precision": "fp8", **plan}))[0].activation_bytes
+
+    assert kept() - kept(keep_cast=True) == 2 * 1024 * 256
+
+
 def test_what_is_held_is_no_less_than_the_peak():
     found = memory()
     assert found.reserved_bytes >= found.peak_bytes

@@ -105,6 +105,52 @@ def test_notes_and_releases_say_what_overlaps():
     assert (since.plan.host_ns, since.plan.recompute) == (0, "none")
 
 
+def test_dropped_tokens_give_experts_a_capacity():
+    assert case().plan.capacity == 0.0
+    assert case(notes="fp8-cs; token-drop MoE; 128 experts").plan.capacity == 1.0
+    assert case(notes="token-dropless, router load force-balanced").plan.capacity == 0.0
+
+
+def test_since_26_06_recipes_of_experts_are_one_graph():
+    qwen = {
+        "model": "Qwen3-30B-A3B",
+        "layers": "48",
+        "hidden": "2048",
+        "heads": "32",
+        "vocab": "",
+        "experts": "",
+        "top_k": "",
+        "expert_ffn": "",
+        "gpu_type": "GB300",
+        "stack": "megatron-bridge",
+        "precision": "fp8",
+    }
+    before, since = case(**qwen, notes="container 26.04"), case(**qwen, notes="container 26.06")
+    assert before.plan.host_ns > 0 and before.plan.schedule.startswith("interleaved")
+    assert since.plan.host_ns == 0 and since.plan.schedule.startswith("paired")
+
+
+def test_products_in_4_bits_do_not_overlap_tensor_parallel_collectives():
+    llama = {
+        "model": "Llama-3-70B",
+        "layers": "80",
+        "hidden": "8192",
+        "heads": "64",
+        "ffn": "28672",
+        "vocab": "128256",
+        "experts": "",
+        "top_k": "",
+        "expert_ffn": "",
+        "ep": "1",
+        "tp": "2",
+        "gpu_type": "GB200",
+        "gpus": "64",
+        "stack": "megatron-bridge",
+    }
+    assert case(**llama, precision="fp8").plan.tp_chunks == 2
+    assert case(**llama, precision="nvfp4").plan.tp_chunks == 1
+
+
 def test_of_a_rack_of_72_a_job_of_several_has_64():
     def first(found: Case) -> int:
         return found.system.levels[0].size

@@ -193,6 +193,13 @@ class Plan:
     )
     grad_dtype: str = figure("text", "data type in which gradients are summed", "fp32", like="bf16", rare=True)
     optimizer: Optimizer = figure("choice", "optimizer that updates the weights", Optimizer.ADAMW)
+    keep_cast: bool = figure(
+        "flag",
+        "inputs of activations are kept for the backward pass in the type of the products (DeepSeek-V3)",
+        False,
+        needs="precision=fp8|precision=fp4",
+        rare=True,
+    )
     keep_grads: bool = figure(
         "flag", "gradients keep their memory between steps (Megatron's buffers)", False, rare=True
     )

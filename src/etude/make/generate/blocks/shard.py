@@ -40,6 +40,8 @@ class Shard:
     """Where the scales of 8-bit products come from."""
     dispatch_dtype: str = ""
     """Data type in which tokens go to their experts, and gradients to the experts; empty: as activations."""
+    keep_cast: bool = False
+    """Inputs of activations are kept in the type of the products."""
     loss_dtype: str = "fp32"
     unfused: frozenset[str] = frozenset()
     """Gated activations or RMS norms that are computed by plain tensor operations."""

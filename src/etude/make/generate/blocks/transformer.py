@@ -79,11 +79,21 @@ def activated(model: Model, local: Shard, elements: int, part: str, *, load: boo
     second keeps the output of the first: 10 bytes per 16-bit element are moved forward and 18 backward, instead of 6
     and 10."""
     one = activation(elements, part, gated=model.gated, dtype=local.dtype, load=load)
+    if local.keep_cast:
+        return _kept_cast(one, local)
     if not model.gated or "activation" not in local.unfused:
         return one
     back = tuple(op.replace(size_bytes=op.size_bytes * 9 // 5, calls=3.0) for op in one.backward)
     kept = one.saved_bytes * 3 // 2
     return one.replace(size_bytes=one.size_bytes * 5 // 3, calls=2.0, saved_bytes=kept, backward=back)
+
+
+def _kept_cast(one: Op, local: Shard) -> Op:
+    """With its inputs kept in fewer bits: the forward pass writes them again, the backward pass reads less."""
+    fewer = local.cast_bytes(one.saved_bytes // bytes_of(1, local.dtype))
+    less = one.saved_bytes - fewer
+    back = tuple(op.replace(size_bytes=op.size_bytes - less) for op in one.backward)
+    return one.replace(size_bytes=one.size_bytes + fewer, saved_bytes=fewer, backward=back)
 
 
 def vocab_of(model: Model, local: Shard) -> int:
