@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tests.study_doubts import doubtful
 
 from etude.decide.study import entries, study
-from etude.decide.study.page import published
+from etude.decide.study.page import published_text
 from etude.decide.study.run import Outcome
 from etude.decide.study.tasks import TaskAnswers
 from etude.surface.cli.executing import executed
@@ -52,7 +52,7 @@ def main() -> None:
             ours = claim["ours"]
             shown = str(ours) if not isinstance(ours, float | int) or isinstance(ours, bool) else f"{ours:.4g}"
             band = f" ({claim['low']:.4g} to {claim['high']:.4g})" if claim["low"] is not None else ""
-            said_of = "a statement" if claim["published"] is None else published(claim)
+            said_of = "a statement" if claim["published"] is None else published_text(claim)
             print(f"{name:24} {claim['figure'][:60]:60} {said_of:>16} {shown:>10}{band}  {claim['verdict']}")
             if claim["detail"]:
                 print(f"{'':24} {claim['detail']}")

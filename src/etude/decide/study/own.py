@@ -16,10 +16,11 @@ from etude.decide.study.templates import joined, named, named_in, split
 
 GENERATES = "generate"
 MICRO = "micro"
+TAKES_MODEL = (GENERATES, "predict", "plan", "serve")
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class OwnInputs:
     """What a user puts into a study."""
 
     job: str = ""
@@ -30,7 +31,7 @@ class Own:
         return bool(self.job or self.system or self.values)
 
 
-def with_own(given: Mapping[str, Any], own: Own, where: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+def with_own(given: Mapping[str, Any], own: OwnInputs, where: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The study with what is the user's own in it, and what was changed, in words."""
     changed: list[str] = []
     used = dict(given)
@@ -88,12 +89,12 @@ def _said(many: list[Any]) -> str:
 
 
 def _models(used: Mapping[str, Any]) -> Iterator[str]:
-    """Models of the catalogue that commands name as words of their own."""
-    from etude.make.generate.model import model_names
-
-    known = set(model_names())
+    """Models that commands name: the first word of those that take one."""
     for text in _commands(used).values():
-        yield from (word for word in split(text, "study") if word in known)
+        words = split(text.removeprefix("etude "), "study")
+        named_one = words[1:2] and words[1] != MICRO and not words[1].startswith(("-", "{"))
+        if words and words[0] in TAKES_MODEL and named_one and "/" not in words[1]:
+            yield words[1]
 
 
 def _put_model(used: dict[str, Any], model: str, where: str) -> str:

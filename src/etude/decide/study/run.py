@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from etude.base.errors import EtudeError, UsageError
 from etude.decide.study import functions
 from etude.decide.study.checks import checked
-from etude.decide.study.claims import claimed
+from etude.decide.study.claims import compare_claims
 from etude.decide.study.compare import compared
 from etude.decide.study.functions import Function
 from etude.decide.study.library import find, is_own
 from etude.decide.study.names import Options, check_names
-from etude.decide.study.own import Own
+from etude.decide.study.own import OwnInputs
 from etude.decide.study.points import Point, points_of
 from etude.decide.study.results import Results, forget, kept_in, settle
 from etude.decide.study.space import Space
@@ -154,7 +154,7 @@ def study(
     etude.study("my.yaml").run()
     """
     file = find(path)
-    spec = read_spec(file, quick=quick, neutral=neutral, own=Own(job, system, values or {}))
+    spec = read_spec(file, quick=quick, neutral=neutral, own=OwnInputs(job, system, values or {}))
     return Study(replace(spec, trusted=trust or is_own(file)))
 
 
@@ -305,7 +305,7 @@ def _outcome(spec: StudySpec, points: list[Point], results: Results, ran: int, f
         told = {f"{p.variant}{_at(p.at)}: {_at(p.tuned) or 'nothing fits'}" for p in points if p.tuned}
         notes += [f"tuned: {text}" for text in sorted(told)]
     pairs = compared(spec, rows) if len(spec.variants) > 1 else rows
-    checks, claims = checked(spec, rows), claimed(spec, rows)
+    checks, claims = checked(spec, rows), compare_claims(spec, rows)
     return Outcome(
         spec=spec, points=rows, rows=pairs, checks=checks, claims=claims, notes=notes, ran=ran, folder=folder
     )

@@ -10,7 +10,7 @@ from typing import Any, Final
 from etude.base.errors import UsageError
 from etude.base.figures import read_mapping
 from etude.decide.study.expressions import calls_in, is_condition, names_in
-from etude.decide.study.own import Own, with_own
+from etude.decide.study.own import OwnInputs, with_own
 from etude.decide.study.space import MOST_POINTS, Space
 from etude.decide.study.stats import INTERVALS, TESTS
 from etude.decide.study.templates import named_in
@@ -21,6 +21,12 @@ KINDS: Final = ("exact", "shape", "identity")
 CLAIMS: Final = ("gain", "share", "amount")
 RESERVED: Final = ("flags", "machine", "seed", "gain", "margin", "variant", "error", "commands")
 """Names that a study gives a meaning of its own."""
+
+FACTS: Final = (
+    *("title", "paper", "group", "mechanisms", "status", "grade", "ring"),
+    *("about", "published", "not_shown"),
+)
+"""What a reader should know."""
 
 KEYS: Final = {
     "title": "what is compared, in one line",
@@ -137,7 +143,7 @@ class StudySpec:
 
 
 def read_spec(
-    path: str | PathLike[str], *, quick: bool = False, neutral: bool = False, own: Own | None = None
+    path: str | PathLike[str], *, quick: bool = False, neutral: bool = False, own: OwnInputs | None = None
 ) -> StudySpec:
     """The study in a YAML or JSON file. `quick`: with its own smaller figures; `neutral`: the mechanism off; `own`: the
     user's job, system or values in the place of the file's."""
@@ -183,7 +189,7 @@ def spec_of(
         where=where,
         folder=folder,
         text=whole,
-        facts={k: used[k] for k in list(KEYS)[:10] if k in used},
+        facts={k: used[k] for k in FACTS if k in used},
         commands=_commands(used, where),
         machine=used.get("machine", ""),
         files=_mapping(used, "files", where),
