@@ -126,6 +126,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | WORLD
     | {"store", "cost", "capture.opening", "base.remote", "steps", "tell.report", "tell.archive", "tell.demo"}
     | {"decide.study", "decide.search", "decide.score", "decide.validate"}
+    | {"world.scenario"}  # what verbs print of themselves
     | {"surface.verb", "surface.mcp", "surface.api", "__init__"},
     # what `etude.NAME` calls where several rooms are put together
     "surface.api": BASE

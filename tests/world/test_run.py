@@ -82,14 +82,67 @@ def test_training_alone_is_etude_fleet_train(tmp_path, capsys):
             "rounds",
             ("duration_s", "round_s", "split", "up_bytes", "participation"),
         ),
+        (
+            "serve images flux.1-dev --system dgx-h100 --gpus 8 --rate 2 --count 20 --degree elastic:1..4 "
+            "--requests mix:512x512@20=0.6,1024x1024@28=0.4 --slo latency=60s --seed 5 --set-up 100ms",
+            "images",
+            ("latency_s", "finished", "within_limits"),
+        ),
+        (
+            "serve workflow swe_agent --models llama3-8b,gpt2 --system dgx-h100 --replicas 2 --cache prefix "
+            "--router affinity --seed 2",
+            "agents",
+            ("latency_s", "calls", "sum_s", "bound", "models", "duration_s"),
+        ),
+        (
+            "serve workflow swe_agent --models gpt2,gpt2 --system dgx-h100 --disaggregate 1:2 --link 10GB/s",
+            "agents",
+            ("latency_s", "calls", "duration_s"),
+        ),
+        (
+            f"serve devices {EXAMPLES}/workflows/dags/report.yaml --devices {EXAMPLES}/workflows/mixed.yaml "
+            "--place heft",
+            "calls",
+            ("makespan_s", "latency_s", "loads", "found_tokens", "fetch_s", "run_s"),
+        ),
+        (
+            "fleet experts mixtral-8x7b --ep 8 --system dgx-h100 --horizon 2min --sequences 64",
+            "group",
+            ("tokens", "step_s", "planned_tokens_per_s", "rank_bytes", "useful_s"),
+        ),
+        (
+            "fleet functions FUNCTIONS --seed 3",
+            "calls",
+            ("requests", "invocations", "cold", "latency_s", "instance_s", "of_full"),
+        ),
     ],
 )
 def test_a_command_printed_as_a_scenario_has_the_same_figures(tmp_path, capsys, line, name, same):
+    if "FUNCTIONS" in line:
+        (tmp_path / "qwen1.5-moe.yaml").write_text((EXAMPLES / "qwen1.5-moe.yaml").read_text())
+        (tmp_path / "moe.yaml").write_text(FUNCTIONS)
+        line = line.replace("FUNCTIONS", str(tmp_path / "moe.yaml"))
     assert main([*line.split(), "--json"]) == 0
     wanted = json.loads(capsys.readouterr().out)
     assert main([*line.split(), "--scenario"]) == 0
     found = ran(tmp_path / "one.yaml", capsys.readouterr().out, capsys)["workloads"][name]
     assert {key: found[key] for key in same} == {key: wanted[key] for key in same}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("serve images flux.1-dev --system dgx-h100 --gpus 12 --rate 2 --requests mix:512x512@20", "--gpus 8"),
+        ("serve images flux.1-dev --system dgx-h100 --rate 2..4 --requests mix:512x512@20", "one rate"),
+        ("fleet experts mixtral-8x7b --ep 8 --system dgx-h100 --fail rank1@60s", "--fail cannot be combined"),
+        (f"serve devices swe_agent --devices {EXAMPLES}/workflows/mixed.yaml", "--place heft"),
+        ("serve gpt2 --system dgx-h100 --pp 2 --rate 3 --count 9", "leave out --pp"),
+        ("fleet train gpt2 --system dgx-h100 --gpus 8 --days 2 --price 2", "--price cannot be combined"),
+    ],
+)
+def test_a_run_that_is_no_scenario_says_why(capsys, line, said):
+    assert main([*line.split(), "--scenario"]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_the_account_of_a_mixed_machine_adds_up(tmp_path, capsys):

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure, read, read_mapping, text, usage_errors
+from etude.base.figures import figure, read, read_mapping, switch, text, usage_errors
 from etude.base.parameters import is_given, request_of, spelled
 
 LONGEST_NS: Final = 36_500 * 86_400 * 10**9
@@ -200,6 +200,13 @@ def _workload(name: str, given: Any, where: str, kinds: WorkloadKinds) -> Worklo
 # -- a run of one command as a scenario --------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, kw_only=True)
+class PrintedScenario:
+    """Parameters of what prints itself as a scenario."""
+
+    scenario: bool = switch("print this run as a file for `etude world run`, and stop", panel="Output")
+
+
 @dataclass(frozen=True, slots=True)
 class ScenarioText:
     """A scenario that is to be printed."""
@@ -215,15 +222,18 @@ class ScenarioText:
         return yaml.safe_dump(dict(self.said), sort_keys=False, width=120, default_flow_style=None).rstrip("\n")
 
 
-def workload_of(asked: Any, kind: str, *, but: Sequence[str] = (), apart: Sequence[str] = ()) -> dict[str, Any]:
-    """What a command was asked for as a workload. Parameters of `but` are said elsewhere, those of `apart` refused."""
+def workload_of(
+    asked: Any, kind: str, *, of: str = "model", but: Sequence[str] = (), apart: Sequence[str] = ()
+) -> dict[str, Any]:
+    """What a command was asked for as a workload, which is about the parameter `of`. Parameters of `but` are said
+    elsewhere, those of `apart` refused."""
     for one in ("out", "force", *apart):
         if is_given(asked, one):
             raise UsageError(f"{spelled(asked, one)} cannot be combined with {spelled(asked, 'scenario')}")
-    given, but = request_of(asked).given, ("model", "system", "scenario", "json", *but)
+    given, but = request_of(asked).given, (of, "system", "scenario", "json", *but)
     own = {key: str(one) if isinstance(one, Enum) else one for key, one in given.items() if key not in but}
     own = {key: int(one) if isinstance(one, str) and one.isdecimal() else one for key, one in own.items()}
-    return {kind: str(given["model"]), **own}
+    return {kind: str(given[of]), **own}
 
 
 def only_workload(name: str, workload: Mapping[str, Any], *, system: str, nodes: int, **more: Any) -> ScenarioText:

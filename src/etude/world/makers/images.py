@@ -15,11 +15,13 @@ from etude.world.makers import Made, refused, request
 from etude.world.scenario import Scenario, WorkloadSpec
 from etude.world.serve.asked.images import ServeImages, image_serving
 from etude.world.serve.elastic.moves import change_ns, moved_bytes
+from etude.world.serve.images.requests import MIX
 from etude.world.serve.pools import Between
 
 
 def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: FleetEvents) -> Made:
-    given = {"model": spec.subject, "system": scenario.machine.system, **spec.given}
+    seeded = {"seed": scenario.seed} if str(spec.given.get("requests", "")).startswith(MIX) else {}
+    given = {"model": spec.subject, "system": scenario.machine.system, **seeded, **spec.given}
     asked = request(ServeImages, spec, given, scenario, "serve images")
     serving = image_serving(asked)
     refuse_unread(asked)

@@ -73,7 +73,7 @@ class Round:
     wait_s: float = 0.0
     """Time clients wait for one of them."""
     until: Callable[[float], Ended] | None = None
-    """The same round of split clients, if it is over after that number of seconds."""
+    """The same round of split clients, if it is over by a moment of it."""
 
     def busy_until(self, end_s: float) -> float:
         """Busy time of the server's devices up to a moment of the round."""
