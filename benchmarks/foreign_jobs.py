@@ -506,7 +506,8 @@ def injected(seed: int, kind: str, severity: float) -> tuple[Run, Truth]:
         ppm[list(who)] += rng.choice([-1, 1]) * max(200.0 / last, 20e-6)
     host = bool(rng.random() < 0.75) or kind in ("input", "input_all", "host_calls", "host_of_node")
     run = _Written(m, host, skew_ns, ppm, held).run(f"{kind}-{seed}")
-    return run, Truth(kind, kinds, who, program, ranks, steps, severity, since)
+    level = {"rank_power": "power", "power_some": "power", "switch": "switch"}.get(kind, "")
+    return run, Truth(kind, kinds, who, program, ranks, steps, severity, since, level)
 
 
 def _fault(
@@ -574,7 +575,7 @@ def _fault(
         two = tuple(range(2 * NODE)) if rng.random() < 0.5 and ranks > 4 * NODE else ()
         who = two or tuple(sorted(rng.permutation(ranks)[: max(3, round(rng.choice([0.2, 0.4]) * ranks))].tolist()))
         f.math[:, who] = 1 + more
-        return who, ("throttled",), 0
+        return who, ("throttled", "slow_node") if two else ("throttled",), 0
     if kind == "stage_since":
         which = int(rng.integers(len(m.stages)))
         since = int(rng.integers(steps // 3, 2 * steps // 3 + 1))

@@ -5,9 +5,10 @@
 
 `foreign_faults` (arrays) and `foreign_jobs` (stages) write the runs; half of the clean ones come from each.
 
-A fault counts as named if a finding has its kind and, of these, the ranks are exactly those to blame; of a link, both
-ends or the port are among them. A rank is innocent if a finding of a fault kind has it and it is not to blame; findings
-about the job name no rank. Confidence is compared with how often findings of a fault kind are right.
+A fault counts as named if a finding has its kind (and its level: a switch, power), and the ranks are exactly those to
+blame; of a link, both ends or the port are among them. A rank is innocent if a finding of a fault kind has it and it is
+not to blame; findings about the job name no rank. Confidence is compared with how often findings of a fault kind are
+right.
 """
 
 from __future__ import annotations
@@ -55,14 +56,14 @@ def judged(source: str, kind: str, factor: float, seed: int) -> Judged:
     innocent = {r for one in found if len(one.ranks) < truth.size for r in one.ranks} - guilty
     if truth.kinds == ("slow_link",):
         innocent = {r for one, ok in zip(found, right, strict=True) if not ok for r in one.ranks} - guilty
-    named = any(right) and not innocent if truth.kinds != ("throttled",) else _covered(found, truth)
+    named = any(right) and not innocent if truth.kinds[:1] != ("throttled",) else _covered(found, truth)
     said = [f"{one.kind} {one.ranks[:6]} {one.confidence:.2f} {one.score:.1f} {one.words}" for one in found]
     sure = [(one.confidence, ok) for one, ok in zip(found, right, strict=True)]
     return Judged(truth, seed, named, tuple(sorted(innocent)), sure, said, took)
 
 
 def _right(one: Verdict, truth: Truth, world: int) -> bool:
-    if one.kind not in truth.kinds:
+    if one.kind not in truth.kinds or (truth.level and one.level != truth.level):
         return False
     if one.kind == "slow_link":
         return bool(set(truth.ranks) & set(one.ranks)) and len(one.ranks) <= max(2, len(truth.ranks))
@@ -71,6 +72,7 @@ def _right(one: Verdict, truth: Truth, world: int) -> bool:
 
 def _covered(found: list[Verdict], truth: Truth) -> bool:
     """Of a subset of all ranks: together the findings name it."""
+    found = [one for one in found if not truth.level or one.level == truth.level]
     slow = [one for one in found if one.kind in ("throttled", "slow_rank", "slow_node", "common_change")]
     return {r for one in slow for r in one.ranks} == set(truth.ranks)
 
