@@ -21,6 +21,7 @@ from etude.analyse.drifting import clock_drifts, leaks
 from etude.analyse.findings import FAULTS, Verdict
 from etude.analyse.lateness import Lateness, Shows
 from etude.analyse.missing import missing
+from etude.analyse.node_sets import nodes_apart
 from etude.analyse.operations import CollectiveCalls, calls
 from etude.analyse.own_times import RunTimes, WorkLevels, busy_shares, run_times
 from etude.analyse.segments import Segments
@@ -83,6 +84,8 @@ LEAST_APART: Final = 0.01
 """By how much hosts differ at least."""
 NOT_ALL: Final = 0.4
 """Part of a slow-down below which the fastest kinds of kernels are not slower: clock or power are limited."""
+MUCH_WILD: Final = 0.4
+"""Share of a slow-down from which single times that are far off are its cause."""
 LITTLE: Final = 0.005
 """Share of a run that a fault must cost where few steps cannot exclude chance."""
 CLEAR: Final = 10.0
@@ -247,7 +250,10 @@ class _Diagnosis:
         named: set[int] = set()
         common = {(one.kind, one.every) for one in known if one.level == "job"}
         of_work = times.compute
+        wild = {row: part for row, _, _, part in _wild(of_work, named)}
         for one in self._holding_up(self._of_devices(of_work), Shows.BESIDE_OTHERS):
+            if len(one.rows) == 1 and wild.get(one.rows[0], 0.0) > MUCH_WILD * one.height:
+                continue  # single times explain it
             one = self._with_its_node(one)
             found += self._slow(one)
             named |= set(one.rows)
@@ -258,7 +264,8 @@ class _Diagnosis:
         scale = replace(clean_levels(idle, np.full_like(idle, 0.001), times.stage, 0.002), wild=True)
         waits = _not_alike(idle)
         least = self.least * (1 if len(times.steps) > 2 else 2)  # once, a host may be interrupted by chance
-        for one in self._holding_up(episodes(scale, least), Shows.AT_FIRST):
+        of_hosts = _wider(episodes(scale, least), self._nodes_of_few_steps(idle, least))
+        for one in self._holding_up(of_hosts, Shows.AT_FIRST):
             rows = tuple(row for row in one.rows if row not in named)
             if rows and waits and ("periodic", one.every) not in common:
                 found.append(self._late(replace(one, rows=rows)))
@@ -280,6 +287,7 @@ class _Diagnosis:
         beside = episodes(clean_levels(work.relative, work.error, times.stage), self.least)
         part = work.part.upper - _middle_of(work.part.upper, times.stage)
         beside = _wider(beside, episodes(clean_levels(part, 1.5 * work.error, times.stage), self.least))
+        beside = _wider(beside, self._nodes_of_few_steps(work.relative, self.least))
         if not times.stage.any() or len(times.steps) < FEWEST_STEPS:
             return beside
         moved = work.relative + stage_changes(work.past - work.relative, times.stage)
@@ -290,6 +298,11 @@ class _Diagnosis:
         named = {row for one in over_time for row in one.rows}
         left = [replace(one, rows=tuple(row for row in one.rows if row not in named)) for one in beside]
         return [*over_time, *(one for one in left if one.rows)]
+
+    def _nodes_of_few_steps(self, values: F64, least: float) -> list[Episode]:
+        if len(self.times.steps) >= FEWEST_STEPS:
+            return []
+        return list(nodes_apart(values, self.times.ranks, self.node, least))
 
     def _matters(self, one: Verdict) -> bool:
         """Of few steps, or of hosts that compute: what costs nothing may be chance."""

@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from etude.analyse.node_sets import log_ways
 from etude.analyse.outliers import Profile
 from etude.analyse.stretches import Slow
 from etude.kernels.arrays import F64, I64, Bool
@@ -84,11 +85,5 @@ def _apart(level: F64, known: Bool, touches: Bool, family: I64, least: float) ->
         if gap < np.log1p(least):
             return None
         gaps.append(float(np.median(through) - np.median(past)))
-        sure += _log_ways(len(through) + len(past), len(through))
+        sure += log_ways(len(through) + len(past), len(through))
     return (sure, float(np.median(gaps))) if gaps else None
-
-
-def _log_ways(count: int, chosen: int) -> float:
-    """Logarithm of the number of ways to choose some of so many."""
-    at = np.arange(1, min(chosen, count - chosen) + 1)
-    return float(np.log((count - at + 1) / at).sum())
