@@ -506,7 +506,8 @@ def injected(seed: int, kind: str, severity: float) -> tuple[Run, Truth]:
         ppm[list(who)] += rng.choice([-1, 1]) * max(200.0 / last, 20e-6)
     host = bool(rng.random() < 0.75) or kind in ("input", "input_all", "host_calls", "host_of_node")
     run = _Written(m, host, skew_ns, ppm, held).run(f"{kind}-{seed}")
-    return run, Truth(kind, kinds, who, program, ranks, steps, severity, since)
+    level = {"rank_power": "power", "power_some": "power", "switch": "switch"}.get(kind, "")
+    return run, Truth(kind, kinds, who, program, ranks, steps, severity, since, level)
 
 
 def _fault(
@@ -574,7 +575,7 @@ def _fault(
         two = tuple(range(2 * NODE)) if rng.random() < 0.5 and ranks > 4 * NODE else ()
         who = two or tuple(sorted(rng.permutation(ranks)[: max(3, round(rng.choice([0.2, 0.4]) * ranks))].tolist()))
         f.math[:, who] = 1 + more
-        return who, ("throttled",), 0
+        return who, ("throttled", "slow_node") if two else ("throttled",), 0
     if kind == "stage_since":
         which = int(rng.integers(len(m.stages)))
         since = int(rng.integers(steps // 3, 2 * steps // 3 + 1))
@@ -725,7 +726,7 @@ class _Written:
             begun = np.where(hosts, stage.call[0][:, column, at], stage.device[0][:, column, at]).reshape(-1)
             ended = np.where(hosts, stage.call[1][:, column, at], stage.device[1][:, column, at]).reshape(-1)
             if self.held is not None:
-                begun, ended = self._with_memory(begun, ended, count)
+                begun, ended = self._with_memory(stage, at, begun, ended)
             begun_ns, ended_ns = self._clock(begun, rank), self._clock(ended, rank)
             starts.append(begun_ns)
             lasted.append(np.where((ended_ns == UNKNOWN) | (begun_ns == UNKNOWN), UNKNOWN, ended_ns - begun_ns))
@@ -765,12 +766,11 @@ class _Written:
             peer_slots=peers,
         )
 
-    def _with_memory(self, begun: F64, ended: F64, count: int) -> tuple[F64, F64]:
-        """Blocks are allocated over the first half of a step, and given back over the second."""
-        first = np.nanmin(begun.reshape(-1, count), axis=1)
-        last = np.nanmax(np.where(np.isfinite(ended), ended, np.nan).reshape(-1, count), axis=1)
-        at = first[:, None] + (last - first)[:, None] * (np.arange(2 * CHUNKS) + 0.5)[None, :] / (2 * CHUNKS)
-        return np.append(begun, at.reshape(-1)), np.append(ended, at.reshape(-1) + 0.01)
+    def _with_memory(self, stage: Stage, at: int, begun: F64, ended: F64) -> tuple[F64, F64]:
+        """The host allocates over the first half of what it does in a step, and gives back over the second."""
+        first, last = np.nanmin(stage.call[0][:, :, at], axis=1), np.nanmax(stage.call[1][:, :, at], axis=1)
+        when = first[:, None] + (last - first)[:, None] * (np.arange(2 * CHUNKS) + 0.5)[None, :] / (2 * CHUNKS)
+        return np.append(begun, when.reshape(-1)), np.append(ended, when.reshape(-1) + 0.01)
 
 
 def _kind(op: Operation) -> Kind:
