@@ -224,7 +224,7 @@ class Plan:
     )
     ep_node: int = figure(
         "count",
-        "expert-parallel ranks per node, to which a token is sent once and copied there; 0: every copy is sent",
+        "expert-parallel ranks per node: a token goes once to each node, and there to each rank; 0: every copy is sent",
         0,
         needs="ep",
         rare=True,

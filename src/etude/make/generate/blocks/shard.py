@@ -31,7 +31,7 @@ class Shard:
     ep: int = 1
     etp: int = 1
     ep_node: int = 0
-    """Expert-parallel ranks of a node; 0: nodes do not matter."""
+    """Expert-parallel ranks of a node, to which a token is sent once; 0: every copy is sent."""
     moe_nodes: int = 0
     """Most nodes that the experts of a token are on; 0: any."""
     dtype: str = "bf16"

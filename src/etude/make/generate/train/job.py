@@ -133,7 +133,7 @@ def shard_of(model: Model, plan: Plan) -> Shard:
         cp_kind="map" if plan.cp_map != ContextMap.NONE else str(plan.cp_kind),
         ep=plan.ep,
         etp=plan.etp,
-        ep_node=plan.ep_node if plan.ep_node < plan.ep else 0,
+        ep_node=plan.ep_node if plan.ep > 1 else 0,
         moe_nodes=plan.moe_nodes,
         dtype=plan.dtype,
         gemm_dtype=gemm,
