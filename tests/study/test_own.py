@@ -45,6 +45,13 @@ def test_a_model() -> None:
     assert used["run"]["edited"] == GIVEN["run"]["edited"]
 
 
+def test_the_group_that_edits_select() -> None:
+    given = {**GIVEN, "run": {**GIVEN["run"], "edited": "edit job -o zipped 'compress group=dp {ratio}'"}}
+    used, changed = with_own(given, OwnInputs(values={"group": "world"}), "s.yaml")
+    assert used["run"]["edited"] == "edit job -o zipped 'compress group=world {ratio}'"
+    assert changed == ("group world in place of dp",)
+
+
 def test_a_job_takes_the_place_of_its_command(job: Path) -> None:
     given = {
         **GIVEN,
@@ -76,6 +83,13 @@ def test_a_system_takes_the_place_of_files_and_their_axis(tmp_path: Path) -> Non
 def test_what_does_not_fit_is_refused(own: OwnInputs, problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         with_own(GIVEN, own, "s.yaml")
+
+
+def test_words_of_parameters_that_are_commands() -> None:
+    run = {"made": "generate gpt2 --gpus 2 -o job", "proxy": "{how}"}
+    given = {"run": run, "baseline": {"how": ["anonymise", "job", "-o", "x"]}, "variants": {"b": {"how": "info job"}}}
+    used, _ = with_own(given, OwnInputs(job="/"), "s.yaml")
+    assert used["baseline"]["how"] == ["anonymise", "/", "-o", "x"] and used["variants"]["b"]["how"] == "info /"
 
 
 def ran(name: str, folder: Path, **own: object) -> Outcome:

@@ -1,5 +1,6 @@
 """A study, from its file to its outcome."""
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -300,6 +301,8 @@ def _outcome(spec: StudySpec, points: list[Point], results: Results, ran: int, f
     notes = list(spec.changed)
     if failed:
         notes.append(f"{len(failed)} of {len(rows)} points failed; the first: {failed[0]['error']}")
+    if spec.own:
+        notes += dict.fromkeys(note for point in points for note in _notes(results[point.task.key]))
     notes += [f"`{name}` has no value at some points: {why}" for name, why in undefined.items()]
     if spec.tune is not None:
         told = {f"{p.variant}{_at(p.at)}: {_at(p.tuned) or 'nothing fits'}" for p in points if p.tuned}
@@ -309,6 +312,19 @@ def _outcome(spec: StudySpec, points: list[Point], results: Results, ran: int, f
     return Outcome(
         spec=spec, points=rows, rows=pairs, checks=checks, claims=claims, notes=notes, ran=ran, folder=folder
     )
+
+
+def _notes(found: Mapping[str, Any]) -> list[str]:
+    """What the commands of a point said besides: of a user's own job that is news."""
+    said = []
+    for one in found["answers"]:
+        try:
+            record = json.loads(one["out"])
+        except ValueError:
+            continue
+        notes = record.get("notes") if isinstance(record, dict) else None
+        said += [note for note in notes if isinstance(note, str)] if isinstance(notes, list) else []
+    return said
 
 
 def _at(place: Mapping[str, Any]) -> str:

@@ -58,7 +58,7 @@ KEYS: Final = {
     "predict": "the registered sign: {variant: lower}, of the first metric",
     "stats": "test of paired differences: sign or wilcoxon",
     "interval": "t or bootstrap",
-    "slots": "what --job takes the place of: {job: name of a command}",
+    "slots": "whose place --job takes: {job: name of a command}",
     "checks": "conditions that must hold: [{name, kind, that, margin, when}]",
     "neutral": "parameters that switch the mechanism off",
     "quick": "keys of this file that `--quick` replaces",
@@ -129,8 +129,10 @@ class StudySpec:
     interval: str = "t"
     checks: tuple[StudyCheck, ...] = ()
     claims: tuple[Claim, ...] = ()
+    own: tuple[str, ...] = ()
+    """What is the user's and not the file's: `job`, `system`, names of values."""
     changed: tuple[str, ...] = ()
-    """What was put in the place of the file's own: a job, a system, values."""
+    """The same in words."""
     neutral: Mapping[str, Any] = field(default_factory=dict)
     mentioned: frozenset[str] = frozenset()
     """Parameters that values of others name, whether the mechanism is on or off."""
@@ -155,7 +157,9 @@ def read_spec(
         return spec
     less = {**given, **_mapping(given, "quick", where)} if quick else given
     fitted, changed = with_own({k: v for k, v in less.items() if k != "quick"}, own, where)
-    return replace(spec_of(fitted, file.stem, where, folder, neutral=neutral, as_written=False), changed=changed)
+    return replace(
+        spec_of(fitted, file.stem, where, folder, neutral=neutral, as_written=False), own=own.names, changed=changed
+    )
 
 
 def spec_of(
