@@ -30,6 +30,7 @@ WHOLE_RECORD: Final = keys(
     workloads=keys(keys(ANY)),
     events=several(keys(ANY)),
     crossings=COUNT,
+    loop_returns=COUNT.if_there(),
     account=keys(device_ns=PARTS, energy_mj=PARTS.or_null(), cost=keys(ANY).or_null(), carbon_g=keys(ANY).or_null()),
     power=keys(ANY).if_there(),
 )

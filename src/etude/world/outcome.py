@@ -52,6 +52,7 @@ def outcome_of(world: RunningWorld) -> WorldOutcome:
         "account": account,
         "events": world.machine.log,
         "crossings": world.clock.crossings,
+        "loop_returns": sum(one.loop_returns() for one in world.machine.workloads.values()),
     }
     if world.governor is not None:
         record["power"] = _power(world)

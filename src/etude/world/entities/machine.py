@@ -68,6 +68,10 @@ class WorldWorkload(Entity, Protocol):
         """Its energy above that of idle devices; None if it is not known."""
         ...
 
+    def loop_returns(self) -> int:
+        """How often its compiled loop came back, if it has one."""
+        ...
+
 
 class PlainWorkload:
     """What most workloads have in common: they have nothing to say by themselves, want nothing and lend nothing."""
@@ -94,6 +98,9 @@ class PlainWorkload:
 
     def close(self) -> None:
         pass
+
+    def loop_returns(self) -> int:
+        return 0
 
     def tables(self) -> dict[str, pa.Table]:
         return {}

@@ -45,6 +45,8 @@ class ServingWorkload(PlainWorkload):
     stays: bool = False
     """Whether its replicas stay as they are once all is answered, as in a world without a horizon."""
     loop: Any = None
+    returns: int = 0
+    """Of the loop."""
     done: bool = False
     decided: bool = False
     """Whether the rule decided since the last moment."""
@@ -115,13 +117,18 @@ class ServingWorkload(PlainWorkload):
         if self.done:
             return
         state.clock["until_ns"] = until_ns
+        self.returns += 1
         while (why := self.loop(state, rules, machines, NO_LOG)) == of.ASKED:
+            self.returns += 1
             asked.answer(state)
         if why == of.STUCK and not self.scale.parked:
             stuck(state)
         self.done = why == of.DONE
 
     # -- results -------------------------------------------------------------------------------------------------------
+
+    def loop_returns(self) -> int:
+        return self.returns
 
     def done_ns(self) -> int:
         return int(self.ready.state.request["finish_ns"].max())
