@@ -93,7 +93,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "world.prices",
         "world.scenario",
     },
-    "world.prices": {"world.fleet", "world.devices"},
+    "world.prices": {"base.files", "world.fleet", "world.devices"},
     "world.folder": GROUND,
     "world.headlines": set(),
     "world.outcome": BASE

@@ -127,6 +127,13 @@ def whole_scenario(seed: int, folder: Path) -> Scenario:
         if not failing and "lend_to" not in one:  # nothing that it would recover from
             one.pop("recover", None), one.pop("spares", None)
     machine: dict[str, Any] = {"system": "dgx-h100", "nodes": int(random.integers(18, 24)), "regions": ["sweden"]}
+    if random.random() < 0.3:
+        machine |= {"nodes": 30, "regions": ["sweden:12", "poland:18"]}
+        for name, one in workloads.items():
+            if "disaggregate" in one or "shared" in one.get("cache", "") or one.get("server_devices"):
+                one["region"] = "poland"
+            elif name == "chat" and random.integers(2):
+                one |= {"region": "sweden", "round_trip": "50ms"}
     events: dict[str, Any] = {}
     if failing:
         mtbf = int(random.integers(5, 60))
@@ -162,6 +169,16 @@ def wrong_sums(world: RunningWorld, record: dict[str, Any]) -> list[str]:
     parts = {who: sum(its.values()) for who, its in device["parts"].items()}
     if device["total"] != count * horizon or sum(parts.values()) != device["total"]:
         found.append(f"device time: {parts} of {count * horizon}")
+    if regions := device.get("regions"):
+        for who, whole in parts.items():
+            if sum(its.get(who, 0) for its in regions.values()) != whole:
+                found.append(f"{who} in {regions} is not {whole}")
+        for kind in ("energy_mj", "cost", "carbon_g"):
+            one = account[kind]
+            if one and abs(sum(one["regions"].values()) - one["total"]) > (
+                1e-9 * one["total"] if kind != "energy_mj" else 0
+            ):
+                found.append(f"{kind}: {one['regions']} of {one['total']}")
     for who, its in device["parts"].items():
         if any(type(ns) is not int or ns < 0 for ns in its.values()):
             found.append(f"{who}: {its}")

@@ -221,7 +221,6 @@ def test_the_account_of_a_mixed_machine_adds_up(tmp_path, capsys):
             "scale: 'queue:1..2,every=1ns'}\n",
             "the rule looks 3,600,000,000,000 times",
         ),
-        (f"machine: {{system: dgx-h100, nodes: 2, regions: [sweden, france]}}\nworkloads:\n{CHAT}", "in one region"),
         (f"machine: {{system: dgx-h100, nodes: 100000000}}\nworkloads:\n{CHAT}", "nodes"),
         (
             MACHINE + "workloads:\n  a: {serve: gpt2, rate: 4, replicas: 2..1000000, scale: queue}\n",

@@ -24,7 +24,7 @@ NAME: Final = "etude outcome"
 VERSION: Final = 2
 ABOUT: Final = "an outcome of a world"
 HINT: Final = "`etude world run FILE -o FOLDER` writes one"
-PARTS: Final = keys(total=COUNT, parts=keys(keys(COUNT)))
+PARTS: Final = keys(total=COUNT, parts=keys(keys(COUNT)), regions=keys(ANY).if_there())
 WHOLE_RECORD: Final = keys(
     horizon_s=POSITIVE,
     workloads=keys(keys(ANY)),

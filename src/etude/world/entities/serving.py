@@ -44,6 +44,8 @@ class ServingWorkload(PlainWorkload):
     devices: DevicePool
     stays: bool = False
     """Whether its replicas stay as they are once all is answered, as in a world without a horizon."""
+    round_trip_ns: int = 0
+    """Between its users and its replicas: answers come by so much later."""
     loop: Any = None
     returns: int = 0
     """Of the loop."""
@@ -145,6 +147,8 @@ class ServingWorkload(PlainWorkload):
             return None
         requests = self.requests if len(ended) == len(self.requests) else part_of(self.requests, ended)
         own = state._replace(request=state.request[ended])
+        for name in ("first_ns", "finish_ns"):
+            own.request[name] += self.round_trip_ns
         held = self.scale.held_ns(horizon_ns)
         room = int(state.replica["room"].min())
         return Served(requests, own, self.engine, room, None, energies[0], energies, held, self.scale.changes)

@@ -32,6 +32,7 @@ MOST_LOOKS: Final = 1_000_000
 
 def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: FleetEvents) -> Made:
     given = {"model": spec.subject, "system": scenario.machine.system, **_scaled(spec, scenario)}
+    far = line(str(given.pop("round_trip", "0s")), f"workloads: {spec.name}: round_trip", "80ms").time_ns(zero=True)
     asked = request(TextInput, spec, given, scenario, "serve")
     serving = text_serving(asked)
     refuse_unread(asked)
@@ -87,6 +88,7 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: Fl
         service.limits,
         devices,
         stays=not scenario.horizon_ns,
+        round_trip_ns=far,
         made_of=(service, serving.replicas.costs),
     )
     if scenario.events.links:
