@@ -20,10 +20,12 @@ def test_the_slower_part_of_a_rank_is_much_of_its_time_and_several_kinds():
     lasted = np.tile([30.0, 20.0, 10.0, 20.0, 20.0], 3)
     lasted[5:10] = [60.0, 10.0, 10.0, 10.0, 10.0]
     away = np.array([0.1, 0.1, 0.1, 0.0, 0.0, 0.3, 0.01, 0.01, 0.01, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
-    found = part_levels(cell, kind, away, lasted, (3, 1))
+    twice = [np.tile(x, 2) for x in (cell, kind, away, lasted)]  # a single time says nothing
+    found = part_levels(*twice, (3, 1))
     assert found.upper[:, 0] == pytest.approx([0.1, 0.01, 0.0])
     assert found.lower[:, 0] == pytest.approx([0.0, 0.01, 0.0])
     assert found.mean[0, 0] == pytest.approx(0.06)
+    assert np.isnan(part_levels(cell, kind, away, lasted, (3, 1)).upper).all()
 
 
 def test_few_kinds_have_no_part():

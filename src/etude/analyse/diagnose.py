@@ -79,7 +79,7 @@ PATTERNS: Final = {
 MOST_OF_NODE: Final = 0.6
 """Part of a node's ranks that must be slow for the node to be."""
 FEW_HOSTS: Final = 4
-"""For so many hosts the spread is doubled: it is not known well."""
+"""For this number of hosts the spread is doubled: it is not known well."""
 LEAST_APART: Final = 0.01
 """By how much hosts differ at least."""
 NOT_ALL: Final = 0.4
@@ -560,7 +560,8 @@ def _middle_of(values: F64, stage: I64) -> F64:
 
 def _wider(found: list[Episode], others: list[Episode]) -> list[Episode]:
     """The findings, and those others that name ranks that they do not; of two of which one names the ranks of the other
-    and more, that one."""
+    and more, that one; of two with the same ranks the surer score."""
+    found = [replace(one, score=max(one.score, *(o.score for o in others if o.rows == one.rows), 0.0)) for one in found]
     more = [one for one in others if not set(one.rows) <= {row for known in found for row in known.rows}]
     left = [one for one in found if not any(set(one.rows) <= set(other.rows) for other in more)]
     named = {row for one in left for row in one.rows}
@@ -605,7 +606,7 @@ def _wild(levels: WorkLevels, named: set[int]) -> Iterator[tuple[int, float, flo
 
 
 def _at_least(seen: int, expected: float) -> float:
-    """Upper bound (Chernoff) of the logarithm of the probability of this many events or more, where so many are
+    """Upper bound (Chernoff) of the logarithm of the probability of this many events or more, where fewer are
     expected."""
     if seen <= expected:
         return 0.0

@@ -46,6 +46,6 @@ def nodes_apart(values: F64, ranks: I64, node: int, least: float) -> Iterator[Ep
 
 
 def log_ways(count: int, chosen: int) -> float:
-    """Logarithm of the number of ways to choose some of so many."""
+    """Logarithm of the number of ways to choose some of these."""
     at = np.arange(1, min(chosen, count - chosen) + 1)
     return float(np.log((count - at + 1) / at).sum())

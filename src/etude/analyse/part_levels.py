@@ -23,6 +23,7 @@ REST: Final = 0.08
 """Share of the time of those that are least slow."""
 KINDS: Final = 3
 """Fewest kinds of a part: what a rank holds (experts, tables) shows in one or two."""
+FEW_STEPS: Final = 6
 
 
 class PartLevels(NamedTuple):
@@ -41,6 +42,12 @@ def part_levels(cell: I64, kind: I64, away: F64, lasted: F64, shape: tuple[int, 
     nothing = np.full(shape, np.nan)
     if not len(cell):
         return PartLevels(nothing, nothing, nothing)
+    if shape[1] < FEW_STEPS:  # a single time may be far off by chance
+        pairs, group = distinct([cell, kind])
+        often = (np.bincount(group, minlength=len(pairs)) > 1)[group]
+        cell, kind, away, lasted = cell[often], kind[often], away[often], lasted[often]
+        if not len(cell):
+            return PartLevels(nothing, nothing, nothing)
     pairs, group = distinct([cell, kind])
     level = grouped_median(group, away, len(pairs))
     time: F64 = np.bincount(group, lasted, len(pairs)).astype(np.float64)

@@ -30,6 +30,8 @@ from etude.model.timing import Origin
 Samples = tuple[I64, I64, I64, F64]
 """Unit, key, segment and log time of each transfer."""
 
+FEWEST: Final = 3
+"""Fewest transfers by which a single unit can be slow: one may take twice as long by chance."""
 MOST_PAIRS: Final = 512
 """Largest slow group whose pairs are all tried."""
 
@@ -82,7 +84,10 @@ class Links:
                     yield SlowLink(*shared_by)
                     inside_it = set(shared_by[1])
                     named = [one for one in named if not inside_it & set(self.units[one.unit])]
-                causes = list(self._causes(named, profiles))
+                times = np.bincount(unit[mine], minlength=len(self.units))
+                causes = [
+                    one for one in self._causes(named, profiles) if one.units > 1 or times[one.slow.unit] >= FEWEST
+                ]
                 left = standing_out([cause.slow for cause in causes], len(np.unique(unit[mine])))
                 yield from (cause for cause in causes if cause.slow in left)
 

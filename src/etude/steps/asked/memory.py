@@ -13,7 +13,6 @@ from etude.steps.asked.runs import Analysed, Analysis, RunSource, counted_as
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from etude.capture.link.device import DeviceTrace
     from etude.model.run import Run
 
 NOT_RECORDED = "profile(profile_memory=True) records allocations; --copies needs none"
@@ -47,11 +46,11 @@ class AllocatedByRank:
     def run(self) -> "pa.Table":
         import pyarrow as pa
 
-        from etude.capture.ingest import reading, runs
+        from etude.capture.ingest import runs
 
         tables = []
         for at, files in enumerate(runs.find_run(self.path)[1]):
-            shown = allocated(reading.load_device(files.device), self.view)
+            shown = allocation_view(files.device, self.view)
             rank = at if files.rank is None else files.rank
             tables.append(shown.add_column(0, "rank", pa.array([rank] * len(shown), pa.int64())))
         joined = pa.concat_tables(tables)
@@ -69,20 +68,19 @@ class Allocated:
     view: str
 
     def run(self) -> "pa.Table":
-        from etude.capture.ingest import reading
-
-        found = allocated(reading.load_device(self.path), self.view)
+        found = allocation_view(self.path, self.view)
         if not len(found):
             raise UsageError("no allocation was recorded", where=str(self.path), hint=NOT_RECORDED)
         return found
 
 
-def allocated(trace: "DeviceTrace", view: str) -> "pa.Table":
+def allocation_view(path: Path, view: str) -> "pa.Table":
     """The allocations of a trace, or what they come to."""
     from etude.analyse.allocations import allocation_owners, memory_growth
     from etude.analyse.memory import peaks
-    from etude.capture.ingest import allocations
+    from etude.capture.ingest import allocations, reading
 
+    trace = reading.load_device(path)
     if view == "owners":
         return allocation_owners(allocations.owned_allocations(trace))
     if view == "growth":
