@@ -33,10 +33,11 @@ RULES = PacketRules(
 )
 
 
-def ports_of_links(bytes_per_s: F64, latency_ns: I64, link: I64, slots: int) -> PacketState:
+def ports_of_links(bytes_per_s: F64, latency_ns: I64, link: I64, way: I64, slots: int) -> PacketState:
     """A port at each link: its latency is that of the wire, and its buffer has room for what is on its way."""
     wire_ps, none = np.asarray(latency_ns, np.int64) * PS, np.full(len(bytes_per_s), -1)
-    made = make_packets(RULES, bytes_per_s, wire_ps, np.zeros_like(wire_ps), np.ones_like(wire_ps), link, none, slots)
+    zero, one = np.zeros_like(wire_ps), np.ones_like(wire_ps)
+    made = make_packets(RULES, bytes_per_s, wire_ps, zero, one, link, way, none, slots)
     moves = np.ceil(2 * wire_ps * bytes_per_s / 1e12).astype(np.int64)
     made.ports["pause_bytes"] += moves
     made.ports["resume_bytes"] += moves
@@ -58,8 +59,8 @@ def send(state: LinkState, packets: PacketState | None, slot: int, size_bytes: i
         put_event(state, slot, now_ns + max(lag_ns, 0))
         return True
     flow = packets.flows[slot]
-    flow.back0, flow.back1, flow.window, flow.packets = -1, -1, 0, 0
-    begin(packets, slot, first, last, max(np.int64(np.ceil(here.wire_bytes)), 1), now_ns * PS)
+    flow.way0, flow.ways, flow.back0, flow.window, flow.packets = here.path, 1, -1, 0, 0
+    begin(packets, slot, max(np.int64(np.ceil(here.wire_bytes)), 1), now_ns * PS)
     for k in range(first, last):
         state.links[paths.link[k]].carried_bytes += size_bytes
     return True

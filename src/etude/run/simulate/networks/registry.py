@@ -417,15 +417,15 @@ class Registry:
             links=self._links(),
             rates=Rates(np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(0)),
             visits=np.zeros(0, VISIT),
-            packets=self._packets(slots, column["path_link"]) if o.model == "packets" else None,
+            packets=self._packets(slots, column["path_link"], column["path_start"]) if o.model == "packets" else None,
         )
         state.clock["next_ns"] = NEVER
         flows = flow.make_flows(links, slots, self.most_hops, o.tolerance) if o.model == "flow" else None
         return state, flows
 
-    def _packets(self, slots: int, link: I64) -> PacketState:
+    def _packets(self, slots: int, link: I64, way: I64) -> PacketState:
         topology = self.topology
-        return ports_of_links(topology.bytes_per_s, topology.latency_ns, link, slots)
+        return ports_of_links(topology.bytes_per_s, topology.latency_ns, link, way, slots)
 
     def _places(self) -> tuple[Table, Table]:
         """The carried operations, and a place for each of their members."""
