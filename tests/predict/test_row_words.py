@@ -75,7 +75,7 @@ def test_a_part_that_is_not_priced_is_said():
 def test_a_token_goes_to_each_node_once_where_its_stack_or_its_notes_say_so():
     # 32 ranks with experts on nodes of 8; on racks of 72 all of them are in one domain
     assert case().plan.ep_node == 8
-    assert case(gpu_type="GB200").plan.ep_node == 0
+    assert case(gpu_type="GB200").plan.ep_node == 32
     assert case(notes="dispatcher A2A").plan.ep_node == 0
     assert case(stack="megatron-core").plan.ep_node == 0
     assert case(stack="megatron-core", notes="dispatcher DeepEP").plan.ep_node == 8

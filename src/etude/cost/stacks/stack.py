@@ -157,8 +157,10 @@ BLOCK: Final = 1024
 """Elements that a block of 128 threads reads at once, 16 bytes each: as norms of Transformer Engine are launched."""
 
 
-def short_rows(system: System) -> System:
-    """Norms take several short rows at once."""
+def with_kernels(system: System, stack: Stack | None) -> System:
+    """The system with the kernels of a stack: norms that take several short rows at once."""
+    if stack is None or not stack.short_rows:
+        return system
 
     def with_block(device: Device) -> Device:
         key = OpClass.NORMALISATION.key
