@@ -20,7 +20,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.study_doubts import doubtful
 
+from etude.base.figures import read_mapping
 from etude.decide.study import entries, study
+from etude.decide.study.library import find
 from etude.decide.study.page import published
 from etude.decide.study.run import Outcome
 from etude.decide.study.tasks import TaskAnswers
@@ -76,7 +78,7 @@ def main() -> None:
         if not found.claims:
             without.append(name)
         elif given.json:
-            keep(given.json, found, quick)
+            keep(given.json, found, quick and "quick" in read_mapping(find(name)))
         for check in failed:
             print(f"{name:24} FAILS: {check}")
         if given.doubts:

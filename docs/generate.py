@@ -420,9 +420,9 @@ def _system(row: dict[str, str], gallery: list[dict[str, Any]]) -> tuple[str, st
     specs = [opened(e["name"]).spec for e in found]
     commands = "<br>".join(f"`etude study run {e['name']}`" for e in found)
     checked = ""
-    for kind in ("exact", "shape"):
+    for kind in ("exact", "shape", "identity"):
         names = [check.name for spec in specs for check in spec.checks if check.kind == kind]
-        checked += f"*{kind}*: {'; '.join(names)}<br>"
+        checked += f"*{kind}*: {'; '.join(names)}<br>" if names else ""
     checked = checked.removesuffix("<br>") + "".join(f"<br>{e['status']}" for e in found if e["status"] != "whole")
     hidden = " ".join(" ".join(str(spec.facts["not_shown"]).split()) for spec in specs)
     return what, commands, checked, hidden
