@@ -1,13 +1,15 @@
 """Published figures of the gallery and ours, and checks that do not depend on what was simulated.
 
-    python benchmarks/study_claims.py [--full] [--doubts] [--out FOLDER] [NAME ...]
+    python benchmarks/study_claims.py [--full] [--doubts] [--out FOLDER] [--json FILE] [NAME ...]
 
 Every entry runs (with its smaller settings, or `--full`), and every claim is printed with ours, its interval and the
 verdict. `--doubts` runs each with its mechanism off as well, and lists shape checks that hold all the same with results
-exchanged between points or replaced by those of the neutral run.
+exchanged between points or replaced by those of the neutral run. `--json` puts the claims of these entries into a file
+and leaves others there as they are: benchmarks/claims.json is what docs/gallery.md shows.
 """
 
 import argparse
+import json
 import os
 import sys
 from collections import Counter
@@ -18,7 +20,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.study_doubts import doubtful
 
+from etude.base.figures import read_mapping
 from etude.decide.study import entries, study
+from etude.decide.study.library import find
 from etude.decide.study.page import published_text
 from etude.decide.study.run import Outcome
 from etude.decide.study.tasks import TaskAnswers
@@ -30,12 +34,27 @@ def ran(name: str, out: Path | None, said: TaskAnswers, **how: Any) -> Outcome:
     return study(name, **how).outcome(out=out / part if out else None, execute=executed, said=said)
 
 
+KEPT = ("figure", "published", "ours", "low", "high", "unit", "verdict")
+
+
+def keep(file: Path, found: Outcome, quick: bool) -> None:
+    """Four digits, so that the file changes where a result does."""
+    known: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    rows = [
+        {k: float(f"{v:.4g}") if isinstance(v := claim[k], float) else v for k in KEPT if claim[k] not in (None, "")}
+        for claim in found.claims
+    ]
+    known[found.spec.name] = {"settings": "quick" if quick else "full", "claims": rows}
+    file.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n", "utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*")
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--doubts", action="store_true")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     names = given.names or [entry["name"] for entry in entries()]
     verdicts: Counter[str] = Counter()
@@ -58,6 +77,8 @@ def main() -> None:
                 print(f"{'':24} {claim['detail']}")
         if not found.claims:
             without.append(name)
+        elif given.json:
+            keep(given.json, found, quick and "quick" in read_mapping(find(name)))
         for check in failed:
             print(f"{name:24} FAILS: {check}")
         if given.doubts:
@@ -65,7 +86,7 @@ def main() -> None:
             for check, how in doubtful(found.spec, found.points, off.points).items():
                 doubts += 1
                 print(f"{name:24} holds {', '.join(how)}: {check}")
-        print(f"{name:24} {sum(os.times()[:2]) - before:.1f} CPU s", file=sys.stderr)
+        print(f"{name:24} {sum(os.times()[:2]) - before:.1f} CPU s", file=sys.stderr, flush=True)
     print(f"{len(names)} entries, {held} of {checks} checks hold; claims: {sum(verdicts.values())}, {dict(verdicts)}")
     if without:
         print(f"without claims: {', '.join(without)}")

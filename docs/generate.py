@@ -4,7 +4,9 @@ gallery.md from the studies, systems.md from the studies and systems.yaml.
 `--check` only says whether they are up to date.
 """
 
+import json
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import MISSING, fields
 from enum import IntEnum
@@ -301,24 +303,70 @@ def machines_page() -> str:
 
 GALLERY_HEAD = """# Gallery of studies
 
-Published systems as [studies](studies.md), one YAML file each. `etude study run NAME` runs one, `etude study show NAME` prints its file, `--neutral` switches its mechanism off. Figures of a paper are its authors'; a **shape** is reproduced from stated inputs with a stated margin and never tuned to a figure, an **exact** check has none. `whole`: every exact property that the entry's description asks for is a check of its own; `partial` says what is missing.
+Published systems as [studies](studies.md), one YAML file each. `etude study run NAME` runs one, `etude study show NAME` prints its file, `--neutral` switches its mechanism off. Figures of a paper are its authors'; a **shape** is reproduced from stated inputs with a stated margin and never tuned to a figure, an **exact** check has none, an **identity** is decided by the inputs alone. `whole`: every exact property that the entry's description asks for is a check of its own; `partial` says what is missing. `faithful`: the mechanism is simulated from stated inputs, and the published figure could have come out differently; `thin` says why that is not so.
 
 """
+
+CLAIMS_HEAD = """
+## Published figures and ours
+
+{counts}, by `python benchmarks/study_claims.py --full --json benchmarks/claims.json` (*quick*: with the entry's smaller settings). An effect that differs by no more than a factor of 1.3 agrees, or one whose 95% interval over seeds holds the published figure; see [published figures](studies.md#published-figures). Those that go the other way come first.
+
+"""
+
+VERDICTS = ("contradicts", "no value", "weaker", "stronger", "agrees", "not asked")
 
 
 def gallery_page() -> str:
     from etude.decide.study import entries
     from etude.decide.study import study as opened
 
-    rows = [(f"`{e['name']}`", e["system"], GROUPS[e["group"]], e["title"], e["status"]) for e in entries()]
-    parts = [GALLERY_HEAD, table(("study", "system", "about", "what it shows", "status"), rows)]
+    rows = [
+        (f"`{e['name']}`", e["system"], GROUPS[e["group"]], e["title"], e["status"], e["grade"].partition(":")[0])
+        for e in entries()
+    ]
+    head = ("study", "system", "about", "what it shows", "status", "grade")
+    parts = [GALLERY_HEAD, table(head, rows), _claims_of_all()]
     for e in entries():
         spec = opened(e["name"]).spec
         facts = {key: " ".join(str(spec.facts[key]).split()) for key in ("about", "published", "not_shown")}
         checks = [(c.kind, c.name, f"{c.margin:g}" if c.kind == "shape" else "") for c in spec.checks]
         parts += [f"\n## {e['system']}\n\n{facts['about']}\n\nPublished: {facts['published']} "]
-        parts += [f"Not shown: {facts['not_shown']}\n\n", table(("kind", "check", "margin"), checks)]
+        parts += [f"Not shown: {facts['not_shown']} ", f"Grade: {e['grade']}.\n\n"]
+        parts += [table(("kind", "check", "margin"), checks)]
     return "".join(parts)
+
+
+def _claims_of_all() -> str:
+    """What a full run of the gallery found, kept in a file; why it differs is in the entries."""
+    from etude.decide.study import entries
+    from etude.decide.study import study as opened
+
+    kept = json.loads((DOCS.parent / "benchmarks/claims.json").read_text("utf-8"))
+    rows = []
+    for e in entries():
+        run = kept.get(e["name"], {"claims": []})
+        for claim, found in zip(opened(e["name"]).spec.claims, run["claims"], strict=bool(run["claims"])):
+            ours = _figure(found.get("ours"), found)
+            if "low" in found:
+                ours += f" ({_figure(found['low'], {})} to {_figure(found['high'], {})})"
+            if run["settings"] == "quick":
+                ours += ", *quick*"
+            ends = found.get("published")
+            said = " to ".join(_figure(v, {}) for v in ends) if isinstance(ends, list) else _figure(ends, found)
+            words = "; ".join(filter(None, (claim.conditions, claim.why)))
+            rows.append((f"`{e['name']}`", claim.figure, said, ours, found["verdict"], words))
+    counts = Counter(row[4] for row in rows)
+    said = ", ".join(f"{v} {counts[v]}" for v in VERDICTS if counts[v])
+    head = CLAIMS_HEAD.replace("{counts}", f"{len(rows)} figures and statements of {len(kept)} entries: {said}")
+    columns = ("study", "published figure", "published", "ours", "verdict", "conditions, and why ours differs")
+    return head + table(columns, sorted(rows, key=lambda row: VERDICTS.index(row[4])))
+
+
+def _figure(value: Any, claim: dict[str, Any]) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "", True: "so", False: "not so"}[value]
+    return f"{value:,.4g}" + (f" {claim['unit']}" if "unit" in claim else "")
 
 
 SYSTEMS_HEAD = """# Published systems
@@ -372,9 +420,9 @@ def _system(row: dict[str, str], gallery: list[dict[str, Any]]) -> tuple[str, st
     specs = [opened(e["name"]).spec for e in found]
     commands = "<br>".join(f"`etude study run {e['name']}`" for e in found)
     checked = ""
-    for kind in ("exact", "shape"):
+    for kind in ("exact", "shape", "identity"):
         names = [check.name for spec in specs for check in spec.checks if check.kind == kind]
-        checked += f"*{kind}*: {'; '.join(names)}<br>"
+        checked += f"*{kind}*: {'; '.join(names)}<br>" if names else ""
     checked = checked.removesuffix("<br>") + "".join(f"<br>{e['status']}" for e in found if e["status"] != "whole")
     hidden = " ".join(" ".join(str(spec.facts["not_shown"]).split()) for spec in specs)
     return what, commands, checked, hidden

@@ -47,6 +47,16 @@ def test_each_item_goes_once_to_each_rank_that_reads_it_and_has_it_not(data: st.
     assert sorted(zip(*(column.tolist() for column in found), strict=True)) == sorted(naive)
 
 
+def test_a_ring_sends_all_keys_to_all_and_reads_up_to_the_borders_of_documents():
+    """Two documents of 4 tokens on two ranks: runs of 2, of which rank 0 has the first and the last. It reads 3 pairs
+    in each, and the 2 x 2 of its last run with the run before, which rank 1 has."""
+    found = dealt_out([4, 4], "ring", 0, 2, 0.0)
+    assert found.tokens.tolist() == [4, 4]
+    assert found.pairs.tolist() == [[6, 4], [4, 6]]
+    assert found.moved.tolist() == [[0, 4], [4, 0]]
+    assert dealt_out([4, 4], "zigzag", 0, 2, 0.0).moved.tolist() == [[0, 2], [2, 0]]
+
+
 def test_one_rank_sends_nothing():
     items = items_of([3.0, 2.0, 1.0], [[0, 1, 2]] * 3)
     for how in MAPS[:-1]:

@@ -31,7 +31,8 @@ def compare_claims(spec: StudySpec, rows: Sequence[Row]) -> list[dict[str, Any]]
 def _claimed(spec: StudySpec, claim: Claim, rows: Sequence[Row]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "figure": claim.figure, "published": _published(claim), "ours": None, "low": None, "high": None,
-        "conditions": claim.conditions, "kind": claim.kind, "unit": claim.unit, "verdict": "not asked", "detail": "",
+        "conditions": claim.conditions, "kind": claim.kind, "unit": claim.unit, "why": claim.why,
+        "verdict": "not asked", "detail": "",
     }  # fmt: skip
     where = f"{spec.where}: claim `{claim.figure}`"
     try:
@@ -84,10 +85,10 @@ def _verdict(claim: Claim, ours: float, low: float | None, high: float | None) -
     effect, ends = _effect(claim.kind, ours), sorted(_effect(claim.kind, end) for end in claim.published)
     if ends[0] < 0 and ends[1] <= 0:
         effect, ends = -effect, [-ends[1], -ends[0]]
-    if effect < -NONE and ends[1] > 0:
-        return "contradicts"
     if ends[0] / NEAR <= effect <= ends[1] * NEAR or abs(effect) + abs(ends[1]) <= NONE:
         return "agrees"
+    if effect < -NONE and ends[1] > 0:
+        return "contradicts"
     return "stronger" if effect > ends[1] else "weaker"
 
 

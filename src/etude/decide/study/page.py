@@ -79,7 +79,7 @@ def _claim(claim: dict[str, Any]) -> Told:
         said = "as published" if ours else "not as published"
     if claim["low"] is not None:
         said += f" ({_number(claim['low'])} to {_number(claim['high'])})"
-    given = f"; {claim['conditions']}" if claim["conditions"] else ""
+    given = "".join(f"; {text}" for text in (claim["conditions"], claim["why"]) if text)
     return Told(TONES.get(claim["verdict"], "info"), f"{claim['figure']}: {claim['verdict']}", said + given, "claims")
 
 

@@ -22,12 +22,6 @@ CLAIMS: Final = ("gain", "share", "amount")
 RESERVED: Final = ("flags", "machine", "seed", "gain", "margin", "variant", "error", "commands")
 """Names that a study gives a meaning of its own."""
 
-FACTS: Final = (
-    *("title", "paper", "group", "mechanisms", "status", "grade", "ring"),
-    *("about", "published", "not_shown"),
-)
-"""What a reader should know."""
-
 KEYS: Final = {
     "title": "what is compared, in one line",
     "paper": "the published system",
@@ -38,7 +32,7 @@ KEYS: Final = {
     "ring": "2 where the published system is of a neighbouring field, else 1",
     "about": "what is compared and why, in a few sentences",
     "published": "figures that its authors report",
-    "claims": "those figures as data: [{figure, published, ours, kind, conditions}]",
+    "claims": "those figures as data: [{figure, published, ours, kind, conditions, why}]",
     "not_shown": "what a trace cannot show",
     "workload": "one command without `etude`, without the machine: predict llama3-8b --gpus 64",
     "run": "several commands instead, by name; {name} is a parameter, {flags} all the others",
@@ -63,6 +57,8 @@ KEYS: Final = {
     "neutral": "parameters that switch the mechanism off",
     "quick": "keys of this file that `--quick` replaces",
 }
+FACTS: Final = tuple(key for key in list(KEYS)[: list(KEYS).index("workload")] if key != "claims")
+"""What a reader should know, and no run depends on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +94,8 @@ class Claim:
     conditions: str = ""
     unit: str = ""
     better: str = "higher"
+    why: str = ""
+    """Why ours differs, where it does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -402,7 +400,7 @@ def _claims(given: Mapping[str, Any], where: str) -> tuple[Claim, ...]:
         at = f"{where}: claims[{i}]"
         if not isinstance(one, Mapping) or not isinstance(one.get("figure"), str) or "ours" not in one:
             raise UsageError("expected `figure`, `published` and `ours`", where=at, hint=KEYS["claims"])
-        known(one, ("figure", "published", "ours", "kind", "conditions", "unit", "better"), at)
+        known(one, ("figure", "published", "ours", "kind", "conditions", "unit", "better", "why"), at)
         kind = _choice(one, "kind", "gain", CLAIMS, at)
         better = _choice(one, "better", "higher", BETTER, at)
         ends = one.get("published")
@@ -416,7 +414,7 @@ def _claims(given: Mapping[str, Any], where: str) -> tuple[Claim, ...]:
         if kind != "share" and published is not None and published[0] <= 0:
             raise UsageError(f"a published {kind} is above 0", where=at, hint="kind: share")
         texts = (str(one.get("conditions", "")), str(one.get("unit", "")))
-        found.append(Claim(one["figure"], published, ours, kind, *texts, better))
+        found.append(Claim(one["figure"], published, ours, kind, *texts, better, str(one.get("why", ""))))
     return tuple(found)
 
 

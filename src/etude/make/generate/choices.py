@@ -11,12 +11,13 @@ class ContextKind(StrEnum):
 
 
 class ContextMap(StrEnum):
-    """Which context-parallel rank has which tokens, with keys sent only to the ranks that read them; see
-    maps/packing.py."""
+    """Which context-parallel rank has which tokens, with keys sent only to the ranks that read them, or in a ring to
+    all; see maps/packing.py."""
 
     NONE = "none"
     CONTIGUOUS = "contiguous"
     ZIGZAG = "zigzag"
+    RING = "ring"
     LPT = "lpt"
     WHOLE_FIRST = "whole_first"
     SEARCH = "search"

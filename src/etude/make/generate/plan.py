@@ -53,7 +53,7 @@ class Plan:
     )
     cp_map: ContextMap = figure(
         "choice",
-        "assignment of blocks of documents to context-parallel ranks; keys are sent only to ranks that read them",
+        "assignment of blocks of documents to context-parallel ranks; keys go to ranks that read them (ring: to all)",
         ContextMap.NONE,
         needs="cp",
         rare=True,

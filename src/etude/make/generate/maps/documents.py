@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -53,11 +53,11 @@ def blocks_of(documents: list[int], cuts: I64) -> DocumentBlocks:
 
 
 def cut(documents: list[int], how: str, block: int, ranks: int) -> DocumentBlocks:
-    """The blocks that a map distributes: runs for `contiguous` and `zigzag`, otherwise `block` tokens of a document
-    each."""
+    """The blocks that a map distributes: runs for `contiguous`, `zigzag` and `ring`, otherwise `block` tokens of a
+    document each."""
     total = sum(documents)
-    if how in ("contiguous", "zigzag"):
-        parts = ranks * (2 if how == "zigzag" else 1)
+    if how in ("contiguous", "zigzag", "ring"):
+        parts = ranks if how == "contiguous" else 2 * ranks
         return blocks_of(documents, np.arange(1, parts) * total // parts)
     size = block or max(total // (PIECES * ranks), 1)
     ends = np.cumsum(documents)
@@ -108,7 +108,12 @@ def dealt_out(
 
 def _dealt(blocks: DocumentBlocks, how: str, ranks: int, pair_cost: float, room: float = ROOM) -> Dealing:
     owner = pack(how, blocks.items(pair_cost), blocks.document, ranks, room)
-    return _owned(blocks, owner, ranks, pair_cost)
+    dealing = _owned(blocks, owner, ranks, pair_cost)
+    if how != "ring":
+        return dealing
+    all_keys = np.repeat(dealing.tokens[:, None], ranks, axis=1)
+    np.fill_diagonal(all_keys, 0)
+    return replace(dealing, moved=all_keys)
 
 
 def _owned(blocks: DocumentBlocks, owner: I64, ranks: int, pair_cost: float) -> Dealing:

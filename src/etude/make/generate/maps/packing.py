@@ -2,6 +2,7 @@
 
 contiguous    the items in order, cut into as many runs as there are ranks
 zigzag        cut into twice as many runs, of which rank r has the r-th and the r-th from behind
+ring          as zigzag; what is read is sent to all ranks all the same (documents.py)
 lpt           the longest first, each to the rank with the least work so far: at most 4/3 - 1/(3 m) of the best
 whole_first   groups (documents) whole, longest first, where they fit under the mean; the rest cut and packed by lpt
 search        all of these, and other sizes of blocks and limits of whole_first (documents.py)
@@ -65,7 +66,7 @@ def pack(how: str, items: Items, group: I64, ranks: int, room: float = ROOM) -> 
     """The owner of each item; `group` is the document of each item, `room` how full `whole_first` makes a rank."""
     if how == "contiguous":
         return runs(items.size, ranks)
-    if how == "zigzag":
+    if how in ("zigzag", "ring"):
         return zigzag(items.size, ranks)
     if how == "lpt":
         return lpt(items.work, ranks)
