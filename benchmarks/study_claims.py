@@ -16,9 +16,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from tests.study_doubts import doubtful
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from etude.base.figures import read_mapping
 from etude.decide.study import entries, study
@@ -27,6 +25,7 @@ from etude.decide.study.page import published_text
 from etude.decide.study.run import Outcome
 from etude.decide.study.tasks import TaskAnswers
 from etude.surface.cli.executing import executed
+from study_doubts import doubtful
 
 
 def ran(name: str, out: Path | None, said: TaskAnswers, **how: Any) -> Outcome:

@@ -12,7 +12,7 @@ from etude.decide.study.library import GALLERY
 from etude.decide.study.tasks import TaskAnswers
 from etude.surface.cli import main
 from etude.surface.cli.executing import executed
-from tests.study_doubts import doubtful
+from study_doubts import doubtful
 
 ENTRIES = {entry["name"]: entry for entry in entries()}
 UNTOUCHED = {
