@@ -26,7 +26,9 @@ def test_what_is_kept_is_of_these_claims_and_each_that_differs_says_why(name: st
     claims, found = opened(name).spec.claims, KEPT[name]["claims"]
     assert [row["figure"] for row in found] == [claim.figure for claim in claims]
     differ = ("weaker", "stronger", "contradicts")
-    assert [claim.figure for claim, row in zip(claims, found, strict=True) if row["verdict"] in differ and not claim.why] == []
+    assert [
+        claim.figure for claim, row in zip(claims, found, strict=True) if row["verdict"] in differ and not claim.why
+    ] == []
     assert not any(row["verdict"] == "no value" for row in found)
 
 

@@ -50,7 +50,9 @@ class RunStudy:
     )
     ray: str = text("run on Ray: `auto`, or the address of a cluster", like="auto", panel=WHERE)
     job: str = text("your job or recording in the place of the one that the study generates", like="my_run/", panel=OWN)
-    system: str = text("your system to simulate in the place of the study's: a file or a name", like="dgx-a100", panel=OWN)
+    system: str = text(
+        "your system to simulate in the place of the study's: a file or a name", like="dgx-a100", panel=OWN
+    )
     values: tuple[str, ...] = figure(
         "several",
         "other values: NAME=VALUE[,VALUE] of an axis, a parameter, `seeds` or `model`",
