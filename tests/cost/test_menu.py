@@ -43,8 +43,11 @@ def test_a_level_of_strassen_pays_from_a_size_on():
 
 
 def test_tiles_of_an_array():
-    once = kernel_ns(FAST_MEMORY, 64, 64, 64, "product:array:64,64,64")
-    assert kernel_ns(FAST_MEMORY, 64, 64, 128, "product:array:64,64,64") == pytest.approx(2 * once)
+    """Of 128 x 64 x 192: three tiles deep, twice. At 1e9 bytes/s in bf16 a tile loads 16,384 bytes in 16,384 ns, its
+    result of 8,192 bytes is written once for three; the first load is waited for."""
+    slow = Device.from_dict({"name": "d", "peak": {"bf16": "100T"}, "memory_bandwidth": "1GB/s"})
+    found = kernel_ns(slow, 128, 64, 192, "product:array:64,64,64")
+    assert found == pytest.approx(16_384 + 6 * 16_384 + 2 * 8_192)
 
 
 @pytest.mark.parametrize(("name", "group", "speed_up"), [
@@ -106,7 +109,7 @@ def test_energy_of_an_array_is_its_power_times_its_time():
     small, large = (kernel_figures(device, n, n, n, "product:array:64,64,64") for n in (256, 512))
     assert small["energy_j"] == pytest.approx(10.677 * small["time_ns"] / 1e9)
     assert (small["iterations"], large["iterations"]) == (64, 512)
-    assert large["operations_per_s"] == pytest.approx(small["operations_per_s"])
+    assert small["operations_per_s"] < large["operations_per_s"] < 1.15 * small["operations_per_s"]
 
 
 def test_a_product_on_units():

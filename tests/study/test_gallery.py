@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.study_doubts import doubtful
 
 from etude.decide.study import entries
 from etude.decide.study import study as opened
@@ -18,9 +19,15 @@ ENTRIES = {entry["name"]: entry for entry in entries()}
 UNTOUCHED = {
     ("ccl-bench", "doubled links help the TPU slice more than the GPUs"): "two predictions without any variant",
     ("compound-ai", "compound configurations are on the frontier"): "the search over all candidates, without a variant",
+    ("cloud-decomposition", "and simulated steps vary as much"): "the residual, with a cycle or without",
+    ("eep", "copies cost little while nothing fails"): "two runs without faults",
+    ("eep", "with 16 of 32 ranks lost about half is left, if every expert has a copy"): "a run of the smaller group",
     ("fltorrent", "at a deadline of three quarters of the bound few updates are complete"): "the plain swarm",
     ("fltorrent", "with a server rounds grow with the number of clients, and are longer"): "a server has no warm-up",
     ("grinnder", "the partitioner recovers most of the edges inside parts"): "the partitioner, before any cache",
+    ("power-capping", "latent attention: a prompt costs more than with grouped heads"): "attention, at any clock",
+    ("power-capping", "and at the batches of production a token much less, and so does a request"): "at any clock",
+    ("power-capping", "one sequence is an exception, since its energy is that of weights"): "at any clock",
 }
 """Shapes of something that the mechanism of the entry has no part in: they hold without it."""
 

@@ -136,12 +136,15 @@ class FewerProducts(NamedTuple):
 
 
 def array_need(ops: OpTable, tile: tuple[int, int, int]) -> Need:
-    """A fixed array that works on one tile at a time."""
+    """A fixed array that works on one tile while it loads the next: the first load is waited for, and the result of a
+    row of tiles over the depth is written once."""
     m, n, k = tile
     rows, columns, depth, batch, width = sizes_of(ops)
-    turns = np.ceil(rows / m) * np.ceil(columns / n) * np.ceil(depth / k) * batch
-    one = np.ones(len(ops))
-    return Need(2.0 * m * n * k * one, width * (m * k + k * n), turns=turns)
+    deep, operands = np.ceil(depth / k), width * (m * k + k * n)
+    turns = np.ceil(rows / m) * np.ceil(columns / n) * deep * batch
+    return Need(
+        2.0 * m * n * k * np.ones(len(ops)), operands + width * m * n / deep, series_bytes=operands, turns=turns
+    )
 
 
 def kept_part(tokens: F64, block: int, keep: float) -> tuple[F64, F64]:
