@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.study_doubts import doubtful
 
 from etude.decide.study import entries
 from etude.decide.study import study as opened
