@@ -52,8 +52,16 @@ def _serve(random: Any, name: str) -> dict[str, Any]:
     else:
         job["replicas"] = int(random.integers(1, 4))
     if random.integers(2):
-        caches = ("prefix", "prefix host=1GB", "blocks host=1GB@20GB/s fix=0.1", "prefix remote=1GB@1GB/s shared")
+        caches = (
+            "prefix",
+            "prefix host=1GB",
+            "blocks host=1GB@20GB/s fix=0.1",
+            "prefix remote=1GB@1GB/s shared",
+            "prefix host=1GB sharded link=50GB/s",
+        )
         return job | {"requests": "shared.jsonl", "cache": str(random.choice(caches))}
+    if random.integers(4) == 0 and "replicas" in job:
+        return job | {"rate": 2, "count": 100, "barrier": True}
     return job | {"requests": "adapters.csv", "max_loras": 2}
 
 

@@ -228,9 +228,9 @@ def test_the_account_of_a_mixed_machine_adds_up(tmp_path, capsys):
         ),
         (MACHINE + f"horizon: 1h\nworkloads:\n{CHAT}events: {{faults: 'node:mtbf=1ns'}}\n", "too many"),
         (
-            MACHINE + "horizon: 1h\nworkloads:\n  a: {serve: gpt2, rate: 4, replicas: 2, "
-            "cache: blocks host=1GB sharded link=50GB/s}\nevents: {faults: 'node:mtbf=1h'}\n",
-            "every replica has a part",
+            MACHINE + "horizon: 1h\nworkloads:\n  a: {serve: mixtral-8x7b, rate: 4, count: 9, tp: 4, ep: 8, "
+            "replicas: 2}\nevents: {faults: 'node:mtbf=1h'}\n",
+            "experts that are spread over several replicas",
         ),
         (MACHINE + f"horizon: 1h\nworkloads:\n{CHAT}events: {{faults: 'node:every=1s,times=99999999'}}\n", "too many"),
     ],

@@ -13,14 +13,12 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from etude.base.errors import UsageError
 from etude.kernels.arrays import I64
 from etude.world.clock import NEVER, Event
 from etude.world.devices import DevicePool
 from etude.world.entities.links import LinkedReplicas
 from etude.world.entities.machine import FAULT, GIVEN, LINKS, MACHINE, OFFER, WANTED, PlainWorkload
 from etude.world.entities.seats import SeatedScale
-from etude.world.serve import Engine
 from etude.world.serve import state as of
 from etude.world.serve.hooks import loop_with
 from etude.world.serve.requests import Requests
@@ -196,13 +194,3 @@ def part_of(requests: Requests, rows: I64) -> Requests:
         block_tokens=empty,
         block_home=empty,
     )
-
-
-def refuse_with_faults(engine: Engine, name: str) -> None:
-    """Features of replicas that cannot be lost with a node yet. Raises UsageError."""
-    for there, what in (
-        (engine.caching.sharded, "a store of which every replica has a part"),
-        (engine.barrier, "a barrier between replicas"),
-    ):
-        if there:
-            raise UsageError(f"faults cannot be combined with {what}", where=name, hint="leave one of them out")

@@ -138,8 +138,8 @@ def _joined(mine, rules):
 
 @kernel(allocates=False, inline=True)
 def _start(state, rules, machines, log, busy, now):
-    """Every free replica starts its next pass; with a barrier all together, if none is busy, as long as the longest.
-    False if a request never gets room."""
+    """Every free replica starts its next pass; with a barrier all that are there together, if none is busy, as long as
+    the longest. False if a request never gets room."""
     longest, clock = np.int64(0), state.clock[0]
     for i in range(len(state.replica)):
         mine = state.replica[i]
@@ -175,7 +175,7 @@ def _start(state, rules, machines, log, busy, now):
                 )
                 if rules.ahead and not clock.halt:
                     choose(state, rules, machines, i, now)
-            elif _joined(mine, rules):
+            elif _joined(mine, rules) and not mine.shut:
                 mine.dummy += 1
     return True
 
