@@ -12,6 +12,7 @@ from etude.run.simulate.packets.lists import (
     append_flow,
     draw,
     free_packet,
+    leave_flows,
     new_packet,
     pop,
     pop_flow,
@@ -49,6 +50,7 @@ from etude.run.simulate.packets.state import (
     PULLED,
     PULLS,
     RCCC,
+    READY,
     RETRIES,
     PacketState,
 )
@@ -89,6 +91,9 @@ def receive(state: PacketState, packet: int) -> None:
     """A packet has come to its end."""
     it = state.packets[packet]
     kind, flow = it.kind, it.flow
+    if it.life != state.flows[flow].life:  # of a flow that has ended
+        free_packet(state, packet)
+        return
     if kind == ASK:
         if state.rules.sender == NDP:
             _owe(state, flow)
@@ -156,7 +161,7 @@ def _receive_in_order(state: PacketState, packet: int) -> None:
             here.was_marked = 1
         else:
             _notify(state, flow)
-    ahead = number - here.received - 1
+    ahead = 0 if rules.early_packets < 0 else number - here.received - 1
     if ahead > 0:
         if ahead < rules.early_packets:
             here.early |= np.int64(1) << (ahead - 1)
@@ -392,7 +397,7 @@ def _give_again(state: PacketState, flow: int) -> int:
     if here.again_bytes > 0:
         here.in_again = 1
         append_flow(state.after, state.ports[number].again, flow, AGAIN)
-    elif here.given >= here.target and here.given - here.target < rules.window_bytes:
+    elif here.given >= here.target and here.given - here.target < here.window_bytes:
         _rest(state, flow, number)
     return rules.pull_bytes
 
@@ -413,7 +418,7 @@ def _give_idle(state: PacketState, flow: int) -> int:
     if here.received == here.packets:
         return -1
     here.given += rules.pull_bytes
-    if here.given - here.target < rules.window_bytes and (rules.sender == EQDS or here.given >= here.target):
+    if here.given - here.target < here.window_bytes and (rules.sender == EQDS or here.given >= here.target):
         _rest(state, flow, _pacer_of(state, flow))
     return rules.pull_bytes
 
@@ -449,6 +454,29 @@ def _look_at_marks(state: PacketState, number: int) -> None:
             port.pull_rate += port.pull_step / 1.1
         port.pull_rate = min(max(port.pull_rate, rules.least_pull_rate), 1.0)
         port.came = port.came_marked = port.came_cut = 0
+
+
+@kernel(allocates=False)
+def retire(state: PacketState, flow: int) -> None:
+    """The row of a flow that was delivered is free for another one."""
+    here = state.flows[flow]
+    here.life += 1
+    if here.packets == 0:
+        return
+    while here.lost.head >= 0:
+        free_packet(state, pop(state.packets, here.lost))
+    while here.dropped.head >= 0:
+        free_packet(state, pop(state.packets, here.dropped))
+    if here.in_ready:
+        leave_flows(state.after, state.ports[state.link[state.way[here.way0]]].ready, flow, READY)
+    if here.in_pulled or here.in_idle or here.in_again:
+        port = state.ports[_pacer_of(state, flow)]
+        if here.in_pulled:
+            leave_flows(state.after, port.pulled, flow, PULLED)
+        if here.in_idle:
+            leave_flows(state.after, port.idle, flow, IDLE)
+        if here.in_again:
+            leave_flows(state.after, port.again, flow, AGAIN)
 
 
 # -- senders -----------------------------------------------------------------------------------------------------------

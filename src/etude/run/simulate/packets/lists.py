@@ -109,6 +109,24 @@ def pop_flow(after: Any, line: Any, which: int) -> int:
 
 
 @kernel(allocates=False)
+def leave_flows(after: Any, line: Any, flow: int, which: int) -> None:
+    """Takes a flow out of the middle of a list."""
+    before, at = -1, line.head
+    while at >= 0 and at != flow:
+        before, at = at, after[LISTS * at + which]
+    if at < 0:
+        return
+    beyond = after[LISTS * flow + which]
+    if before < 0:
+        line.head = beyond
+    else:
+        after[LISTS * before + which] = beyond
+    if line.tail == flow:
+        line.tail = before
+    line.count -= 1
+
+
+@kernel(allocates=False)
 def join_line(state: PacketState, line: Any, packet: int, item: int, time_ps: int) -> None:
     """Puts a packet at the end of a line that is served in order of time."""
     it = state.packets[packet]
@@ -137,6 +155,7 @@ def new_packet(state: PacketState, kind: int, flow: int, size_bytes: int, number
     it.kind, it.flow, it.size_bytes, it.full_bytes, it.number = kind, flow, size_bytes, size_bytes, number
     it.place, it.came_over, it.marked, it.cut_at, it.asks, it.target, it.tries = 0, -1, 0, -1, 0, 0, 0
     it.way, it.last, it.turned, it.sent_ps = 0, 0, 0, clock.now_ps
+    it.life = state.flows[flow].life if flow >= 0 else 0
     return packet
 
 

@@ -25,6 +25,8 @@ REFERENCE_BYTES: Final = 150_000.0
 REFERENCE_PS: Final = 12_000_000.0
 TARGET: Final = 0.75
 """Of NSCC's queueing delay, of an idle round trip."""
+LEAST_PACKETS: Final = 16
+"""Of a window: answers come for every few packets."""
 QUICK_PS: Final = 1_000_000
 """A queueing delay below which NSCC grows fast."""
 
@@ -113,7 +115,7 @@ def _spend(state: PacketState, flow: int, size: int) -> None:
 def credit_wanted(state: PacketState, flow: int, ready: int) -> int:
     """All credit that the sender asks for from the begin, in bytes."""
     here, rules = state.flows[flow], state.rules
-    most = np.float64(rules.window_bytes)
+    most = np.float64(here.window_bytes)
     wanted = np.float64(here.rest_bytes + here.lost_bytes)
     wanted = min(wanted, most) - here.credit - here.free
     full = rules.payload_bytes + rules.header_bytes
@@ -134,7 +136,7 @@ def take_credit(state: PacketState, flow: int, given: int) -> None:
         here.credit += given - here.pulled
         here.pulled = given
         if rules.sender == RCCC:
-            here.credit = min(here.credit, np.float64(rules.window_bytes))
+            here.credit = min(here.credit, np.float64(here.window_bytes))
         elif rules.sender == NDP:  # a pull may come before the NACK of what it is for
             here.credit = min(here.credit, np.float64(here.rest_bytes + here.lost_bytes + here.flying_bytes))
 
@@ -166,7 +168,7 @@ def hear_ack(state: PacketState, packet: int) -> None:
             if trip_ps >= here.base_ps:
                 delay_ps = np.float64(trip_ps - here.base_ps)
                 seen_ps = delay_ps
-                if not it.marked and delay_ps > TARGET * rules.base_ps:
+                if not it.marked and delay_ps > TARGET * here.net_ps:
                     seen_ps = 0.25 * here.base_ps
                 here.delay_ps += MEMORY * (seen_ps - here.delay_ps)
         _adjust_window(state, it.flow, it.marked > 0, delay_ps, fresh)
@@ -174,10 +176,10 @@ def hear_ack(state: PacketState, packet: int) -> None:
 
 @kernel(allocates=False)
 def _shorten_base(state: PacketState, flow: int, trip_ps: int) -> None:
-    here, rules = state.flows[flow], state.rules
+    here = state.flows[flow]
     if trip_ps < here.base_ps:
         here.base_ps = trip_ps
-        here.most_cwnd = np.floor(np.float64(rules.window_bytes) * trip_ps / rules.base_ps)
+        here.most_cwnd = np.floor(np.float64(here.window_bytes) * trip_ps / here.net_ps)
 
 
 @kernel(allocates=False)
@@ -191,7 +193,7 @@ def _bound_window(state: PacketState, flow: int) -> None:
 def _adapts_quickly(state: PacketState, flow: int, lost: bool, marked: bool, delay_ps: float) -> bool:
     """After losses: the window becomes what was delivered in a while, and what was in flight then is not counted."""
     here, rules, now_ps = state.flows[flow], state.rules, state.clock[0].now_ps
-    target_ps, done = TARGET * rules.base_ps, False
+    target_ps, done = TARGET * here.net_ps, False
     if here.ignored_bytes < here.ignore_bytes and marked:
         done = True
     elif now_ps > here.achieved_ps:
@@ -214,8 +216,8 @@ def _adjust_window(state: PacketState, flow: int, marked: bool, delay_ps: float,
     if _adapts_quickly(state, flow, False, marked, delay_ps):
         return
     here, rules, now_ps = state.flows[flow], state.rules, state.clock[0].now_ps
-    target_ps, full = TARGET * rules.base_ps, rules.payload_bytes + rules.header_bytes
-    scale = rules.window_bytes / 1.5 / REFERENCE_BYTES
+    target_ps, full = TARGET * here.net_ps, rules.payload_bytes + rules.header_bytes
+    scale = here.window_bytes / 1.5 / REFERENCE_BYTES
     if not marked and delay_ps >= target_ps:
         here.grows += 5 * rules.payload_bytes * scale * fresh
     elif not marked:
@@ -229,9 +231,9 @@ def _adjust_window(state: PacketState, flow: int, marked: bool, delay_ps: float,
             here.cwnd = max(here.cwnd, np.float64(full))
             here.cut_ps = now_ps
     _bound_window(state, flow)
-    if here.grown_bytes > 8 * full or now_ps - here.adjusted_ps > rules.base_ps:
+    if here.grown_bytes > 8 * full or now_ps - here.adjusted_ps > here.net_ps:
         here.cwnd += np.floor(here.grows / here.cwnd)
-        if now_ps - here.adjusted_ps >= rules.base_ps:
+        if now_ps - here.adjusted_ps >= here.net_ps:
             here.cwnd += np.floor(0.15 * rules.payload_bytes * scale)
             here.adjusted_ps = now_ps
         here.grows, here.grown_bytes = 0.0, 0
@@ -266,7 +268,7 @@ def hear_nack(state: PacketState, packet: int) -> None:
     elif rules.sender == NSCC:
         _shorten_base(state, it.flow, state.clock[0].now_ps - it.sent_ps)
         here.ignored_bytes += size
-        here.delay_ps += MEMORY * (rules.base_ps - here.delay_ps)
+        here.delay_ps += MEMORY * (here.net_ps - here.delay_ps)
         here.adapts = 1
         if not _adapts_quickly(state, it.flow, True, True, 0.0):
             here.cwnd -= size
@@ -291,12 +293,30 @@ def open_window(state: PacketState, flow: int) -> None:
     if here.packets == 1:
         here.rest_bytes = packet_bytes(state, flow, 1)
     here.lost_bytes = here.flying_bytes = here.heard_bytes = here.pulled = 0
-    here.cwnd = here.most_cwnd = np.float64(rules.window_bytes)
+    here.net_ps, here.window_bytes = rules.base_ps, rules.window_bytes
+    if rules.base_ps == 0:
+        _size_by_way(state, flow)
+    here.cwnd = here.most_cwnd = np.float64(here.window_bytes)
     here.free = min(here.cwnd, np.float64(here.rest_bytes)) if rules.sender == NDP else here.cwnd
     here.credit = here.delay_ps = here.grows = 0.0
-    here.base_ps = rules.base_ps
+    here.base_ps = here.net_ps
     here.grown_bytes = here.fast_bytes = here.fast = here.adapts = 0
     here.adjusted_ps = here.achieved_bytes = here.achieved_ps = here.ignored_bytes = here.ignore_bytes = 0
+
+
+@kernel(allocates=False)
+def _size_by_way(state: PacketState, flow: int) -> None:
+    """The idle round trip of the flow's first way, and one and a half times what its slowest link moves in it, or a few
+    packets."""
+    here, rules = state.flows[flow], state.rules
+    both = rules.payload_bytes + rules.header_bytes + rules.answer_bytes
+    trip_ps, slowest = 0.0, 0.0
+    for k in range(state.way[here.way0], state.way[here.way0 + 1]):
+        port = state.ports[state.link[k]]
+        trip_ps += 2 * (port.wire_ps + port.switch_ps) + both * port.ps_per_byte
+        slowest = max(slowest, port.ps_per_byte)
+    here.net_ps = np.int64(trip_ps)
+    here.window_bytes = np.int64(max(1.5 * trip_ps / slowest, LEAST_PACKETS * both))
 
 
 @kernel(allocates=False)

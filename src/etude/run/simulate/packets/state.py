@@ -114,6 +114,7 @@ PACKET: Final = _numbers(
     "way",  # it goes over ways way..last
     "last",
     "turned",  # 1: it goes back over the links of a way of data
+    "life",  # of its flow, when it was made
     "sent_ps",
     "next",
     "before",
@@ -121,6 +122,9 @@ PACKET: Final = _numbers(
     "turn",
 )
 FLOW: Final = _numbers(
+    "life",  # how often its row was used
+    "net_ps",  # of an idle round trip on its first way, and its window
+    "window_bytes",
     "way0",
     "ways",
     "back0",  # those of its answers; -1: the same ones back
@@ -217,14 +221,14 @@ class PacketRules(NamedTuple):
     sender: int = LINE
     routing: int = FIXED
     entropies: int = 64
-    early_packets: int = 0  # of `LINE`: how many may come before one that is missing; at most 64
+    early_packets: int = 0  # of `LINE`: how many may come before one that is missing, at most 64; -1: all
     mark_all_bytes: int = 0  # with `mark_bytes`: between them the share grows; 0: no marks below, all above
     room_bytes: int = 0  # of a queue; 0: no limit
     trims: bool = False  # what does not fit is cut to its header, which overtakes; else it is dropped
     control_bytes: int = 0  # room of answers and headers; 0: no limit
     answers_per_packet: int = 0  # of a device: 0: all before data
     window_bytes: int = 0
-    base_ps: int = 0  # of an idle round trip
+    base_ps: int = 0  # of an idle round trip; 0: as each flow's first way has it, with a window of 1.5 times its bytes
     retry_ps: int = 0  # after which a packet that was dropped is sent again
     pull_bytes: int = 0
     pull_ps_per_byte: float = 0.0
