@@ -108,13 +108,8 @@ def _claims(found: "Outcome") -> PageSection | None:
         ends = claim["published"] if isinstance(claim["published"], list) else [claim["published"]]
         scale = max(*map(abs, ends), abs(claim["ours"])) or 1.0
         for name, sort, value, text in (
-            (f"{claim['figure']}, published", "idle", max(ends), published_text(claim)),
-            (
-                f"ours: {claim['verdict']}",
-                "compute",
-                claim["ours"],
-                f"{_number(claim['ours'])} {claim['unit']}".strip(),
-            ),
+            (claim["figure"], "idle", max(ends), f"published {published_text(claim)}"),
+            (claim["verdict"], "compute", claim["ours"], f"ours {_number(claim['ours'])} {claim['unit']}".strip()),
         ):
             shown.append(Bar(name, (BarPiece(sort, name, max(0.0, value) / scale),), text))
     if not shown:
