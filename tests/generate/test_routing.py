@@ -102,3 +102,16 @@ def test_what_cannot_be_is_refused(more: dict[str, int], message: str):
 def test_a_dense_model_has_no_experts_to_send_to():
     with pytest.raises(EtudeError, match="no experts"):
         generate(open_model("llama3-8b").replace(layers=1), Plan(gpus=16, ep=1, ep_node=1))
+
+
+def test_tokens_go_to_latent_experts_in_fewer_columns():
+    """256 of 2,048 columns: what is exchanged is an eighth. Experts have three matrices of 256 x 768, and there are two
+    products of 2,048 x 256 before and behind."""
+    latent = MIXTURE.replace(expert_latent=256)
+    plan = Plan(gpus=16, ep=16, seq=TOKENS, micro_batch=1, global_batch=16)
+    found, usual = generate(latent, plan), generate(MIXTURE, plan)
+    assert exchanges(found.job, "forward") == [("ep", 2 * TOKENS * TOP * 256)] * 2
+    assert usual.params - found.params == 128 * 3 * (2048 - 256) * 768 - 2 * 2048 * 256
+    modules, words = found.job.trace(0).coded("module")
+    order = [words[m].rpartition("layers.0.")[2] for m in modules.tolist() if "layers.0.experts" in words[m]]
+    assert order.index("experts.latent_down") < order.index("experts.dispatch") < order.index("experts.latent_up")

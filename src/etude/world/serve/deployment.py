@@ -148,8 +148,7 @@ def _weights_bytes(model: Model, plan: Plan, tables: PassTables, groups: int, pa
 
 def expert_params(model: Model) -> int:
     """Parameters of all routed experts."""
-    each = (3 if model.gated else 2) * model.hidden * (model.expert_ffn or model.ffn)
-    return sum(model.has_experts(layer) for layer in range(model.layers)) * model.experts * each
+    return sum(model.has_experts(layer) for layer in range(model.layers)) * model.experts * model.one_expert
 
 
 def _blocks(name: str, memory: int, weights: float, beside: float, block_bytes: float) -> int:

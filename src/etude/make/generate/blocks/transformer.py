@@ -302,30 +302,33 @@ def mixture(model: Model, local: Shard) -> list[Op]:
     params = h * e + (e if model.expert_bias else 0) + (e if model.router_bias else 0)
     ops = plain(_unquantised(local), local.rows, h, e, "experts.router", params=params)
     ops.append(_gate(local, e))
+    # Tokens may go to their experts in fewer columns, and come back so.
+    w = model.expert_latent or h
+    ops += plain(local, local.rows, h, w, "experts.latent_down", params=h * w) if w != h else []
     sent = local.rows * model.top_k
     # Cast before it is sent, or on arrival.
     early = local.ep * local.etp > 1 and local.sent_dtype != local.dtype
     there, back = local.sent_dtype if early else local.dtype, local.dtype
-    ops += cast(local, local.rows * h, "experts.dispatch") if early else []
+    ops += cast(local, local.rows * w, "experts.dispatch") if early else []
     # A dispatcher that knows nodes reads tokens where they are, and adds up the copies of one.
-    ops += [] if local.ep_node else [_permuted(sent * h, "experts.dispatch", there, back)]
-    ops += _sent(local, model.top_k, h, "experts.dispatch", (there, back))
-    gathered = sent * local.etp * h
+    ops += [] if local.ep_node else [_permuted(sent * w, "experts.dispatch", there, back)]
+    ops += _sent(local, model.top_k, w, "experts.dispatch", (there, back))
+    gathered = sent * local.etp * w
     ops += _exchanged(local, Collective.ALL_GATHER, "etp", local.etp, gathered, "experts.dispatch", (there, back))
     # What arrives is ordered by sender, and the experts need their own tokens together.
     sorts = local.ep > 1 and mine > 1
-    ops += [_permuted(sent * local.etp * h, "experts.sort", there, back)] if sorts else []
+    ops += [_permuted(sent * local.etp * w, "experts.sort", there, back)] if sorts else []
     read, come = mine, sent * local.etp
     if not local.training:
         read, come = chosen(mine, model, local.routed), -(-local.routed * model.top_k // local.ep)
     rows = -(-come // read)
     # One call for all experts, which then issues products, and in 8 bits casts, expert by expert.
     calls = 1.0 + mine * (CALLS_OF_8_BITS if local.gemm_dtype != local.dtype else CALLS_OF_16_BITS)
-    up, down = ways * ffn * h + model.expert_bias * ways * ffn, ffn * h + model.expert_bias * h
+    up, down = ways * ffn * w + model.expert_bias * ways * ffn, ffn * w + model.expert_bias * w
     into = plain(
         local,
         rows,
-        h,
+        w,
         ways * held,
         "experts.up",
         params=e * up,
@@ -341,7 +344,7 @@ def mixture(model: Model, local: Shard) -> list[Op]:
         local,
         rows,
         held,
-        h,
+        w,
         "experts.down",
         params=e * down,
         batch=read,
@@ -352,14 +355,15 @@ def mixture(model: Model, local: Shard) -> list[Op]:
     )
     out[-1] = out[-1].replace(backward=out[-1].backward[-2:]) if early else out[-1]
     ops += out
-    ops += [_permuted(sent * local.etp * h, "experts.sort", back, there)] if sorts else []
+    ops += [_permuted(sent * local.etp * w, "experts.sort", back, there)] if sorts else []
     ops += _exchanged(local, Collective.REDUCE_SCATTER, "etp", local.etp, gathered, "experts.combine", (back, there))
-    ops += _sent(local, model.top_k, h, "experts.combine", (back, there))[::-1]
-    ops += [] if local.ep_node else [_permuted(sent * h, "experts.combine", back, back)]
-    casts = uncast(local, sent * h, "experts.combine") if early else ()
+    ops += _sent(local, model.top_k, w, "experts.combine", (back, there))[::-1]
+    ops += [] if local.ep_node else [_permuted(sent * w, "experts.combine", back, back)]
+    casts = uncast(local, sent * w, "experts.combine") if early else ()
     # Backward goes from the last op: gradients are cast before they are sent.
     first = casts + ops[-1].backward if local.ep_node else ops[-1].backward + casts
     ops[-1] = ops[-1].replace(backward=first)
+    ops += plain(local, local.rows, w, h, "experts.latent_up", params=w * h) if w != h else []
     if model.shared_ffn:
         ops += feed_forward(model, local, ffn=model.shared_ffn, part="shared", bias=False)
         if model.shared_gate:

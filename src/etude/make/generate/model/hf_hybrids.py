@@ -35,7 +35,6 @@ def nemotron_h(c: HfConfig) -> Given:
         raise c.refuse(
             "hybrid_override_pattern", f"`{wrong[0]}` is not supported", hint=f"supported: {', '.join(BLOCKS)}"
         )
-    c.only("moe_latent_size", None)
     c.only("num_nextn_predict_layers", 0)
     c.only("attention_bias", False)
     c.only("mlp_bias", False)
@@ -61,6 +60,7 @@ def nemotron_h(c: HfConfig) -> Given:
     if "e" in found["feeds"]:
         shared = c.get("moe_shared_expert_intermediate_size", 0) * c.get("n_shared_experts", 1)
         found |= experts(c) | {"shared_ffn": shared, "router_bias": True, "dense_layers": 0, "moe_every": 1}
+        found |= {"expert_latent": c.get("moe_latent_size") or 0}
     return found
 
 

@@ -109,6 +109,7 @@ class Model:
     # mixture of experts
     experts: int = figure("count", "routed experts; 0: dense", 0)
     top_k: int = figure("count", "experts of a token", 0)
+    expert_latent: int = figure("count", "width in which tokens go to routed experts; 0: hidden", 0)
     expert_ffn: int = figure("count", "width of an expert; 0: ffn", 0)
     expert_bias: bool = figure("flag", "experts and router have biases", False)
     shared_ffn: int = figure("count", "width of the shared experts together", 0)
@@ -196,6 +197,11 @@ class Model:
     def kv(self) -> int:
         """Heads of keys and values."""
         return self.kv_heads or self.heads
+
+    @property
+    def one_expert(self) -> int:
+        """Weights of the matrices of a routed expert."""
+        return (3 if self.gated else 2) * (self.expert_latent or self.hidden) * (self.expert_ffn or self.ffn)
 
     @property
     def head(self) -> int:

@@ -69,7 +69,7 @@ def expert_pieces(spec: Functions) -> ExpertPieces:
         raise UsageError(problem, where=spec.model, hint=f"experts_per_function: {model.experts}")
     on = SystemKey.of(system)
     beside, weights, _ = _passes(model, on, spec.prompt, spec.output)
-    expert = (3 if model.gated else 2) * model.hidden * (model.expert_ffn or model.ffn) * WIDTH
+    expert = model.one_expert * WIDTH
     held = (beside.shape[1] - 1) * model.experts * expert
     most = min(spec.experts_per_function, model.experts)
     numbers = sorted({n for n in (1, model.top_k, *NUMBERS) if n < most} | {most})

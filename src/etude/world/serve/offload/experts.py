@@ -91,8 +91,7 @@ def far_experts(
     if not any(moe):
         raise UsageError(f"`{model.name}` has no experts", hint='--offload "kv path=dual"')
     bits = rules.bits or _width(plan)
-    numbers = (3 if model.gated else 2) * model.hidden * (model.expert_ffn or model.ffn)
-    layer_bytes = model.experts * numbers * bits / 8
+    layer_bytes = model.experts * model.one_expert * bits / 8
     link, latency_ns = _link(system)
     load = latency_ns + layer_bytes / plan.tp / link * 1e9
     host = _host(rules.host, sum(moe) * layer_bytes, streams * link)
@@ -108,7 +107,7 @@ def far_experts(
     streamed = axis > crossing
     curves = np.where(streamed, ways.streamed(axis), ways.hosted(axis))
     room = layer_bytes / plan.tp if rules.path != "host" else 0.0
-    there = sum(moe) * model.experts * numbers * _width(plan) / 8 / plan.tp
+    there = sum(moe) * model.experts * model.one_expert * _width(plan) / 8 / plan.tp
     return Far(
         {"tokens": axis, "layers_ns": curves[0], "beside": curves[1:]},
         float(tables.weights_bytes[0]) - there + room,
