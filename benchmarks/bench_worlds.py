@@ -3,11 +3,13 @@
     python benchmarks/bench_worlds.py [--only day million]
 
 `hour` is a day of a machine of 64 nodes whose chat service has an hour of requests in a file (Azure 2023,
-conversation); `day` the same with requests all day, at the mean rate of that file; `azure` that hour alone on 16
-replicas; `million` a million requests on 16 replicas. CPU seconds of the clock from the first event to the last, in a
-process of its own with compiled kernels, and of all, with step costs and the account. `crossings` is how often the
-clock brought a workload to a moment; what they cost is the time of the clock itself, and that of streams and agents
-outside the compiled loop over requests.
+conversation); `day` the same with requests all day, at the mean rate of that file; `agents` the first six hours of
+`day`, with sessions of agents all the time too (the workflow's rate, 0.2/s), where the others have 24; `azure` that
+hour alone on 16 replicas; `million` a million requests on 16 replicas. CPU seconds of the clock from the first event to
+the last, in a process of its own with compiled kernels, and of all, with step costs and the account. `crossings` is how
+often the clock brought a workload to a moment, `returns` how often a compiled loop over requests came back; what they
+cost is the time of the clock itself, and that of streams and agents outside the compiled loop, less what it takes to
+look at the time there, as measured with a function that does nothing.
 """
 
 from __future__ import annotations
@@ -17,17 +19,22 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import yaml
+
 SHARED = Path(os.environ.get("ETUDE_SHARED", Path(__file__).resolve().parent.parent.parent / "shared"))
 HOUR = SHARED / "requests" / "azure_2023_conv.csv"
-BARS = {"hour": 60, "day": 300, "azure": 6, "million": 30}
+BARS = {"hour": 60, "day": 300, "agents": 75, "azure": 6, "million": 30}
 """CPU seconds that each may take."""
 ASKS = ("next_ns", "advance", "on")
+LOOKS = 20_000
+"""At the time, to see how long that takes."""
 CHAT = {"serve": "llama3-8b", "replicas": "4..32", "slo": "ttft=1s,tpot=50ms", "scale": "queue"}
 ALONE = {"machine": {"system": "dgx-h100", "nodes": 2}}
 MIX = {
@@ -50,13 +57,27 @@ def scenario(what: str) -> dict[str, Any]:
         chat = {"serve": "llama3-8b", "replicas": 16, "router": "least", **stream}
         return ALONE | {"workloads": {"chat": chat}}
     stream = {"requests": str(HOUR)} if what == "hour" else {"rate": 5.4, "count": 466_000}
+    mix, hours = dict(MIX), 24
+    if what == "agents":
+        hours, stream = 6, {"rate": 5.4, "count": 116_500}
+        mix["agents"] = MIX["agents"] | {"workflow": all_the_time("swe_agent", hours)}
     return {
         "machine": {"system": "dgx-h100", "nodes": 64, "regions": ["sweden"]},
-        "horizon": "1d",
-        "workloads": MIX | {"chat": CHAT | stream},
+        "horizon": f"{hours}h",
+        "workloads": mix | {"chat": CHAT | stream},
         "events": {"faults": "llama3"},
         "policies": {"place": "pack", "share": "lend"},
     }
+
+
+def all_the_time(name: str, hours: int) -> str:
+    """A file of a workflow of the library, with as many sessions as come in this time."""
+    from etude.world.serve.workflow.spec import LIBRARY
+
+    flow = yaml.safe_load((LIBRARY / f"{name}.yaml").read_text())
+    path = Path(tempfile.mkdtemp()) / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(flow | {"sessions": round(flow["rate"] * 3600 * hours)}, sort_keys=False))
+    return str(path)
 
 
 def child(what: str) -> dict[str, Any]:
@@ -66,13 +87,14 @@ def child(what: str) -> dict[str, Any]:
     from etude.world.outcome import outcome_of
     from etude.world.scenario import WorkloadKinds, scenario_of
 
-    spent = Counter[str]()
+    spent, calls = Counter[str](), Counter[str]()
 
     def timed(function: Any, what: str) -> Any:
         def call(*given: Any) -> Any:
             begin = time.process_time()
             found = function(*given)
             spent[what] += time.process_time() - begin
+            calls[what] += 1
             return found
 
         return call
@@ -80,6 +102,7 @@ def child(what: str) -> dict[str, Any]:
     def run(name: str) -> dict[str, Any]:
         begin = time.process_time()
         spent.clear()
+        calls.clear()
         given = {key: one for key, one in scenario(name).items() if one}
         for one in given["workloads"].values():
             one.pop("scale", "") if not one.get("scale") else None
@@ -90,11 +113,20 @@ def child(what: str) -> dict[str, Any]:
                 one.loop = timed(one.loop, "loop")
             if isinstance(one, workflow.WorkflowWorkload):
                 one.loop.loop = timed(one.loop.loop, "loop")
-            calls = {name: timed(getattr(one, name), "serving" if serves else "others") for name in ASKS}
-            world.clock.entities[who] = SimpleNamespace(name=who, **calls)
+            asked = {name: timed(getattr(one, name), "serving" if serves else "others") for name in ASKS}
+            world.clock.entities[who] = SimpleNamespace(name=who, **asked)
         since = time.process_time()
         world.clock.run()
         ran = time.process_time() - since
+        looks = sum(calls.values()), calls["loop"]
+        since = time.process_time()
+        nothing = timed(lambda: None, "nothing")
+        for _ in range(LOOKS):
+            nothing()
+        look_s = (time.process_time() - since) / LOOKS
+        ran -= looks[0] * look_s
+        spent["loop"] -= looks[1] * spent["nothing"] / LOOKS
+        returns = sum(one.loop_returns() for one in world.machine.workloads.values())
         for one in world.machine.workloads.values():
             one.close()
         if world.scenario.horizon_ns:
@@ -109,7 +141,7 @@ def child(what: str) -> dict[str, Any]:
         around = ran - spent["loop"] - spent["others"]
         return {
             "clock": ran, "whole": whole, "around": around / ran, "others": spent["others"] / ran,
-            "crossings": world.clock.crossings, "counts": counts,
+            "crossings": world.clock.crossings, "returns": returns, "counts": counts,
         }  # fmt: skip
 
     run("small")
@@ -137,7 +169,8 @@ def main() -> int:
         answered = ", ".join(f"{who} {count:,}" for who, count in found["counts"].items() if count)
         print(
             f"{what}: {found['clock']:.1f} CPU s of the clock, {found['whole']:.1f} of all (bar {BARS[what]}); "
-            f"{found['crossings']:,} crossings cost {found['around']:.1%}, other workloads take {found['others']:.1%}; "
+            f"{found['crossings']:,} crossings and {found['returns']:,} returns cost {found['around']:.1%}, "
+            f"other workloads take {found['others']:.1%}; "
             f"{answered}"
         )
     return int(late > 0)

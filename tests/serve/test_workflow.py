@@ -15,6 +15,7 @@ from etude.world.clock import run_alone
 from etude.world.serve import Engine, serve
 from etude.world.serve import state as of
 from etude.world.serve.energy import UNKNOWN
+from etude.world.serve.loop import advance
 from etude.world.serve.requests import requests_of
 from etude.world.serve.serving import Group
 from etude.world.serve.steps import step_cost
@@ -298,3 +299,50 @@ def test_the_compiled_loop_comes_back_for_answers_and_ends_of_tools_alone(output
     assert loop.returns == 1 + 2 + 1 + 1
     assert all(pool.state.replica["passes"].sum() >= output for pool in loop.pools.values())
     assert latency(loop.ran)[0] > 1
+
+
+def next_moment(state: of.State) -> int:
+    """When a pass of a pool ends, a request or its keys and values arrive, or a replica is ready."""
+    now, coming = state.clock["now_ns"][0], state.request["at_ns"][state.clock["next"][0] :]
+    landing = state.replica["landing"]["first"]
+    landed = state.request["ready_ns"][landing[landing != of.NOBODY]]
+    ready = state.replica["ready_ns"]
+    return int(min(np.concatenate([state.replica["end_ns"], coming[:1], landed, ready[ready > now], [of.NEVER]])))
+
+
+def in_turns(pools: Any, before_ns: int, until_ns: int, log: Any) -> tuple[int, int]:
+    """The twin of `advance_pools`: the pool that is first goes on as far as the next moment of another."""
+    while True:
+        moments = [next_moment(pool.state) for pool in pools]
+        k = moments.index(min(moments))
+        if moments[k] >= min(before_ns, until_ns + 1, int(of.NEVER)):
+            return of.NOBODY, of.PAUSED
+        clock = pools[k].state.clock
+        clock["until_ns"] = max(moments[k], min([before_ns, until_ns, *moments[:k], *moments[k + 1 :]]))
+        before = int(clock["finished"][0])
+        why = advance(*pools[k], log)
+        if why != of.PAUSED or clock["finished"][0] > before:
+            return k, why
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_pools_go_on_as_in_their_twin(seed: int):
+    """Times are round, so that much happens at one moment; models call one another, and a tool."""
+    random = np.random.default_rng(seed)
+    models = {name: {"model": "gpt2"} for name in "abc"[: 1 + seed % 3]}
+    tasks: dict[str, Any] = {}
+    for number in range(7):
+        after = [name for name in tasks if random.random() < 0.4]
+        if random.random() < 0.3:
+            tasks[f"t{number}"] = tool(float(random.integers(0, 30)) * 1e-6, after)
+        else:
+            model = str(random.choice(list(models)))
+            tokens, output = (int(random.integers(1, most)) for most in (30, 9))
+            tasks[f"t{number}"] = {"model": model, "after": after, "message": tokens, "output": output}
+    asked = flow(tasks, models=models, sessions=9, rate=30_000.0)
+    places = {name: on(replicas=1 + int(random.integers(2)), max_num_seqs=2) for name in models}
+    loops = [workflow_loop(asked, places, seed=seed, router="least") for _ in range(2)]
+    loops[1].loop = in_turns
+    ours, twin = (run_alone(loop).ran for loop in loops)
+    assert np.array_equal(ours.end_ns, twin.end_ns) and np.array_equal(ours.ready_ns, twin.ready_ns)
+    assert (ours.end_ns < of.NEVER).all()

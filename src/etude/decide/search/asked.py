@@ -1,6 +1,6 @@
 """Searches: what `etude search` asks for."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -242,7 +242,9 @@ def deployment_inputs(asked: SearchDeployment) -> SearchInputs:
     from etude.decide.search.request import SpaceFile
 
     keys: dict[str, Any] = {"model": asked.model, "slo": asked.slo}
-    keys |= {"prices": {system: float(price) for system, price in _all_prices(asked).items()}}
+    if not asked.price:
+        raise UsageError("no system has a price", where="--price", hint="--price dgx-h100=2.5 --price dgx-a100=1.3")
+    keys |= {"prices": _prices_by_system(asked.price)}
     keys |= {axis: [v.strip() for v in values.split("|")] for axis, values in _over(asked.over)}
     if asked.requests:
         replaces(asked, "requests", "count", "prompt", "output_tokens")
@@ -255,11 +257,8 @@ def deployment_inputs(asked: SearchDeployment) -> SearchInputs:
     return SearchInputs(given, how, top)
 
 
-def _all_prices(asked: SearchDeployment) -> dict[str, float]:
-    pairs = [_pair(text, "--price", "dgx-h100=2.5") for text in asked.price]
-    if not pairs:
-        raise UsageError("no system has a price", where="--price", hint="--price dgx-h100=2.5 --price dgx-a100=1.3")
-    return {name: _number(value) for name, value in pairs}
+def _prices_by_system(texts: Sequence[str]) -> dict[str, float]:
+    return {name: _number(value) for name, value in (_pair(text, "--price", "dgx-h100=2.5") for text in texts)}
 
 
 def _over(text: str) -> list[tuple[str, str]]:
@@ -314,7 +313,7 @@ def _prices(texts: list[str]) -> Any:
     """One price for all systems, or a price for each system. Raises UsageError if one is not a number."""
     if len(texts) == 1 and "=" not in texts[0]:
         return _number(texts[0])
-    return {name: _number(value) for name, value in (_pair(t, "--price", "dgx-h100=2.5") for t in texts)}
+    return _prices_by_system(texts)
 
 
 def _number(text: str) -> float:

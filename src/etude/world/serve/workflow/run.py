@@ -140,6 +140,8 @@ class WorkflowLoop(DiscreteEntity):
         self.queues: dict[str, deque[int]] = {name: deque() for name in flow.endpoints}
         self.spent = [0.0] * flow.sessions
         self.seen = Seen(flow, calls)
+        self.asks = place is not None or any(len(task.ways) > 1 for task in flow.tasks.values())
+        """Whether somebody will look at what was seen."""
         self.clear_ns = -1
         """No pool has anything to do before."""
         self.loop: Callable[..., tuple[int, int]] = advance_pools
@@ -184,7 +186,8 @@ class WorkflowLoop(DiscreteEntity):
         self.ran.way[number] = k = self.chosen(call, at)
         way = call.task.ways[k]
         self.spent[call.session] += way.cost
-        self.seen.chose(call, k)
+        if self.asks:
+            self.seen.chose(call, k)
         if way.model:
             if way.model not in self.pools:
                 raise UsageError(f"nothing runs `{way.model}`", where=f"{self.flow.name}: tasks: {call.task.name}")
@@ -203,10 +206,11 @@ class WorkflowLoop(DiscreteEntity):
         self._note(at + takes, number, ends=True)
 
     def ended(self, number: int, at: int) -> None:
-        ran = self.ran
+        ran, k = self.ran, int(self.ran.way[number])
         ran.end_ns[number] = at
-        self.seen.ended(ran.calls[number], int(ran.way[number]), at - int(ran.ready_ns[number]))
-        way = ran.calls[number].task.ways[int(ran.way[number])]
+        if self.asks:
+            self.seen.ended(ran.calls[number], k, at - int(ran.ready_ns[number]))
+        way = ran.calls[number].task.ways[k]
         if way.tool in self.free:
             self.free[way.tool] += 1
             if self.queues[way.tool]:
