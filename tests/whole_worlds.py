@@ -153,7 +153,7 @@ def whole_scenario(seed: int, folder: Path) -> Scenario:
     if lends:  # a service that wants more than is free
         chat = {"serve": "llama3-8b", "replicas": "1..90", "scale": "queue:1..2,every=3s", "rate": 40, "count": 1500}
         workloads["chat"] |= chat
-    least = sum(map(_nodes, workloads.values()))
+    least = max(sum(map(_nodes, workloads.values())), 3)
     most = least + (2 if lends else 9)
     machine: dict[str, Any] = {"system": "dgx-h100", "nodes": int(random.integers(least, most)), "regions": ["sweden"]}
     if random.random() < 0.3:
