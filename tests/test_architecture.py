@@ -98,7 +98,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "world.headlines": set(),
     "world.outcome": BASE
     | ROOMS_OF_WORLD
-    | {"world.build", "world.devices", "world.folder", "world.prices", "world.scenario"},
+    | {"world.build", "world.devices", "world.entities", "world.folder", "world.prices", "world.scenario"},
     "world.windows": BASE
     | ROOMS_OF_WORLD
     | {"cost", "make.generate", "make.transform", "run.simulate", "steps"}

@@ -71,8 +71,15 @@ def _workflow(random: Any, name: str) -> dict[str, Any]:
 
 
 def _images(random: Any, name: str) -> dict[str, Any]:
-    degree = str(random.choice(["fixed:1", "fixed:2", "elastic"]))
-    return {"images": "flux.1-dev", "requests": "mix:512x512@8", "rate": 1, "count": 30, "gpus": 8, "degree": degree}
+    degree, side = str(random.choice(["fixed:1", "fixed:2", "fixed:8", "elastic"])), int(random.choice([512, 1024]))
+    return {
+        "images": "flux.1-dev",
+        "requests": f"mix:{side}x{side}@8",
+        "rate": 1,
+        "count": 30,
+        "gpus": 8,
+        "degree": degree,
+    }
 
 
 def _rl(random: Any, name: str) -> dict[str, Any]:
@@ -99,6 +106,14 @@ def _federate(random: Any, name: str) -> dict[str, Any]:
 
 KINDS = {"train": _train, "serve": _serve, "flow": _workflow, "images": _images, "rl": _rl, "jobs": _jobs,
          "federate": _federate}  # fmt: skip
+
+
+def _nodes(job: dict[str, Any]) -> int:
+    """Nodes that a workload can fill at the start, with a seat on each."""
+    seats = sum(map(int, job["disaggregate"].split(":"))) if "disaggregate" in job else job.get("replicas", 1)
+    own = {"rl": 1, "train": job.get("gpus", 0) // 8 + job.get("spares", 0), "images": 1, "jobs": job.get("nodes", 0)}
+    own |= {"federate": job.get("server_devices", 0), "serve": seats, "workflow": seats}
+    return next(int(str(nodes).split("..")[0]) for kind, nodes in own.items() if kind in job)
 
 
 def write_files(folder: Path) -> None:
@@ -134,9 +149,15 @@ def whole_scenario(seed: int, folder: Path) -> Scenario:
             one["workflow"] = str(folder / "flow.yaml")
         if not failing and "lend_to" not in one:  # nothing that it would recover from
             one.pop("recover", None), one.pop("spares", None)
-    machine: dict[str, Any] = {"system": "dgx-h100", "nodes": int(random.integers(18, 24)), "regions": ["sweden"]}
+    lends = any("lend_to" in one for one in workloads.values())
+    if lends:  # a service that wants more than is free
+        chat = {"serve": "llama3-8b", "replicas": "1..90", "scale": "queue:1..2,every=3s", "rate": 40, "count": 1500}
+        workloads["chat"] |= chat
+    least = max(sum(map(_nodes, workloads.values())), 3)
+    most = least + (2 if lends else 9)
+    machine: dict[str, Any] = {"system": "dgx-h100", "nodes": int(random.integers(least, most)), "regions": ["sweden"]}
     if random.random() < 0.3:
-        machine |= {"nodes": 30, "regions": ["sweden:12", "poland:18"]}
+        machine |= {"nodes": least + 12, "regions": ["sweden:12", f"poland:{least}"]}
         for name, one in workloads.items():
             if "disaggregate" in one or "shared" in one.get("cache", "") or one.get("server_devices"):
                 one["region"] = "poland"
@@ -148,12 +169,15 @@ def whole_scenario(seed: int, folder: Path) -> Scenario:
         events["faults"] = f"node:mtbf={mtbf}min,repair=1min;slow:effect=slow,mtbf=9h,factor=1.5,duration=1min"
     if random.random() < 0.5:
         events["prices"] = "prices.csv"
-    if random.random() < 0.4 and "train" in chosen:
+    feels = any("gpus" in one and one.get("degree") != "fixed:1" for one in workloads.values())
+    if random.random() < 0.4 and feels:
         events["links"] = "links.csv"
+    if lends:
+        workloads["chat"]["replicas"] = f"1..{8 * machine['nodes']}"
     policies: dict[str, Any] = {"place": str(random.choice(["pack", "spread"]))}
-    if any("lend_to" in one for one in workloads.values()):
-        policies["share"] = str(random.choice(["lend", "never"]))
-    if random.random() < 0.4 and not any(name.startswith(("jobs", "rl", "images", "federate")) for name in workloads):
+    if lends:
+        policies["share"] = str(random.choice(["lend", "gavel", "never"]))
+    if random.random() < 0.4 and not any(name.startswith("jobs") for name in workloads):
         machine["power"] = f"{int(random.integers(12, 60))}kW"
     given = {
         "machine": machine, "horizon": f"{int(random.integers(60, 900))}s", "workloads": workloads, "events": events,

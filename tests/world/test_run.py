@@ -160,7 +160,8 @@ def test_the_account_of_a_mixed_machine_adds_up(tmp_path, capsys):
     assert account["total"] == 48 * 600 * 10**9 == sum(sum(its.values()) for its in account["parts"].values())
     cost = found["account"]["cost"]
     assert cost["total"] == pytest.approx(48 * (300 * 2 + 300 * 4) / 3600)
-    assert found["account"]["energy_mj"] is None  # that of jobs is not known
+    # jobs of 8 devices for 100 s and of 4 for 50 s, each of which draws 700 W instead of 105
+    assert found["account"]["energy_mj"]["parts"]["others"]["work"] == pytest.approx(1000 * 595e3)
     assert found["events"] and found["workloads"]["others"]["jobs_done"] == 2
     held = pq.read_table(tmp_path / "out" / "holdings.parquet").to_pydict()
     assert set(held["holder"]) == {"train", "chat", "others", "free", "down"}
@@ -382,6 +383,59 @@ def test_images_feel_faults_and_say_so(tmp_path, capsys):
     assert sum(sum(one.values()) for one in parts["parts"].values()) == parts["total"]
     assert main(["world", "run", str(tmp_path / "one.yaml")]) == 0
     assert "1 nodes lost, 8 requests begun again" in capsys.readouterr().out
+
+
+MONDAY = """
+machine: {system: dgx-h100, nodes: 64, power: 600kW, regions: [sweden]}
+horizon: 7d
+workloads:
+  pretrain: {train: llama3-70b, gpus: 256, tp: 8, pp: 4, checkpoint: [local:10min, peer:10min, store:2h],
+             recover: spare}
+  chat:     {serve: llama3-8b, replicas: 4..32, requests: azure.csv, slo: {ttft: 1s, tpot: 50ms}, scale: queue}
+  agents:   {workflow: swe_agent, models: {planner: llama3-70b, coder: qwen3-32b}, rate: 0.2/s, cache: affinity}
+  videos:   {images: wan2.1-14b, requests: dit.csv, degree: elastic}
+  post:     {rl: qwen3-8b, rollouts: 64, lend_to: chat}
+events: {faults: llama3, links: degraded.csv, prices: spot.csv, carbon: sweden}
+policies: {place: pack, share: gavel, route: prefix, power: cap-training-first, mine: mine.py:preempt}
+"""
+
+
+def test_everything_in_one_file(tmp_path, capsys, monkeypatch):
+    """All of it, for an hour instead of a week, on a clock: each workload does what it has, and the account adds up."""
+    files = {
+        "azure.csv": "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        + "".join(f"2023-11-16 18:{k // 60:02}:{k % 60:02}.000,{100 + k},{9 + k % 70}\n" for k in range(300)),
+        "dit.csv": "arrival,width,height,frames,steps\n0,832,480,81,50\n600,832,480,81,50\n",
+        "degraded.csv": "time_s,infiniband\n0,1\n1800,0.5\n",
+        "spot.csv": "time_s,price\n0,2\n1800,4\n",
+        "mine.py": "def preempt(wanted, lenders, node_devices):\n    return {one.name: 1 for one in lenders[:1]}\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    found = ran(tmp_path / "monday.yaml", MONDAY.replace("7d", "1h"), capsys)
+    its, account = found["workloads"], found["account"]
+    assert its["pretrain"]["steps"] > 900 and its["chat"]["finished"] == 300 and its["videos"]["finished"] == 2
+    assert its["agents"]["sessions_done"] == its["agents"]["sessions"] == 24 and its["post"]["updates"] == 10
+    assert its["post"]["samples"] == 640
+    assert account["cost"]["total"] == pytest.approx(512 * 3)
+    for kind in ("device_ns", "energy_mj"):
+        assert account[kind]["total"] == sum(sum(parts.values()) for parts in account[kind]["parts"].values())
+    assert found["power"]["cap_w"] == 600_000
+
+
+@pytest.mark.parametrize(
+    ("policies", "said"),
+    [
+        ("{mine: preempt}", "`preempt` is not a function"),
+        ("{mine: 'mine.py:preempt'}", "no workload gives nodes up"),
+        ("{route: prefix}", "no workload has a cache and no router"),
+    ],
+)
+def test_policies_that_would_decide_nothing_are_refused(tmp_path, capsys, policies, said):
+    (tmp_path / "one.yaml").write_text(f"{MACHINE}workloads:\n{CHAT}policies: {policies}\n")
+    assert main(["world", "run", str(tmp_path / "one.yaml")]) == 2
+    assert said in capsys.readouterr().err
 
 
 FUNCTIONS = """

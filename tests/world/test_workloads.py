@@ -12,7 +12,7 @@ from etude.world.devices import DOWN, FREE
 from etude.world.entities.jobs import JobsWorkload
 from etude.world.entities.links import LinkedImages, LinkedRollouts
 from etude.world.entities.machine import LINKS
-from etude.world.entities.power import PowerGovernor
+from etude.world.entities.power import PowerGovernor, drawn_j
 from etude.world.entities.rollouts import RolloutWorkload
 from etude.world.entities.training import training_workload
 from etude.world.fleet.checkpoint import SaveTier
@@ -24,7 +24,7 @@ from etude.world.fleet.sharing.gangs import Gangs, SharingTimes
 from etude.world.fleet.sharing.jobs import read_jobs
 from etude.world.fleet.sharing.policies import sharing_policy
 from etude.world.fleet.sharing.supply import Supply
-from etude.world.policies import PowerView, placed, policy, speed_of
+from etude.world.policies import NodeLender, PowerView, WantedDevices, lent, placed, policy, speed_of
 from etude.world.serve.images.costs import ImageCosts
 from etude.world.serve.images.requests import images_of
 from etude.world.serve.images.words import DegreeRule
@@ -185,7 +185,7 @@ def test_training_slows_down_under_a_cap_and_no_joule_is_lost():
     machine = machine_of(4, faults())
     train = training(machine)
     clock = Clock(600 * S)
-    governor = PowerGovernor(clock, machine, 4.5, 1.0, policy("power", "cap-training-first"))
+    governor = PowerGovernor(clock, machine, 4.5, 1.0, 1.0, policy("power", "cap-training-first"))
     clock.add(machine, train, governor)
     clock.run()
     train.close()
@@ -202,7 +202,7 @@ def test_a_slow_step_that_does_not_end_took_its_part_of_the_energy(until: int, j
     machine = machine_of(4, faults())
     train = training(machine)
     clock = Clock(until * S)
-    clock.add(machine, train, PowerGovernor(clock, machine, 4.5, 1.0, policy("power", "cap-training-first")))
+    clock.add(machine, train, PowerGovernor(clock, machine, 4.5, 1.0, 1.0, policy("power", "cap-training-first")))
     clock.run()
     train.close()
     assert (train.job.account.step, train.work_j(until * S)) == (29, pytest.approx(joules))
@@ -214,7 +214,7 @@ def test_a_cap_leaves_to_slow_links_what_they_leave_of_the_power():
     machine = machine_of(4, faults())
     train = training(machine)
     clock = Clock(600 * S)
-    governor = PowerGovernor(clock, machine, 4.5, 1.0, policy("power", "cap-training-first"))
+    governor = PowerGovernor(clock, machine, 4.5, 1.0, 1.0, policy("power", "cap-training-first"))
     clock.add(machine, train, governor)
     clock.post([Event(299 * S, LINKS, train.name, lambda state: 0.5)], outside=True)
     clock.run()
@@ -298,7 +298,7 @@ def test_a_cap_holds_while_a_job_saves():
     slow = SaveTier(name="remote", steps=1, rate_bytes_per_s=1 / 15, survives="all")
     train = training(machine, slow)
     clock = Clock(1200 * S)
-    governor = PowerGovernor(clock, machine, 4.5, 1.0, policy("power", "cap-training-first"))
+    governor = PowerGovernor(clock, machine, 4.5, 1.0, 1.0, policy("power", "cap-training-first"))
     clock.add(machine, train, governor)
     clock.run()
     assert {row.speed for row in governor.readings} == {0.5}
@@ -342,6 +342,38 @@ def test_places_and_speeds_are_checked():
     for found in (-1, 5.0, float("nan"), None, "fast"):
         with pytest.raises(UsageError, match="returned"):
             speed_of(lambda view, found=found: found, view)
+
+
+def test_who_has_most_gives_first_and_a_policy_of_ones_own_gives_the_rest():
+    lenders = [NodeLender("a", 4, 1, ""), NodeLender("b", 6, 5, ""), NodeLender("c", 5, 0, "other")]
+    gavel = policy("share", "gavel")
+    assert lent(gavel, WantedDevices("chat", 8, 0.0), lenders, 8) == {"b": 1}
+    assert lent(gavel, WantedDevices("chat", 25, 0.0), lenders, 8) == {"b": 1, "a": 3}
+    assert lent(gavel, WantedDevices("other", 16, 0.0), lenders, 8) == {"b": 1, "c": 1}
+    asked = []
+
+    def mine(wanted, able, node_devices):
+        asked.append((wanted.devices, [one.nodes for one in able]))
+        return {"train": 1}
+
+    machine = machine_of(4, faults(), share="never")
+    machine.mine = mine
+    train = training(machine, recover="shrink", lend_to="borrower", replicated=True)
+    borrower = Borrower(machine, 100 * S, 400 * S, nodes=2)
+    run(machine, 1000 * S)
+    assert asked == [(2, [4])] and len(borrower.has) == 1 and train.job.interruptions == 0
+
+
+def test_devices_whose_energy_is_not_predicted_draw_all_while_they_work():
+    """Ten steps of 1 s on one device of two, lost after 4.5 s and done again on the other: 14.5 device seconds."""
+    machine = machine_of(2, faults((round(4.5 * S), 0, 3 * S)))
+    made = pictures(machine, images_of([0], [PICTURE], [10]), ONE, nodes=2, cold_ns=2 * S)
+    clock = Clock(20 * S)
+    governor = PowerGovernor(clock, machine, 900.0, 100.0, 600.0, policy("power", "cap-training-first"))
+    clock.add(machine, made, governor)
+    clock.post(machine.faults(), outside=True)
+    clock.run()
+    assert drawn_j(made, 20 * S, 600.0) == pytest.approx(14.5 * 600)
 
 
 # -- images whose nodes fail -------------------------------------------------------------------------------------------

@@ -64,7 +64,9 @@ def world_of(scenario: Scenario) -> RunningWorld:
     of = np.repeat(np.arange(len(regions)), list(regions.values())) if len(regions) > 1 else None
     devices = DevicePool(scenario.machine.nodes, per_node, place, region=of)
     events = _faults(scenario, per_node)
-    machine = SharedMachine(devices, events, policy("share", scenario.policies.share or "lend"), scenario.seed)
+    said = scenario.policies
+    mine = policy("share", said.mine) if said.mine else None
+    machine = SharedMachine(devices, events, policy("share", said.share or "lend"), mine, scenario.seed)
     clock, notes = Clock(scenario.horizon_ns or NEVER), list[str]()
     for spec in scenario.workloads:
         made, told = _made(spec, scenario, devices, events)
@@ -139,10 +141,12 @@ def _governor(scenario: Scenario, system: System, clock: Clock, machine: SharedM
     if not system.device.power_w:
         raise UsageError(f"the power of `{system.name}` is not known", where=scenario.where, hint=hint)
     for one in machine.workloads.values():
-        if one.work_j(0) is None:
-            raise UsageError(f"the power of `{one.name}` is not known", where=scenario.where, hint=hint)
+        if getattr(one, "counted_late", False):
+            problem = f"what `{one.name}` draws is known at the horizon alone"
+            raise UsageError(problem, where=scenario.where, hint=hint)
     rule = policy("power", scenario.policies.power or "cap-training-first")
-    governor = PowerGovernor(clock, machine, scenario.machine.power_w, system.device.idle_power_w, rule)
+    idle_w, work_w = system.device.idle_power_w, system.device.power_w - system.device.idle_power_w
+    governor = PowerGovernor(clock, machine, scenario.machine.power_w, idle_w, work_w, rule)
     clock.add(governor)
     return governor
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from etude.machine.regions import open_region
 from etude.world.build import RunningWorld
 from etude.world.devices import DOWN, FREE, Holding, held_ns
+from etude.world.entities.power import drawn_j
 from etude.world.fleet.sharing.supply import DevicePrices
 from etude.world.folder import write_outcome
 from etude.world.prices import paid, read_prices
@@ -60,11 +61,12 @@ def outcome_of(world: RunningWorld) -> WorldOutcome:
 
 
 def _unknown(world: RunningWorld) -> list[str]:
-    """Why the account has no energy."""
+    """Why the account has no energy, or what is assumed of it."""
     if not world.system.device.power_w:
         return [f"the power of `{world.system.name}` is not known, so the account has no energy"]
     names = [one.name for one in world.machine.workloads.values() if one.work_j(world.scenario.horizon_ns) is None]
-    return [f"the power of {', '.join(names)} is not known, so the account has no energy"] if names else []
+    watts = f"{world.system.device.power_w:g} W"
+    return [f"assumed: a device of {', '.join(names)} that works draws {watts}, all of its power"] if names else []
 
 
 def account_of(world: RunningWorld) -> dict[str, Any]:
@@ -121,10 +123,7 @@ def _energy(world: RunningWorld) -> dict[str, Any] | None:
         idle = round(devices.device_ns(name, horizon) * device.idle_power_w / 1e6)
         parts[name] = {"idle": idle}
     for one in world.machine.workloads.values():
-        work = one.work_j(horizon)
-        if work is None:
-            return None
-        parts[one.name]["work"] = round(work * 1e3)
+        parts[one.name]["work"] = round(drawn_j(one, horizon, device.power_w - device.idle_power_w) * 1e3)
     return {"total": sum(sum(its.values()) for its in parts.values()), "parts": parts}
 
 

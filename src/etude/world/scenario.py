@@ -69,7 +69,9 @@ class EventsSpec:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoliciesSpec:
     place: str = text("pack, spread, or FILE.py:name; default: pack")
-    share: str = text("never, lend, or FILE.py:name; default: lend")
+    share: str = text("never, lend, gavel, or FILE.py:name; default: lend")
+    mine: str = text("FILE.py:name, which is asked as `share` is, for what that leaves short")
+    route: str = text("router of streams and workflows with a cache that do not name one: prefix, affinity, ...")
     power: str = text("cap-training-first, or FILE.py:name; default: cap-training-first")
 
 
@@ -169,6 +171,12 @@ def regions_of(machine: MachineSpec, where: str) -> dict[str, int]:
     return dict(zip(names, counts, strict=True))
 
 
+def may_route(spec: WorkloadSpec) -> bool:
+    """Whether the router of all is that of a workload."""
+    cache = str(spec.given.get("cache", "none"))
+    return spec.kind in ("serve", "workflow") and "router" not in spec.given and not cache.startswith("none")
+
+
 def _refuse_unread(whole: _Whole, workloads: Sequence[WorkloadSpec], where: str) -> None:
     """What is said and would change nothing."""
     said = whole.policies
@@ -179,6 +187,12 @@ def _refuse_unread(whole: _Whole, workloads: Sequence[WorkloadSpec], where: str)
     if said.place and not any(one.kind in SEATED for one in workloads):
         hint = "leave it out: the workloads have whole nodes, or none"
         raise UsageError("policies: place: no workload has a part of a node", where=where, hint=hint)
+    if said.mine and ":" not in said.mine:
+        raise UsageError(f"policies: mine: `{said.mine}` is not a function", where=where, hint="mine.py:preempt")
+    if said.mine and not any(one.lend_to for one in workloads):
+        raise UsageError("policies: mine: no workload gives nodes up", where=where, hint="lend_to: chat")
+    if said.route and not any(may_route(one) for one in workloads):
+        raise UsageError("policies: route: no workload has a cache and no router", where=where, hint="router: least")
     if said.share and not any(one.lend_to for one in workloads):
         raise UsageError("policies: share: no workload gives nodes up", where=where, hint="lend_to: chat")
     regions = regions_of(whole.machine, where)

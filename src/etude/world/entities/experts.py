@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -21,6 +21,7 @@ from etude.world.fleet.experts.spec import Failure
 
 @dataclass(slots=True)
 class ExpertsWorkload(PlainWorkload):
+    counted_late: ClassVar[bool] = True
     name: str
     group: GroupRun
     devices: DevicePool

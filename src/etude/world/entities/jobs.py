@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -20,6 +20,7 @@ from etude.world.fleet.sharing.supply import NODE
 
 @dataclass(slots=True)
 class JobsWorkload(PlainWorkload):
+    counted_late: ClassVar[bool] = True
     name: str
     gangs: Gangs
     devices: DevicePool

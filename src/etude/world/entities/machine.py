@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -77,6 +77,8 @@ class PlainWorkload:
     """What most workloads have in common: they have nothing to say by themselves, want nothing and lend nothing."""
 
     __slots__ = ()
+    counted_late: ClassVar[bool] = False
+    """Whether its device time by use is known at the horizon alone."""
 
     def next_ns(self) -> int:
         return NEVER
@@ -115,6 +117,8 @@ class SharedMachine:
     events: FleetEvents
     """Faults of all nodes."""
     share: SharePolicy
+    mine: SharePolicy | None = None
+    """Asked for what that leaves short."""
     seed: int = 0
     workloads: dict[str, WorldWorkload] = field(default_factory=dict)
     log: list[dict[str, Any]] = field(default_factory=list)
@@ -188,7 +192,13 @@ class SharedMachine:
     def _wanted(self, now: int, name: str, devices: int) -> Iterable[Event]:
         lenders = [one.lender() for one in self.workloads.values() if self.devices.meet(name, one.name)]
         wanted = WantedDevices(name, devices, now / 1e9)
-        given = lent(self.share, wanted, [one for one in lenders if one is not None], self.devices.per_node)
+        able = [one for one in lenders if one is not None]
+        given = lent(self.share, wanted, able, self.devices.per_node)
+        short = devices - sum(given.values()) * self.devices.per_node
+        if self.mine is not None and short > 0:
+            able = [one._replace(nodes=one.nodes - given.get(one.name, 0)) for one in able]
+            more = lent(self.mine, wanted._replace(devices=short), able, self.devices.per_node)
+            given = {name: given.get(name, 0) + more.get(name, 0) for name in {**given, **more}}
         for lender, nodes in given.items():
             self.log.append({"time_s": now / 1e9, "kind": "lend", "from": lender, "to": name, "nodes": nodes})
         return [Event(now, LEND, lender, nodes) for lender, nodes in given.items()]

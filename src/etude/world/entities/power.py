@@ -8,11 +8,24 @@ from typing import Final, NamedTuple
 
 from etude.world.clock import NEVER, Clock, Event
 from etude.world.devices import DOWN
-from etude.world.entities.machine import SharedMachine
+from etude.world.entities.machine import SharedMachine, WorldWorkload
 from etude.world.entities.training import TrainingWorkload
 from etude.world.policies import PowerPolicy, PowerView, speed_of
 
 EVERY_NS: Final = 60 * 10**9
+
+
+WORKING: Final = ("useful", "busy", "redo")
+"""Uses of device time in which a device whose energy is not predicted draws all of its power."""
+
+
+def drawn_j(workload: WorldWorkload, now_ns: int, work_w: float) -> float:
+    """Its energy above that of idle devices up to a moment: predicted, or as much per device that works."""
+    known = workload.work_j(now_ns)
+    if known is not None:
+        return known
+    parts = workload.parts_ns(now_ns)
+    return sum(parts.get(use, 0) for use in WORKING) / 1e9 * work_w
 
 
 class PowerReading(NamedTuple):
@@ -38,6 +51,8 @@ class PowerGovernor:
     cap_w: float
     idle_w: float
     """Power of an idle device."""
+    work_w: float
+    """Power above that of one that works."""
     policy: PowerPolicy
     name: str = "power"
     at_ns: int = 0
@@ -63,7 +78,7 @@ class PowerGovernor:
         training = [one for one in self.machine.workloads.values() if isinstance(one, TrainingWorkload)]
         for one in self.machine.workloads.values():
             self.clock.reach(one)
-            joules = one.work_j(now) or 0.0
+            joules = drawn_j(one, now, self.work_w)
             drawn[one in training] += joules - self.used_j.get(one.name, 0.0)
             self.used_j[one.name] = joules
         devices = self.machine.devices

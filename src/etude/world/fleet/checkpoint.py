@@ -31,6 +31,7 @@ USUAL: Final = {
     "local": {"rate": "5GB/s", "survives": "process"},
     "peer": {"rate": "10GB/s", "survives": "node"},
     "remote": {"rate": "1GB/s", "survives": "all"},
+    "store": {"rate": "1GB/s", "survives": "all"},
 }
 """Rates of a node, and the largest fault that a copy survives: assumptions, unless the system or the option states
 them."""
@@ -42,7 +43,7 @@ WITHOUT: Final = {"rate": "the usual rate", "read": "the write rate", "total": "
 class SaveTier:
     """One place that the state is saved to."""
 
-    name: str = figure("text", "local, peer, remote, or a tier of the system")
+    name: str = figure("text", "local, peer, remote, store, or a tier of the system")
     every_ns: float = figure("time", "time between saves; 0: given by `steps`, or searched for", 0.0)
     steps: int = figure("count", "steps between saves", 0)
     share: float = figure("fraction", "fraction of the state that changes between saves (differential)", 1.0)

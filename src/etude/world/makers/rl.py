@@ -24,9 +24,19 @@ OWN: Final = "own"
 
 def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: FleetEvents) -> Made:
     given: dict[str, Any] = dict(spec.given)
-    nodes = given.pop("nodes", None)
+    nodes, notes = given.pop("nodes", 1), list[str]()
+    if "rollouts" in given:
+        if "rollout" in given:
+            raise refused("`rollouts` is short for `rollout: {samples: ...}`", spec, scenario, "give one of them")
+        given["rollout"] = {"samples": given.pop("rollouts")}
     if not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1:
         raise refused(f"nodes: {nodes!r} is not a number of nodes", spec, scenario, "nodes: 2")
+    if "nodes" not in spec.given:
+        notes.append("assumed: 1 node")
+    if "train" not in given:
+        plan = {"gpus": nodes * devices.per_node, "tp": devices.per_node, "global_batch": 64}
+        given["train"] = {"plan": plan}
+        notes.append(f"assumed: updates by {', '.join(f'{name} {value}' for name, value in plan.items())}")
     for part in ("rollout", "train", "explore"):
         if isinstance(given.get(part), Mapping):
             if "nodes" in given[part]:
@@ -49,7 +59,7 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: Fl
             _ranks(asked),
             lambda one: LinkedRollouts(one, priced(asked, where, receivers=receivers, on=one)),
         )
-    return made, loop.priced.notes
+    return made, (*notes, *loop.priced.notes)
 
 
 def _ranks(asked: RlSpec) -> int:

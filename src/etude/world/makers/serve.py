@@ -16,7 +16,7 @@ from etude.world.entities.seats import SeatedScale
 from etude.world.entities.serving import ALL, ServingWorkload
 from etude.world.fleet.events import FleetEvents
 from etude.world.makers import Made, refused, request
-from etude.world.scenario import Scenario, WorkloadSpec
+from etude.world.scenario import Scenario, WorkloadSpec, may_route
 from etude.world.serve.asked.service import Replicas
 from etude.world.serve.asked.text import TextInput, text_serving
 from etude.world.serve.elastic.moves import change_ns, moved_bytes
@@ -33,6 +33,8 @@ MOST_LOOKS: Final = 1_000_000
 def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: FleetEvents) -> Made:
     given = {"model": spec.subject, "system": scenario.machine.system, **_scaled(spec, scenario)}
     far = line(str(given.pop("round_trip", "0s")), f"workloads: {spec.name}: round_trip", "80ms").time_ns(zero=True)
+    if scenario.policies.route and may_route(spec):
+        given["router"] = scenario.policies.route
     asked = request(TextInput, spec, given, scenario, "serve")
     serving = text_serving(asked)
     refuse_unread(asked)

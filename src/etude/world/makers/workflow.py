@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from etude.base.grammar import line
 from etude.base.parameters import refuse_unread
 from etude.machine import System, open_system
 from etude.world.devices import DevicePool
@@ -13,7 +15,7 @@ from etude.world.entities.seats import SeatedScale
 from etude.world.entities.workflow import WorkflowWorkload
 from etude.world.fleet.events import FleetEvents
 from etude.world.makers import Made, refused, request
-from etude.world.scenario import Scenario, WorkloadSpec
+from etude.world.scenario import Scenario, WorkloadSpec, may_route
 from etude.world.serve.asked.workflow import FlowServing, WorkflowInput, flow_serving
 from etude.world.serve.elastic.moves import change_ns, moved_bytes
 from etude.world.serve.elastic.scale import ScaleRule
@@ -24,10 +26,19 @@ from etude.world.serve.workflow.spec import open_workflow
 
 def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: FleetEvents) -> Made:
     given = {"workflow": spec.subject, "system": scenario.machine.system, "seed": scenario.seed, **spec.given}
+    if scenario.policies.route and may_route(spec):
+        given["router"] = scenario.policies.route
+    if given.get("cache") == "affinity":  # a cache of prefixes, and the router that goes where they are
+        given |= {"cache": "prefix", "router": given.get("router", "affinity")}
+    rate = given.pop("rate", "")
     if isinstance(given.get("models"), Mapping):
         given["models"] = _by_role(spec, given["models"], scenario)
     asked = request(WorkflowInput, spec, given, scenario, "serve workflow")
     serving = flow_serving(asked)
+    if rate:
+        text = str(rate).removesuffix("/s")
+        per_s = line(text, f"workloads: {spec.name}: rate", "0.2/s").positive("number", "rate: 0.2/s")
+        serving = replace(serving, flow=replace(serving.flow, rate_per_s=per_s))
     refuse_unread(asked)
     if not serving.flow.models:
         raise refused("calls no model, so it needs no devices", spec, scenario)
@@ -59,8 +70,10 @@ def _linked(serving: FlowServing, system: System) -> LinkedReplicas:
 
 
 def _by_role(spec: WorkloadSpec, models: Mapping[str, Any], scenario: Scenario) -> str:
-    """Models in the order of the workflow's roles."""
+    """Models in the order of the workflow's roles, each by a name of it."""
     flow = open_workflow(spec.subject)
+    own = {role.also: name for name, role in flow.models.items() if role.also}
+    models = {own.get(str(name), str(name)): one for name, one in models.items()}
     if set(models) != set(flow.models):
         hint = f"roles: {', '.join(flow.models)}"
         raise refused(f"models: {', '.join(models)}", spec, scenario, hint)

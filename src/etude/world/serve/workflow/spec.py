@@ -32,6 +32,7 @@ class WorkflowRole:
     model: str = figure("text", "name of the catalogue, or a file")
     tp: int = figure("count", "ranks of a replica", 1)
     replicas: int = figure("count", "replicas", 1)
+    also: str = text("another name of the role, for `models` of a scenario")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
