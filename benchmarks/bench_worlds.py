@@ -88,8 +88,8 @@ def child(what: str) -> dict[str, Any]:
             serves = isinstance(one, serving.ServingWorkload | workflow.WorkflowWorkload)
             if isinstance(one, serving.ServingWorkload):
                 one.loop = timed(one.loop, "loop")
-            for pool in one.loop.pools.values() if isinstance(one, workflow.WorkflowWorkload) else ():
-                pool.loop = timed(pool.loop, "loop")
+            if isinstance(one, workflow.WorkflowWorkload):
+                one.loop.loop = timed(one.loop.loop, "loop")
             calls = {name: timed(getattr(one, name), "serving" if serves else "others") for name in ASKS}
             world.clock.entities[who] = SimpleNamespace(name=who, **calls)
         since = time.process_time()

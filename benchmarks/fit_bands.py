@@ -11,7 +11,9 @@ Eager steps of one H200 are held out one by one.
 
 An error is |ln(predicted / measured)|. Its width grows with the distances of a case (`EstimateCase.distances`), by
 factors that are fitted to the logarithm of the errors and never make a range narrower. A range is the width times a
-quantile of the errors over their widths, of the rows of the same kind; of kinds with fewer than 40 rows, of all.
+quantile of the errors over their widths: the geometric mean of that of the rows of the same kind, which counts as often
+as the kind has sources, and that of all rows of the figure, which counts twice: what one or two sources leave of a kind
+says little of the next. Kinds with fewer than 40 rows have that of all such kinds.
 Rows of one source count together as much as the root of their number. A source's errors are divided by widths that were
 fitted without it. The range of nine of ten is wider where sources are few: of S sources by the root of Student's t at
 S - 1 degrees of freedom over the normal quantile, which is right where half of the spread is between sources (3 sources
@@ -53,6 +55,8 @@ RIDGE = 20.0
 """Rows' worth of evidence that a distance changes nothing."""
 FIRM = 20.0
 """... that a device's errors are as large as those of others."""
+SHARED = 2.0
+"""Sources' worth of evidence that a kind's errors are as large as those of all kinds of its figure."""
 NINE = 0.95
 """The side of a symmetric range that holds nine of ten."""
 ABOUT = {
@@ -231,9 +235,39 @@ def quantile(values: np.ndarray, weight: np.ndarray, level: float) -> float:
     return float(values[order][min(int(np.searchsorted(share, level)), len(values) - 1)])
 
 
-def of_few_sources(sources: int) -> float:
+def of_few_sources(sources: float) -> float:
     """Factor on the range of nine of ten."""
     return float((student.ppf(NINE, max(sources - 1, 1)) / normal.ppf(NINE)) ** 0.5)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scored:
+    """Errors over their widths."""
+
+    scaled: np.ndarray
+    weight: np.ndarray
+    source: tuple[str, ...]
+
+    def of(self, which: np.ndarray) -> Scored:
+        source = tuple(name for name, counts in zip(self.source, which.tolist(), strict=True) if counts)
+        return Scored(self.scaled[which], self.weight[which], source)
+
+    @property
+    def sources(self) -> int:
+        return len(set(self.source))
+
+    def quantiles(self, sources: float = 0.0) -> tuple[float, float]:
+        """That of half, and of nine of ten, which is wider where sources are few."""
+        half, most = (quantile(self.scaled, self.weight, level) for level in (0.5, 0.9))
+        return half, most * of_few_sources(sources or self.sources)
+
+    def near(self, others: Scored) -> tuple[float, float]:
+        """Held near those of all kinds."""
+        share = self.sources / (self.sources + SHARED)
+        behind = min(self.sources + SHARED, others.sources)
+        pairs = zip(self.quantiles(behind), others.quantiles(behind), strict=True)
+        half, most = (own**share * all_of ** (1 - share) for own, all_of in pairs)
+        return half, most
 
 
 def fit_evidence(figure: str, rows: Sequence[HeldOutRow]) -> Evidence:
@@ -252,20 +286,16 @@ def fit_evidence(figure: str, rows: Sequence[HeldOutRow]) -> Evidence:
     weight, kinds = weights(rows), [kinds_of(row) for row in rows]
     count = Counter(kind for of in kinds for kind in of)
     few = np.array([count[row.case.kind] < ENOUGH for row in rows])
+    everything = Scored(scaled, weight, tuple(row.source for row in rows))
+    small = everything.of(few) if few.sum() >= ENOUGH else everything
     found = {}
     for kind in sorted(count):
         pooled = count[kind] < ENOUGH < len(rows)
-        mine = np.array([kind in of for of in kinds])
-        here = np.ones(len(rows), bool) if pooled else mine
-        if pooled and few.sum() >= ENOUGH:
-            here = few
-        own = [row for row, of in zip(rows, kinds, strict=True) if kind in of]
-        sources = {row.source for row, counts in zip(rows, here.tolist(), strict=True) if counts}
+        mine = everything.of(np.array([kind in of for of in kinds]))
+        half, most = small.quantiles() if pooled else mine.near(everything)
         found[kind] = ErrorQuantiles(
-            rows=len(own), sources=len({row.source for row in own}), pooled=pooled,
-            half=round(quantile(scaled[here], weight[here], 0.5), 4),
-            most=round(quantile(scaled[here], weight[here], 0.9) * of_few_sources(len(sources)), 4),
-        )  # fmt: skip
+            rows=len(mine.scaled), sources=mine.sources, pooled=pooled, half=round(half, 4), most=round(most, 4)
+        )
     return Evidence(
         about=ABOUT.get(figure, SERVED),
         kinds=found,

@@ -69,6 +69,8 @@ class Truth:
     steps: int
     severity: float
     since: int = 0
+    level: str = ""
+    """What has the fault, where its kind does not say so."""
 
 
 @dataclass

@@ -16,17 +16,16 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from tests.study_doubts import doubtful
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from etude.base.figures import read_mapping
 from etude.decide.study import entries, study
 from etude.decide.study.library import find
-from etude.decide.study.page import published
+from etude.decide.study.page import published_text
 from etude.decide.study.run import Outcome
 from etude.decide.study.tasks import TaskAnswers
 from etude.surface.cli.executing import executed
+from study_doubts import doubtful
 
 
 def ran(name: str, out: Path | None, said: TaskAnswers, **how: Any) -> Outcome:
@@ -71,7 +70,7 @@ def main() -> None:
             ours = claim["ours"]
             shown = str(ours) if not isinstance(ours, float | int) or isinstance(ours, bool) else f"{ours:.4g}"
             band = f" ({claim['low']:.4g} to {claim['high']:.4g})" if claim["low"] is not None else ""
-            said_of = "a statement" if claim["published"] is None else published(claim)
+            said_of = "a statement" if claim["published"] is None else published_text(claim)
             print(f"{name:24} {claim['figure'][:60]:60} {said_of:>16} {shown:>10}{band}  {claim['verdict']}")
             if claim["detail"]:
                 print(f"{'':24} {claim['detail']}")

@@ -1,11 +1,14 @@
-"""How often `etude diagnose` names the fault, the right ranks and nobody else: runs of `foreign_faults`, by kind.
+"""How often `etude diagnose` names the fault, the right ranks and nobody else: runs of two sources, by kind.
 
-    python benchmarks/validate_verdicts.py --each 14 --clean 120 --seed 5000
-    python benchmarks/validate_verdicts.py --each 10 --factors 1.05 --kinds slow_rank,late_host
+    python benchmarks/validate_verdicts.py --each 7 --clean 120 --seed 5000
+    python benchmarks/validate_verdicts.py --source jobs --each 10 --factors 1.05 --kinds rank,host_calls
 
-A fault counts as named if a finding has its kind and, of these, the ranks are exactly those to blame; of a link, both
-ends or the port are among them. A rank is innocent if a finding of a fault kind has it and it is not to blame; findings
-about the job name no rank. Confidence is compared with how often findings of a fault kind are right.
+`foreign_faults` (arrays) and `foreign_jobs` (stages) write the runs; half of the clean ones come from each.
+
+A fault counts as named if a finding has its kind (and its level: a switch, power), and the ranks are exactly those to
+blame; of a link, both ends or the port are among them. A rank is innocent if a finding of a fault kind has it and it is
+not to blame; findings about the job name no rank. Confidence is compared with how often findings of a fault kind are
+right.
 """
 
 from __future__ import annotations
@@ -23,12 +26,14 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import foreign_faults
-from foreign_faults import KINDS, SERIAL, Truth, injected
+import foreign_jobs
+from foreign_faults import Truth
 
 from etude.analyse.diagnose import diagnose
 from etude.analyse.findings import FAULTS, Verdict
 
-LINKS = ("slow_port", "slow_pair")
+SHOW = False
+SOURCES = {"arrays": foreign_faults, "jobs": foreign_jobs}
 
 
 @dataclass
@@ -41,25 +46,39 @@ class Judged:
     said: list[str]
     seconds: float
 
+    @property
+    def wrong(self) -> bool:
+        return bool(self.said) if self.truth.injected == "clean" else not self.named or bool(self.innocent)
 
-def judged(kind: str, factor: float, seed: int) -> Judged:
-    run, truth = injected(seed, kind, factor)
+    @property
+    def text(self) -> str:
+        t = self.truth
+        named = f"innocent {self.innocent[:6]}" if self.innocent else ""
+        where = f"{t.program} {t.size} ranks {t.steps} steps from {t.since}: {t.ranks[:8]} {named}"
+        return "\n    ".join([f"\n{t.injected} {t.severity} seed {self.seed} {where}", *self.said])
+
+
+def judged(source: str, kind: str, factor: float, seed: int) -> Judged:
+    run, truth = SOURCES[source].injected(seed, kind, factor)
     began = time.perf_counter()
     found = [one for one in diagnose(run) if one.kind in FAULTS]
     took = time.perf_counter() - began
     right = [_right(one, truth, run.job.world_size) for one in found]
     guilty = set(truth.ranks)
     innocent = {r for one in found if len(one.ranks) < truth.size for r in one.ranks} - guilty
-    if kind in LINKS:
+    if truth.kinds == ("slow_link",):
         innocent = {r for one, ok in zip(found, right, strict=True) if not ok for r in one.ranks} - guilty
-    named = any(right) and not innocent if truth.kinds != ("throttled",) else _covered(found, truth)
+    named = any(right) and not innocent if truth.kinds[:1] != ("throttled",) else _covered(found, truth)
     said = [f"{one.kind} {one.ranks[:6]} {one.confidence:.2f} {one.score:.1f} {one.words}" for one in found]
     sure = [(one.confidence, ok) for one, ok in zip(found, right, strict=True)]
-    return Judged(truth, seed, named, tuple(sorted(innocent)), sure, said, took)
+    made = Judged(truth, seed, named, tuple(sorted(innocent)), sure, said, took)
+    if SHOW and made.wrong:
+        print(made.text, file=sys.stderr, flush=True)
+    return made
 
 
 def _right(one: Verdict, truth: Truth, world: int) -> bool:
-    if one.kind not in truth.kinds:
+    if one.kind not in truth.kinds or (truth.level and one.level != truth.level):
         return False
     if one.kind == "slow_link":
         return bool(set(truth.ranks) & set(one.ranks)) and len(one.ranks) <= max(2, len(truth.ranks))
@@ -68,6 +87,7 @@ def _right(one: Verdict, truth: Truth, world: int) -> bool:
 
 def _covered(found: list[Verdict], truth: Truth) -> bool:
     """Of a subset of all ranks: together the findings name it."""
+    found = [one for one in found if not truth.level or one.level == truth.level]
     slow = [one for one in found if one.kind in ("throttled", "slow_rank", "slow_node", "common_change")]
     return {r for one in slow for r in one.ranks} == set(truth.ranks)
 
@@ -77,27 +97,34 @@ def main() -> None:
     asked.add_argument("--each", type=int, default=14, help="runs of each kind and slow-down")
     asked.add_argument("--clean", type=int, default=120)
     asked.add_argument("--seed", type=int, default=1)
-    asked.add_argument("--kinds", default=",".join(KINDS))
+    asked.add_argument("--source", default=",".join(SOURCES), help="arrays, jobs, or both")
+    asked.add_argument("--kinds", default="", help="of faults; all if not given")
     asked.add_argument("--factors", default="1.1,1.2,1.06")
     asked.add_argument("--most", type=int, default=10_000, help="most ranks x steps of a run")
     asked.add_argument("--largest", type=int, default=1024, help="most ranks of a run")
-    asked.add_argument("--show", action="store_true", help="what is said of runs that are judged wrong")
+    asked.add_argument("--show", action="store_true", help="on stderr, what is said of runs that are judged wrong")
     asked.add_argument("--json", type=Path)
     asked.add_argument("--workers", type=int, default=1, help="processes; the same runs and figures")
     given = asked.parse_args()
+    global SHOW
+    SHOW = given.show
     factors = [float(f) for f in given.factors.split(",")]
-    foreign_faults.MOST = given.most
-    foreign_faults.SIZES = tuple(size for size in foreign_faults.SIZES if size <= given.largest)
-    asked_for = [("clean", 1.0, given.seed + i) for i in range(given.clean)]
-    for kind in given.kinds.split(",") if given.each else ():
-        asked_for += [(kind, factors[i % len(factors)], given.seed + i) for i in range(given.each)]
+    asked_for, sources = [], given.source.split(",")
+    for number, source in enumerate(sources):
+        module = SOURCES[source]
+        module.MOST = min(module.MOST, given.most)
+        module.SIZES = tuple(size for size in module.SIZES if size <= given.largest)
+        mine = range(number, given.clean, len(sources))
+        asked_for += [(source, "clean", 1.0, given.seed + i) for i in mine]
+        for kind in [k for k in module.KINDS if not given.kinds or k in given.kinds.split(",")] if given.each else ():
+            asked_for += [(source, kind, factors[i % len(factors)], given.seed + i) for i in range(given.each)]
     if given.workers > 1:
-        judged("clean", 1.0, given.seed)  # what is compiled once need not be by each of them
+        judged(sources[0], "clean", 1.0, given.seed)  # what is compiled once need not be by each of them
         with multiprocessing.get_context("fork").Pool(given.workers) as pool:
             results = pool.starmap(judged, asked_for, chunksize=1)
     else:
         results = [judged(*one) for one in asked_for]
-    report(results, show=given.show)
+    report(results)
     if given.json:
         kept = [
             {
@@ -115,10 +142,13 @@ def main() -> None:
         given.json.write_text(json.dumps(kept, indent=1))
 
 
-def report(results: list[Judged], *, show: bool) -> None:
+def report(results: list[Judged]) -> None:
     clean = [r for r in results if r.truth.injected == "clean"]
     faulty = [r for r in results if r.truth.injected != "clean"]
-    print(f"runs: {len(results)}, clean: {len(clean)}; SERIAL kinds have 12 steps or more: {', '.join(SERIAL)}")
+    sizes, steps = sorted(r.truth.size for r in results), sorted(r.truth.steps for r in results)
+    print(
+        f"runs: {len(results)}, clean: {len(clean)}; ranks {sizes[0]} to {sizes[-1]}, steps {steps[0]} to {steps[-1]}"
+    )
     print(f"clean runs with a finding of a fault kind: {sum(bool(r.said) for r in clean)} of {len(clean)}")
     cells: dict[tuple[str, bool], list[Judged]] = defaultdict(list)
     for r in faulty:
@@ -148,19 +178,6 @@ def report(results: list[Judged], *, show: bool) -> None:
             )
     slowest = max(results, key=lambda r: r.seconds)
     print(f"seconds: {sum(r.seconds for r in results):.0f} in all, {slowest.seconds:.1f} at most")
-    if show:
-        for r in results:
-            if (r.truth.injected == "clean" and r.said) or (
-                r.truth.injected != "clean" and (not r.named or r.innocent)
-            ):
-                t = r.truth
-                named = f"innocent {r.innocent[:6]}" if r.innocent else ""
-                print(
-                    f"\n{t.injected} {t.severity} seed {r.seed} {t.program} {t.size} ranks"
-                    f" {t.steps} steps from {t.since}: {t.ranks[:8]} {named}"
-                )
-                for text in r.said:
-                    print("   ", text)
 
 
 if __name__ == "__main__":

@@ -204,6 +204,8 @@ def run(machine: SharedMachine, horizon_ns: int, *more) -> Clock:
     clock = Clock(horizon_ns)
     clock.add(machine, *machine.workloads.values(), *more)
     clock.post(machine.faults(), outside=True)
+    for one in machine.workloads.values():
+        clock.post(one.link_events() if hasattr(one, "link_events") else (), outside=True)
     clock.run()
     for one in machine.workloads.values():
         if hasattr(one, "close"):

@@ -93,7 +93,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "world.prices",
         "world.scenario",
     },
-    "world.prices": {"world.fleet", "world.devices"},
+    "world.prices": {"base.files", "world.fleet", "world.devices"},
     "world.folder": GROUND,
     "world.headlines": set(),
     "world.outcome": BASE
@@ -126,6 +126,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | WORLD
     | {"store", "cost", "capture.opening", "base.remote", "steps", "tell.report", "tell.archive", "tell.demo"}
     | {"decide.study", "decide.search", "decide.score", "decide.validate"}
+    | {"world.scenario"}  # what verbs print of themselves
     | {"surface.verb", "surface.mcp", "surface.api", "__init__"},
     # what `etude.NAME` calls where several rooms are put together
     "surface.api": BASE

@@ -20,6 +20,7 @@ MODULES = {
     "delayed_programs",
     "fault_in_step",
     "foreign_faults",
+    "foreign_jobs",
     "injected_faults",
     "injected_runs",
     "nearer",

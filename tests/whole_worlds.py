@@ -52,8 +52,16 @@ def _serve(random: Any, name: str) -> dict[str, Any]:
     else:
         job["replicas"] = int(random.integers(1, 4))
     if random.integers(2):
-        caches = ("prefix", "prefix host=1GB", "blocks host=1GB@20GB/s fix=0.1", "prefix remote=1GB@1GB/s shared")
+        caches = (
+            "prefix",
+            "prefix host=1GB",
+            "blocks host=1GB@20GB/s fix=0.1",
+            "prefix remote=1GB@1GB/s shared",
+            "prefix host=1GB sharded link=50GB/s",
+        )
         return job | {"requests": "shared.jsonl", "cache": str(random.choice(caches))}
+    if random.integers(4) == 0 and "replicas" in job:
+        return job | {"rate": 2, "count": 100, "barrier": True}
     return job | {"requests": "adapters.csv", "max_loras": 2}
 
 
@@ -83,7 +91,10 @@ def _jobs(random: Any, name: str) -> dict[str, Any]:
 
 
 def _federate(random: Any, name: str) -> dict[str, Any]:
-    return {"federate": "gpt2", "clients": 4, "link": "100Mb/s", "step": "1s", "rounds": 5}
+    job = {"federate": "gpt2", "clients": 4, "link": "100Mb/s"}
+    if random.integers(2):
+        return job | {"lora": 4, "server_devices": int(random.integers(1, 4)), "rounds": 100}
+    return job | {"step": "1s", "rounds": 5, "server_devices": int(random.integers(2))}
 
 
 KINDS = {"train": _train, "serve": _serve, "flow": _workflow, "images": _images, "rl": _rl, "jobs": _jobs,
@@ -123,7 +134,14 @@ def whole_scenario(seed: int, folder: Path) -> Scenario:
             one["workflow"] = str(folder / "flow.yaml")
         if not failing and "lend_to" not in one:  # nothing that it would recover from
             one.pop("recover", None), one.pop("spares", None)
-    machine: dict[str, Any] = {"system": "dgx-h100", "nodes": int(random.integers(14, 20)), "regions": ["sweden"]}
+    machine: dict[str, Any] = {"system": "dgx-h100", "nodes": int(random.integers(18, 24)), "regions": ["sweden"]}
+    if random.random() < 0.3:
+        machine |= {"nodes": 30, "regions": ["sweden:12", "poland:18"]}
+        for name, one in workloads.items():
+            if "disaggregate" in one or "shared" in one.get("cache", "") or one.get("server_devices"):
+                one["region"] = "poland"
+            elif name == "chat" and random.integers(2):
+                one |= {"region": "sweden", "round_trip": "50ms"}
     events: dict[str, Any] = {}
     if failing:
         mtbf = int(random.integers(5, 60))
@@ -135,7 +153,7 @@ def whole_scenario(seed: int, folder: Path) -> Scenario:
     policies: dict[str, Any] = {"place": str(random.choice(["pack", "spread"]))}
     if any("lend_to" in one for one in workloads.values()):
         policies["share"] = str(random.choice(["lend", "never"]))
-    if random.random() < 0.4 and not any(name.startswith(("jobs", "rl", "images")) for name in workloads):
+    if random.random() < 0.4 and not any(name.startswith(("jobs", "rl", "images", "federate")) for name in workloads):
         machine["power"] = f"{int(random.integers(12, 60))}kW"
     given = {
         "machine": machine, "horizon": f"{int(random.integers(60, 900))}s", "workloads": workloads, "events": events,
@@ -159,6 +177,16 @@ def wrong_sums(world: RunningWorld, record: dict[str, Any]) -> list[str]:
     parts = {who: sum(its.values()) for who, its in device["parts"].items()}
     if device["total"] != count * horizon or sum(parts.values()) != device["total"]:
         found.append(f"device time: {parts} of {count * horizon}")
+    if regions := device.get("regions"):
+        for who, whole in parts.items():
+            if sum(its.get(who, 0) for its in regions.values()) != whole:
+                found.append(f"{who} in {regions} is not {whole}")
+        for kind in ("energy_mj", "cost", "carbon_g"):
+            one = account[kind]
+            if one and abs(sum(one["regions"].values()) - one["total"]) > (
+                1e-9 * one["total"] if kind != "energy_mj" else 0
+            ):
+                found.append(f"{kind}: {one['regions']} of {one['total']}")
     for who, its in device["parts"].items():
         if any(type(ns) is not int or ns < 0 for ns in its.values()):
             found.append(f"{who}: {its}")

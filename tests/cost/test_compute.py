@@ -111,6 +111,20 @@ def test_what_a_product_writes_is_not_all_hidden():
     assert written - bare == pytest.approx(0.5 * 2 * 256 * 256 / 1000, abs=1)  # 2 bytes each, 1000 bytes/ns
 
 
+def test_short_rows_share_a_block():
+    """A million rows of 128 at 2 ns each; of blocks of 1,024 elements eight rows share one. Rows of 4,096 do not."""
+    alone = OpCost(fixed_ns=1.0, row_ns=2.0)
+    device = replace(TOY, memory_bandwidth_bytes_per_s=1e12, ops={"normalisation": alone})
+    shared = replace(device, ops={"normalisation": replace(alone, block=1024)})
+
+    def saved_ns(rows: int, width: int) -> float:
+        table = OpTable.of([ops.normalisation(rows, width)])
+        return float(roofline_ns(device, table)[0] - roofline_ns(shared, table)[0])
+
+    assert saved_ns(1_000_000, 128) == pytest.approx(1_000_000 * 2.0 * 7 / 8)
+    assert saved_ns(1_000_000, 4096) == 0.0
+
+
 def test_few_rows_take_as_long_as_one():
     """1,024 elements along a row take 500 ns; 2 rows of 2,048 have 24,576 bytes, at 1000 bytes/ns."""
     cost = replace(PLAIN, depth_ns=500.0)

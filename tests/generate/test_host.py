@@ -66,6 +66,10 @@ def test_graphs_leave_what_routing_sizes_to_the_host():
     assert host_ns(found) == pytest.approx(2 * 10_000 * (forward + backward), abs=40)
 
 
+def test_graphs_hold_experts_of_one_size():
+    assert host_ns(trace_of(MIXTURE, gpus=4, ep=4, host="10us", graphs=True, capacity=1.0)) == 0
+
+
 def test_the_host_waits_for_the_tokens_of_each_expert():
     """It goes on when the router is done; with a capacity it knows the sizes beforehand."""
     for capacity, waits in ((0.0, True), (1.5, False)):

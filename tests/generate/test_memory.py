@@ -9,7 +9,7 @@ from etude.base.errors import UsageError
 from etude.make.generate.model.shape import Model
 from etude.make.generate.plan import Plan
 from etude.make.generate.train.allocator import segments_bytes
-from etude.make.generate.train.job import plan_memory
+from etude.make.generate.train.job import generate, plan_memory
 from etude.make.generate.train.memory import Memory
 
 MIB = 1 << 20
@@ -70,6 +70,34 @@ def test_plain_operations_keep_more():
     assert memory(unfused="activation").peak_bytes == memory().peak_bytes  # no gate
     with pytest.raises(UsageError, match="unfused: column 1: unknown value `gelu`"):
         memory(unfused="gelu")
+
+
+def test_clamped_halves_of_a_gate_are_joined_again():
+    """Forward, in elements of 1,024 x 256: each half read and written (4), both joined (4), the gate (3); kept: what
+    was clamped and what was joined, 4 where the gate alone keeps 2."""
+    gated = ONE.replace(gated=True, gate_clamp=True)
+
+    def found(**plan: Any) -> tuple[int, int]:
+        made = generate(gated, Plan.from_dict({"seq": 1024, **plan}))
+        trace = made.job.trace(0)
+        names, words = trace.coded("name")
+        rows = np.flatnonzero(names == words.index("aten::silu"))
+        return int(trace.tensor_bytes[rows].sum()), made.memory[0].activation_bytes
+
+    (fused, little), (apart, more) = found(), found(unfused="activation")
+    assert (fused, apart) == (3 * 2 * 1024 * 256, 11 * 2 * 1024 * 256)
+    assert more - little == 2 * 2 * 1024 * 256
+
+
+def test_inputs_of_activations_in_8_bits_take_half():
+    """Of two micro-batches, the first of which is kept while the second runs on another stage: 1 byte less of each of
+    the gate's and the value's 1,024 x 256 elements."""
+    gated = ONE.replace(gated=True)
+
+    def kept(**plan: Any) -> int:
+        return plan_memory(gated, Plan.from_dict({"seq": 1024, "precision": "fp8", **plan}))[0].activation_bytes
+
+    assert kept() - kept(keep_cast=True) == 2 * 1024 * 256
 
 
 def test_what_is_held_is_no_less_than_the_peak():

@@ -6,7 +6,7 @@ import pytest
 
 from etude.base.errors import EtudeError
 from etude.machine import open_system
-from etude.make.generate.blocks.transformer import distinct_nodes
+from etude.make.generate.blocks.transformer import distinct
 from etude.make.generate.model.open import open_model
 from etude.make.generate.plan import Plan
 from etude.make.generate.train.job import generate
@@ -32,15 +32,28 @@ def exchanges(job: Job, phase: str) -> list[tuple[str, int]]:
     return [(trace.group_slots[trace.group[i]], int(trace.in_bytes[i])) for i in rows]
 
 
+def permutations(job: Job) -> int:
+    names, words = job.trace(0).coded("name")
+    return int((names == words.index("aten::index_select")).sum())
+
+
 def test_every_copy_goes_alone_where_nothing_is_said():
     assert exchanges(made(), "forward") == [("ep", 2 * TOKENS * TOP * HIDDEN)] * 2
-    assert exchanges(made(ep_node=16), "forward") == [("ep", 2 * TOKENS * TOP * HIDDEN)] * 2  # all in one node
+
+
+def test_inside_a_node_a_token_goes_once_to_each_rank():
+    """Eight experts on 16 ranks: 16 (1 - (15/16)^8) = 6.4526... ranks. Nobody permutes tokens before they are sent, or
+    adds up their copies when they are back."""
+    job = made(ep_node=16)
+    assert exchanges(job, "forward") == [("ep", round(TOKENS * 16 * (1 - (15 / 16) ** 8) * HIDDEN) * 2)] * 2
+    assert permutations(job) == 4  # to the experts' order and back, forward and backward
+    assert permutations(made()) == 8
 
 
 def test_a_token_goes_once_to_each_node():
-    """Four nodes, at most two for each token: 2 (1 - 1/2^8) = 1.9921875 nodes."""
-    once, every = round(2 * TOKENS * 1.9921875 * HIDDEN), 2 * TOKENS * TOP * HIDDEN
-    there, back = [("ep_out", once), ("ep_in", every)], [("ep_in", every), ("ep_out", once)]
+    """Four nodes, at most two for each token: 2 (1 - 1/2^8) = 1.9921875 nodes, and 8 (1 - (7/8)^8) of their ranks."""
+    once, each = round(2 * TOKENS * 1.9921875 * HIDDEN), 2 * round(TOKENS * 8 * (1 - (7 / 8) ** 8) * HIDDEN)
+    there, back = [("ep_out", once), ("ep_in", each)], [("ep_in", each), ("ep_out", once)]
     job = made(ep_node=4, moe_nodes=2)
     assert exchanges(job, "forward") == [*there, *back]
     assert exchanges(job, "backward-input") == [*there, *back]
@@ -51,22 +64,19 @@ def test_a_token_goes_once_to_each_node():
 
 
 def test_one_call_sends_between_nodes_and_inside_them():
-    """The host issues as much as where every copy is sent: 8 us an op."""
-    alone, once = (made(host_ns=8000, **more).trace(0) for more in ({}, {"ep_node": 4}))
+    """The host issues the exchanges of one node, whatever the nodes: 8 us an op."""
+    alone, once = (made(host_ns=8000, **more).trace(0) for more in ({"ep_node": 16}, {"ep_node": 4}))
     assert len(once) > len(alone)
     issued, other = (int(t.duration_ns[(t.cpu == 1) & (t.duration_ns > 0)].sum()) for t in (once, alone))
     assert issued == other > 0
 
 
-@pytest.mark.parametrize(("nodes", "most", "top"), [(8, 0, 8), (8, 4, 8), (4, 2, 3), (16, 16, 1)])
-def test_nodes_of_a_token_as_drawn(nodes: int, most: int, top: int):
+@pytest.mark.parametrize(("places", "top"), [(8, 8), (4, 8), (2, 3), (16, 1)])
+def test_places_of_a_token_as_drawn(places: int, top: int):
     random.seed(7)
     draws = 20_000
-    total = 0
-    for _ in range(draws):
-        allowed = random.sample(range(nodes), most or nodes)
-        total += len({random.choice(allowed) for _ in range(top)})
-    assert distinct_nodes(nodes, most, top) == pytest.approx(total / draws, rel=0.01)
+    total = sum(len({random.randrange(places) for _ in range(top)}) for _ in range(draws))
+    assert distinct(places, top) == pytest.approx(total / draws, rel=0.01)
 
 
 def test_fewer_bytes_between_nodes_take_less_time():

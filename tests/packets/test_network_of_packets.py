@@ -116,10 +116,58 @@ def test_jobs_run_on_packets_and_what_they_do_not_read_is_refused():
     assert any(note.startswith("packets of 4 KiB") for note in found.notes)
     assert any(" packets; the longest queue: " in note for note in found.notes)
     assert found.links and all(link.busy_ns > 0 for link in found.links)
-    for more in ({"link_stats": True}, {"routing": "adaptive"}):
-        with pytest.raises(UsageError, match="not there for packets"):
-            simulate(job, system, network="packets", **more)
+    with pytest.raises(UsageError, match="not there for packets"):
+        simulate(job, system, network="packets", link_stats=True)
+    with pytest.raises(UsageError, match="only packets have a fabric"):
+        simulate(job, system, network="flow", fabric="roce")
     engine, _ = start_engine(job, system, Options(network=Network.PACKETS))
     engine.advance(1_000)
     with pytest.raises(UsageError, match="links that change"):
         engine.apply(LinkChange(1_000, (0, "switch0.0"), 2.0), 1_000)
+
+
+FABRICS = ("roce", "infiniband", "ultra-ethernet")
+
+
+@pytest.mark.parametrize("fabric", FABRICS)
+@pytest.mark.parametrize("routing", ["static", "spray", "adaptive"])
+def test_every_fabric_delivers_what_was_sent(fabric: str, routing: str):
+    """Random messages on a fat tree: each is delivered, none sooner than on an idle path, and links carry every byte
+    of them: over the first and the last link those of `flow`."""
+    rng = np.random.default_rng(4)
+    tree = fabrics.fat_tree(4, WIRE, levels=3)
+    for _ in range(3):
+        ends = [rng.choice(16, 2, replace=False).tolist() for _ in range(40)]
+        ops = [Operation.message(a, b, int(rng.integers(1, 200_000)), i) for i, (a, b) in enumerate(ends)]
+        joins = np.sort(rng.integers(0, 100_000, len(ops))).tolist()
+        found = run_operations(tree, ops, joins, model="packets", fabric=fabric, routing=routing)
+        for op, begin, end in zip(ops, joins, found.finish_ns, strict=True):
+            assert end.max() >= begin + op.size_bytes + 2 * 500
+
+
+@pytest.mark.parametrize("fabric", FABRICS)
+def test_one_idle_message_is_as_fast_on_every_fabric(fabric: str):
+    """Its window is never full: 10 packets, one more on the second link, two latencies."""
+    found = run_operations(switch(2, WIRE), [Operation.message(0, 1, 40_960)], model="packets", fabric=fabric)
+    assert found.end_ns == 10 * 4096 + 4096 + 2 * 500
+
+
+def test_windows_keep_queues_short_where_the_line_does_not():
+    """Eight senders, one receiver: about the same end, but a victim of pauses behind RoCE is faster with windows."""
+    tree = fabrics.fat_tree(8, WIRE, levels=2)
+    ops = [Operation.message(src, 0, 400 * PACKET_BYTES, src) for src in range(8, 16)]
+    victim = Operation.message(8, 1, 100 * PACKET_BYTES, 8)
+    ends = {f: run_operations(tree, [*ops, victim], model="packets", fabric=f) for f in FABRICS}
+    took = {f: int(found.finish_ns[-1].max()) for f, found in ends.items()}
+    assert took["ultra-ethernet"] < took["roce"]
+    for found in ends.values():
+        assert found.end_ns == pytest.approx(8 * 400 * 4096, rel=0.15)
+
+
+def test_links_have_their_other_direction():
+    from etude.run.simulate.networks.queues import reverse_links
+
+    tree = fabrics.fat_tree(4, WIRE, levels=3)
+    back = reverse_links(tree)
+    assert (tree.src[back] == tree.dst).all() and (tree.dst[back] == tree.src).all()
+    assert (back[back] == np.arange(len(back))).all()

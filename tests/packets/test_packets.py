@@ -1,11 +1,27 @@
 """The network of packets: times by hand, what is conserved, and what stops for ever."""
 
+from dataclasses import replace
+from typing import Any, NamedTuple
+
 import numpy as np
 import pytest
 
 from etude.base.errors import DeadlockError, UsageError
-from etude.run.simulate.packets.alone import PacketFlow, PacketLinks, run_flows
-from etude.run.simulate.packets.state import PacketRules
+from etude.run.simulate.packets.alone import PacketFlow, PacketLinks, PacketTimes, run_flows
+from etude.run.simulate.packets.state import (
+    ADAPTIVE,
+    DCTCP,
+    EQDS,
+    FIXED,
+    NDP,
+    NSCC,
+    RCCC,
+    ROTATE,
+    SPRAY,
+    TURNS,
+    WINDOW,
+    PacketRules,
+)
 
 US = 1_000_000
 PLAIN = PacketRules(
@@ -109,44 +125,63 @@ def test_a_cycle_of_full_buffers_is_named():
     assert (run_flows(ends, flows, rules._replace(pause_bytes=0)).delivered_ps > 0).all()
 
 
+class Tree(NamedTuple):
+    """Hosts on leaves under one switch: buffers cannot wait in a cycle."""
+
+    links: PacketLinks
+    number: dict[tuple[str, str], int]
+    hosts: int
+    each: int
+
+    def way(self, a: int, b: int) -> tuple[int, ...]:
+        la, lb = f"l{a // self.each}", f"l{b // self.each}"
+        over = [] if la == lb else [(la, "t"), ("t", lb)]
+        return tuple(self.number[end] for end in [(f"h{a}", la), *over, (lb, f"h{b}")])
+
+    def flows(self, rng: np.random.Generator, most_bytes: int) -> list[PacketFlow]:
+        found = []
+        for _ in range(int(rng.integers(1, 12))):
+            a, b = rng.integers(0, self.hosts, 2).tolist()
+            if a != b:
+                size, begin, window = (
+                    int(rng.integers(low, most)) for low, most in ((1, most_bytes), (0, 9 * US), (0, 9))
+                )
+                ways = self.way(a, b), self.way(b, a)
+                found.append(PacketFlow(path=ways[0], back=ways[1], size_bytes=size, begin_ps=begin, window=window))
+        return found
+
+
+def random_tree(rng: np.random.Generator) -> Tree:
+    leaves, each = rng.integers(1, 4), rng.integers(1, 4)
+    hosts = int(leaves * each)
+    up = [(f"h{h}", f"l{h // each}") for h in range(hosts)] + [(f"l{leaf}", "t") for leaf in range(leaves)]
+    ends = up + [(b, a) for a, b in up]
+    links = PacketLinks(
+        bytes_per_s=rng.choice([1e9, 2e9, 5e9], len(ends)),
+        wire_ps=rng.integers(0, 3 * US, len(ends)),
+        switch_ps=rng.integers(0, US, len(ends)),
+        to_switch=np.array([not b.startswith("h") for _, b in ends], np.int64),
+    )
+    return Tree(links, {end: i for i, end in enumerate(ends)}, hosts, int(each))
+
+
 def test_nothing_is_lost_in_500_random_networks():
-    """Trees of switches, whose buffers cannot wait in a cycle: every byte goes over every link of its path, every
-    packet is answered once, all that was held is let go, and every pause has its resume."""
+    """Every byte goes over every link of its path, every packet is answered once, all that was held is let go, and
+    every pause has its resume."""
     rng = np.random.default_rng(3)
     for _ in range(500):
-        leaves, each = rng.integers(1, 4), rng.integers(1, 4)
-        hosts = int(leaves * each)
-        up = [(f"h{h}", f"l{h // each}") for h in range(hosts)] + [(f"l{leaf}", "t") for leaf in range(leaves)]
-        ends = up + [(b, a) for a, b in up]
-        number = {end: i for i, end in enumerate(ends)}
-
-        def way(a: int, b: int, number=number, each=each) -> tuple[int, ...]:
-            la, lb = f"l{a // each}", f"l{b // each}"
-            over = [] if la == lb else [(la, "t"), ("t", lb)]
-            return tuple(number[end] for end in [(f"h{a}", la), *over, (lb, f"h{b}")])
-
-        net = PacketLinks(
-            bytes_per_s=rng.choice([1e9, 2e9, 5e9], len(ends)),
-            wire_ps=rng.integers(0, 3 * US, len(ends)),
-            switch_ps=rng.integers(0, US, len(ends)),
-            to_switch=np.array([not b.startswith("h") for _, b in ends], np.int64),
-        )
+        tree = random_tree(rng)
         high = int(rng.integers(2, 20)) * 1000
         rules = PLAIN._replace(
             header_bytes=int(rng.integers(0, 80)), pads=bool(rng.integers(2)), pause_bytes=high * int(rng.integers(2)),
             resume_bytes=high // 2, mark_bytes=5000 * int(rng.integers(2)), notice_ps=20 * US, raise_ps=30 * US,
         )  # fmt: skip
-        flows = []
-        for _ in range(int(rng.integers(1, 12))):
-            a, b = rng.integers(0, hosts, 2).tolist()
-            if a != b:
-                size, begin, window = (int(rng.integers(low, most)) for low, most in ((1, 60_000), (0, 9 * US), (0, 9)))
-                flows.append(PacketFlow(path=way(a, b), back=way(b, a), size_bytes=size, begin_ps=begin, window=window))
+        flows = tree.flows(rng, 60_000)
         if not flows:
             continue
-        done = run_flows(net, flows, rules)
+        done = run_flows(tree.links, flows, rules)
         packets = [-(-f.size_bytes // 1000) for f in flows]
-        expected = np.zeros(len(ends), np.int64)
+        expected = np.zeros(len(tree.number), np.int64)
         for f, count in zip(flows, packets, strict=True):
             payload = count * 1000 if rules.pads else f.size_bytes
             np.add.at(expected, list(f.path), payload + count * rules.header_bytes)
@@ -154,9 +189,101 @@ def test_nothing_is_lost_in_500_random_networks():
         notices = done.ports["carried_bytes"] - expected
         assert (notices % 10 == 0).all() and (notices >= 0).all() and notices.max() <= 10 * done.notices
         assert done.packets == sum(packets)
-        assert (done.ports["held_bytes"] == 0).all() and (done.ports["queue_bytes"] == 0).all()
-        assert (done.ports["pauses"] == done.ports["resumes"]).all() and (done.ports["paused"] == 0).all()
-        assert (done.finished_ps > done.delivered_ps).all()
+        assert_empty(done)
+
+
+def assert_empty(done: PacketTimes) -> None:
+    ports, flows = done.ports, done.flows
+    for name in ("held_bytes", "queue_bytes", "urgent_bytes", "paused"):
+        assert (ports[name] == 0).all(), name
+    assert (ports["pauses"] == ports["resumes"]).all()
+    assert (flows["lost"]["head"] == -1).all() and (flows["dropped"]["head"] == -1).all()
+    assert (done.finished_ps > done.delivered_ps).all()
+
+
+WINDOWED = PLAIN._replace(
+    header_bytes=50, window_bytes=20_000, base_ps=12 * US, pull_bytes=4_000, pull_ps_per_byte=1000 / 0.99,
+    retry_ps=100 * US,
+)  # fmt: skip
+SENDERS = {"window": WINDOW, "dctcp": DCTCP, "nscc": NSCC, "rccc": RCCC, "eqds": EQDS, "ndp": NDP}
+
+
+@pytest.mark.parametrize("sender", SENDERS)
+@pytest.mark.parametrize("trims", [True, False])
+def test_every_sender_delivers_all_bytes_in_84_random_networks(sender: str, trims: bool):
+    """Queues of a few packets, so that most runs cut or drop some. Bytes are conserved: over its first link went each
+    packet once, and again as often as it was cut or dropped. So are credits: nothing was sent without."""
+    rng, lost = np.random.default_rng(5), 0
+    for _ in range(84):
+        tree = random_tree(rng)
+        room = int(rng.integers(2, 12)) * 1050
+        rules = WINDOWED._replace(
+            sender=SENDERS[sender], trims=trims, room_bytes=room, control_bytes=2 * room * int(rng.integers(2)),
+            mark_bytes=room // 4, mark_all_bytes=room // 2, seed=int(rng.integers(99)),
+            pads=sender == "ndp", least_pull_rate=float(rng.choice([0.2, 1.0])),
+        )  # fmt: skip
+        flows = tree.flows(rng, 60_000)
+        if not flows:
+            continue
+        done = run_flows(tree.links, flows, rules)
+        packets = np.array([-(-f.size_bytes // 1000) for f in flows])
+        assert done.flows["received"].tolist() == packets.tolist()
+        cut = int(done.ports["trims"].sum())
+        drops = int(done.ports["drops"].sum())
+        assert done.packets == packets.sum()
+        assert max(cut, drops) <= done.resent <= cut + drops  # a header may be dropped too
+        assert trims or not cut
+        lost += done.resent
+        credit = done.flows["given"] + rules.window_bytes
+        if sender in ("eqds", "ndp"):
+            sent = np.array([f.size_bytes for f in flows]) + 50 * packets
+            assert (sent <= credit + 1050 * (1 + done.flows["resent"])).all()
+        assert_empty(done)
+    assert lost > 100
+
+
+@pytest.mark.parametrize("sender", SENDERS)
+def test_every_sender_fills_an_idle_path(sender: str):
+    """10 packets of 1.05 us; the last one once more at the switch; two wires: 10 * 1.05 + 1.05 + 2. What EQDS may send
+    unasked ends with the first answer; it then waits for credit."""
+    rules = WINDOWED._replace(sender=SENDERS[sender], room_bytes=30_000, trims=True)
+    done = run_flows(wires("as", "sb", "bs", "sa"), [PacketFlow(path=(0, 1), back=(2, 3), size_bytes=10_000)], rules)
+    assert done.delivered_ps[0] >= 13_550_000
+    assert done.delivered_ps[0] == 13_550_000 or sender == "eqds"
+
+
+@pytest.mark.parametrize("sender", SENDERS)
+def test_two_flows_of_any_sender_share_a_link_about_half_and_half(sender: str):
+    """2,000 packets of 1.05 us through one link: no flow is through long before the other."""
+    rules = WINDOWED._replace(
+        sender=SENDERS[sender], room_bytes=30_000, trims=True, mark_bytes=8_000, mark_all_bytes=20_000
+    )
+    flows = [PacketFlow(path=(i, 2), back=(3, 4 + i), size_bytes=1_000_000) for i in range(2)]
+    done = run_flows(wires("as", "bs", "sc", "cs", "sa", "sb"), flows, rules)
+    assert done.delivered_ps.max() == pytest.approx(2_100 * US, rel=0.06)
+    assert done.delivered_ps.min() > 0.8 * done.delivered_ps.max()
+
+
+def two_ways(**more: Any) -> PacketTimes:
+    """A flow of 1,000 packets between two switches, with two ways of half the rate of its host."""
+    ends = wires("as", "sx", "sy", "xt", "yt", "tb", "bt", "ts")
+    links = replace(
+        ends, bytes_per_s=np.array([1e9, *[0.5e9] * 4, 1e9, 1e9, 1e9]), to_switch=np.array([1, 1, 1, 1, 1, 0, 1, 0])
+    )
+    paths = ((0, 1, 3, 5), (0, 2, 4, 5))
+    flow = PacketFlow(path=paths[0], back=(6, 7), paths=paths, size_bytes=1_000_000)
+    return run_flows(links, [flow], WINDOWED._replace(sender=WINDOW, window_bytes=200_000, **more))
+
+
+def test_packets_that_choose_use_both_ways():
+    """One way of half the rate takes twice as long as both."""
+    took_us = {
+        routing: two_ways(routing=routing).delivered_ps[0] / US for routing in (FIXED, SPRAY, TURNS, ROTATE, ADAPTIVE)
+    }
+    assert took_us[FIXED] == pytest.approx(2_100, rel=0.01)
+    for routing in (TURNS, ROTATE, ADAPTIVE):
+        assert took_us[routing] == pytest.approx(1_050, rel=0.02)
+    assert 1_050 < took_us[SPRAY] < 1_300  # a hash is not even
 
 
 def test_a_flow_without_a_way_is_refused():

@@ -156,6 +156,10 @@ def test_the_command(tmp_path, capsys):
     assert table["time_ns"].to_numpy()[-1] == found["time_ns"]
     lengths = np.diff(table["time_ns"].to_numpy())
     assert (table["watts"].to_numpy()[:-1] * lengths).sum() / 1e9 == pytest.approx(found["energy_j"])
+    half = found["high"]["energy_j"] / found["energy_j"]
+    assert half > 1 and "held-out rows" in found["basis"]["energy_j"]["text"]
+    for figure in ("per_token_j", "carbon_g", "mean_w"):  # carbon and watts follow the joules
+        assert found["high"][figure] == pytest.approx(found[figure] * half)
     assert main(["energy", *serving, "--timeline", str(power)]) == 2  # it is there
     assert main(["energy", *serving, "--smooth", "magic"]) == 2
     assert main(["energy", *serving, "--clock", "1GHz", "--cap", "500W"]) == 2
@@ -176,6 +180,8 @@ def test_the_command_on_a_job_of_a_step(tmp_path, capsys):
     assert main(["energy", str(tmp_path / "job"), "--system", "dgx-h200", "--json"]) == 0
     of_run = json.loads(capsys.readouterr().out.partition("{")[2].join(["{", ""]))
     assert of_run["energy_j"] > 0
+    assert of_run["low"]["energy_j"] is None  # of training steps one row was measured
+    assert of_run["basis"]["energy_j"]["text"].startswith("no evidence for the energy")
     assert main(["energy", str(tmp_path / "job"), "--system", "dgx-h200", "--clock", "0.5", "--json"]) == 0
     slow = json.loads(capsys.readouterr().out)
     assert slow["validated"] is True  # clocks of an H200 were measured

@@ -75,7 +75,7 @@ def test_a_part_that_is_not_priced_is_said():
 def test_a_token_goes_to_each_node_once_where_its_stack_or_its_notes_say_so():
     # 32 ranks with experts on nodes of 8; on racks of 72 all of them are in one domain
     assert case().plan.ep_node == 8
-    assert case(gpu_type="GB200").plan.ep_node == 0
+    assert case(gpu_type="GB200").plan.ep_node == 32
     assert case(notes="dispatcher A2A").plan.ep_node == 0
     assert case(stack="megatron-core").plan.ep_node == 0
     assert case(stack="megatron-core", notes="dispatcher DeepEP").plan.ep_node == 8
@@ -103,6 +103,52 @@ def test_notes_and_releases_say_what_overlaps():
     assert before.plan.host_ns > 0
     assert since.plan.schedule.startswith("paired")
     assert (since.plan.host_ns, since.plan.recompute) == (0, "none")
+
+
+def test_dropped_tokens_give_experts_a_capacity():
+    assert case().plan.capacity == 0.0
+    assert case(notes="fp8-cs; token-drop MoE; 128 experts").plan.capacity == 1.0
+    assert case(notes="token-dropless, router load force-balanced").plan.capacity == 0.0
+
+
+def test_since_26_06_recipes_of_experts_are_one_graph():
+    qwen = {
+        "model": "Qwen3-30B-A3B",
+        "layers": "48",
+        "hidden": "2048",
+        "heads": "32",
+        "vocab": "",
+        "experts": "",
+        "top_k": "",
+        "expert_ffn": "",
+        "gpu_type": "GB300",
+        "stack": "megatron-bridge",
+        "precision": "fp8",
+    }
+    before, since = case(**qwen, notes="container 26.04"), case(**qwen, notes="container 26.06")
+    assert before.plan.host_ns > 0 and before.plan.schedule.startswith("interleaved")
+    assert since.plan.host_ns == 0 and since.plan.schedule.startswith("paired")
+
+
+def test_products_in_4_bits_do_not_overlap_tensor_parallel_collectives():
+    llama = {
+        "model": "Llama-3-70B",
+        "layers": "80",
+        "hidden": "8192",
+        "heads": "64",
+        "ffn": "28672",
+        "vocab": "128256",
+        "experts": "",
+        "top_k": "",
+        "expert_ffn": "",
+        "ep": "1",
+        "tp": "2",
+        "gpu_type": "GB200",
+        "gpus": "64",
+        "stack": "megatron-bridge",
+    }
+    assert case(**llama, precision="fp8").plan.tp_chunks == 2
+    assert case(**llama, precision="nvfp4").plan.tp_chunks == 1
 
 
 def test_of_a_rack_of_72_a_job_of_several_has_64():

@@ -15,6 +15,7 @@ from etude.make.generate import Plan
 from etude.make.generate.model import open_model
 from etude.steps.estimates import step_case, step_estimate
 from etude.steps.measured.recipes import RunFacts, completed
+from etude.steps.step import step_time
 
 
 def test_every_stack_of_the_catalogue_can_be_written_and_read_again():
@@ -69,6 +70,14 @@ def test_each_factor_slows_its_own_ops():
     assert times(system, Efficiency(attention=1.5)) / plain == pytest.approx([1, 1.5, 1], rel=0.02)
     slow = tuned(system, Efficiency(network=2))
     assert [b.bandwidth_bytes_per_s for b in slow.levels] == [a.bandwidth_bytes_per_s / 2 for a in system.levels]
+
+
+def test_norms_of_queries_cost_less_where_short_rows_share_a_block():
+    """Qwen3 normalises each head's 128 elements: a step with PyTorch's norms is longer."""
+    model = open_model("qwen3-8b").replace(layers=2)
+    plan, system = Plan(gpus=1, seq=4096), open_system("dgx-h100")
+    shared, alone = (Stack(name="mine", short_rows=short) for short in (True, False))
+    assert step_time(model, plan, system, shared) < step_time(model, plan, system, alone)
 
 
 def test_the_optimizer_is_bound_by_the_memory_whatever_the_software():

@@ -18,7 +18,7 @@ FLOWS = "flow,src,dst,bytes,start_us,finish_us,path,ack_path\n"
 def runs(place: Path, flows: str) -> Path:
     (place / "flows").mkdir()
     (place / "flows/r1.csv.gz").write_bytes(gzip.compress((FLOWS + flows).encode()))
-    rows = [("r1", "roce", "ecmp_flow"), ("r2", "roce", "ecmp_flow"), ("r1", "uec_nscc", "spray")]
+    rows = [("r1", "roce", "ecmp_flow"), ("r2", "roce", "ecmp_flow"), ("r1", "dcqcn", "ecmp_flow")]
     path = place / "runs.csv"
     path.write_text(HEAD + "".join(RUN.format(*row, us=14.34368) for row in rows))
     return path
@@ -33,7 +33,7 @@ def test_a_flow_in_a_pod_takes_its_packets_once_and_one_more_per_hop(tmp_path: P
     assert first["predicted"] == dict.fromkeys(("fct_mean_us", "fct_p99_us", "fct_max_us"), 14.34368)
     assert first["assumed"] == ["flows and ACKs took the paths of the run"]
     assert "the flows of the run are missing" in found.rows[1]["refused"]
-    assert found.rows[2]["refused"] == "senders of `uec_nscc` are not modelled"
+    assert found.rows[2]["refused"] == "senders of `dcqcn` are not modelled"
 
 
 def test_a_flow_between_switches_without_a_path_is_refused(tmp_path: Path):

@@ -298,3 +298,13 @@ def test_a_bound_is_worked_out_for_plans_that_fit() -> None:
     assert [known("look", most) for most in (0, 1, 1e12)] == [{"ns"}, {"bytes"}, {"bytes", "ns"}]
     assert [known("closer", most) for most in (0, 1, 1e12)] == [{"bytes", "ns"}, {"bytes"}, {"bytes", "ns"}]
     assert known("memory", 0) == {"bytes"} and known("alone", 1) == {"ns"}
+
+
+def test_a_plan_has_the_range_of_its_step_and_its_price_that_of_the_plan():
+    """As `etude predict` has it of the same plan; a price follows its step."""
+    space = space_of(model="gpt2", system="dgx-h100", fixed={"gpus": 2, "tp": 1, "pp": 1}, over={}, price=3.6)
+    best = search_plans(space, SearchRequest()).best
+    assert best["step_time_low_ns"] < best["step_time_ns"] < best["step_time_high_ns"]
+    assert "held-out rows" in best["step_basis"]
+    for end in ("_low", "_high"):
+        assert best[f"cost_usd{end}"] == pytest.approx(2 * 3.6 * best[f"step_time{end}_ns"] / 3.6e12)

@@ -178,8 +178,8 @@ def test_a_database_of_operators(tmp_path):
     cost = profile_cost(tmp_path / "h.ops", model, system, serving_stack("none", "h200"), graphs=())
     of_prompt, of_decode = cost.chunk.tolist().index(64), cost.decode.tolist().index(16)
     keys = cost.keys.tolist().index(128)
-    assert cost.attention_ns[0, 0, of_decode, keys] == 154_000 and cost.attention_ns[of_prompt, 0, 0, 0] == 110_000
-    assert cost.attention_ns[of_prompt, 0, of_decode, keys] == 264_000 and cost.attention_ns[0, 0, 0, 0] == 0
+    assert cost.grid_ns[0, 0, of_decode, keys] == 154_000 and cost.grid_ns[of_prompt, 0, 0, 0] == 110_000
+    assert cost.grid_ns[of_prompt, 0, of_decode, keys] == 264_000 and cost.grid_ns[0, 0, 0, 0] == 0
     assert (np.diff(cost.layers_ns) >= 0).all() and (cost.head_ns >= 0).all()
     with pytest.raises(UsageError, match="several ranks"):
         profile_cost(tmp_path / "h.ops", model, system, serving_stack("none", "h200"), spread=2)

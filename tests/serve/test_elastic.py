@@ -12,6 +12,7 @@ from etude.surface.cli import main
 from etude.world.serve import Engine, serve
 from etude.world.serve import state as of
 from etude.world.serve.elastic import change_ns, moved_bytes, pays
+from etude.world.serve.elastic.held import Arrivals
 from etude.world.serve.elastic.moves import part_of
 from etude.world.serve.elastic.reconfigure import (
     PlanChange,
@@ -416,3 +417,16 @@ def test_what_is_known_of_the_load_is_old_and_noisy():
         serve(requests_of([0, 2500], [4, 4], [9, 9]), PLAIN, SLOW, replicas=2, control=Scale(rule, 1, 0))
     assert told["old"] == told["now"][: len(told["old"])] and len(told["now"]) - len(told["old"]) == 2
     assert len(told["noisy"]) == len(told["now"]) and told["noisy"] != told["now"] and min(told["noisy"]) >= 0
+
+
+def test_requests_of_a_stretch_are_those_that_came_in_it():
+    """Rows 1 and 3 wait for others: 1 came at 25, and 3 has not come."""
+    request = np.zeros(6, of.REQUEST)
+    request["arrival_ns"] = [5, 25, 10, 12, 20, 20]
+    request["parents"], request["missing"] = [0, 1, 0, 2, 0, 0], [0, 0, 0, 1, 0, 0]
+    arrivals = Arrivals(request)
+    stretches = {(0, 5): [], (5, 10): [0], (10, 20): [2], (20, 25): [4, 5], (20, 26): [1, 4, 5], (26, 99): []}
+    for (since, until), rows in stretches.items():
+        assert arrivals.between(since, until).tolist() == rows
+    request["missing"][3], request["arrival_ns"][3] = 0, 30
+    assert arrivals.between(26, 31).tolist() == [3]

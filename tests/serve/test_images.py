@@ -168,14 +168,14 @@ def test_rotary_embeddings_move_every_query_and_key_operator_by_operator():
     still = [replace(b, parts=tuple(replace(one, rotary=False) for one in b.parts)) for b in model.blocks]
     system = open_system("dgx-h100")
     both = [predict(one, plan, system, check=False) for one in (model, replace(model, blocks=tuple(still)))]
-    turned, plain = (denoising_work(one, "dgx-h100")[0].rest for one in both)
+    turned, plain = (denoising_work(one, system)[0].rest for one in both)
     moved_ns = 57 * 1536 * 24 * 128 * 2 * 48 / 3.35e12 * 1e9
     assert moved_ns < turned - plain < 1.15 * moved_ns
 
 
 def test_a_model_with_convolutions_has_an_even_part_on_each_device():
     """Its host issues as much as before: four devices take a quarter of what one takes, or what the host takes."""
-    one, four = (asked_images("sdxl-unet", "dgx-h100", gpus, 1, (1, 1024, 1024)) for gpus in (1, 4))
+    one, four = (asked_images("sdxl-unet", open_system("dgx-h100"), gpus, 1, (1, 1024, 1024)) for gpus in (1, 4))
     device = ServingStack(kernel_ns=0.0)
     assert four.step_ns(device) == pytest.approx(one.step_ns(device) / 4)
     host = ServingStack(kernel_ns=1e6)  # far above the device's time
@@ -184,7 +184,7 @@ def test_a_model_with_convolutions_has_an_even_part_on_each_device():
 
 def test_texts_that_are_put_together_inside_of_a_network_are_padded():
     """HunyuanDiT has 77 + 256 = 333 tokens of text; two devices share 334."""
-    found = asked_images("hunyuandit-v1.2", "dgx-h100", 2, 1, (1, 1024, 1024))
+    found = asked_images("hunyuandit-v1.2", open_system("dgx-h100"), 2, 1, (1, 1024, 1024))
     assert len(found.layouts) == 2 and all(one.products > 0 for one in found.layouts)
 
 

@@ -64,7 +64,7 @@ def test_a_grid_is_met_at_its_own_steps_and_changes_nothing_far_away():
     found = times_ns(met(cost, shapes[:1], np.array([1800.0])), shapes)
     assert found[0] == 1800
     assert 4_001_000 < found[1] < 4_001_000 * 1.05
-    assert met(cost, shapes[:1], np.array([1800.0])).attention_ns[1, 0, 2, 1] == pytest.approx(800)
+    assert met(cost, shapes[:1], np.array([1800.0])).grid_ns[1, 0, 2, 1] == pytest.approx(800)
 
 
 @pytest.mark.parametrize(

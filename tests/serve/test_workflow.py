@@ -11,6 +11,7 @@ import yaml
 
 from etude.base.errors import UsageError
 from etude.surface.cli import main
+from etude.world.clock import run_alone
 from etude.world.serve import Engine, serve
 from etude.world.serve import state as of
 from etude.world.serve.energy import UNKNOWN
@@ -20,7 +21,7 @@ from etude.world.serve.steps import step_cost
 from etude.world.serve.wire import wire_of
 from etude.world.serve.workflow import open_workflow, run_workflow, session_table, task_table, workflow_summary
 from etude.world.serve.workflow.pools import Deployed, split_replicas
-from etude.world.serve.workflow.run import WorkflowRun
+from etude.world.serve.workflow.run import WorkflowRun, workflow_loop
 from etude.world.serve.workflow.sessions import unrolled
 from etude.world.serve.workflow.spec import workflow_of
 
@@ -281,3 +282,19 @@ def test_the_example_runs_by_its_name(capsys: pytest.CaptureFixture[str]):
     assert np.array(latency(ran)) == pytest.approx(session_table(ran)["critical_path_s"].to_numpy())
     assert main(["serve", "--workflow", "nobody"]) == 2 and "swe_agent" in capsys.readouterr().err
     assert main(["serve", "--workflow", "swe_agent", "--models", "llama3-8b"]) == 2
+
+
+@pytest.mark.parametrize("output", [3, 300])
+def test_the_compiled_loop_comes_back_for_answers_and_ends_of_tools_alone(output: int):
+    """Two models answer at the same time. It comes back at 0 for both calls; once for each answer; when the tool after
+    both ends; and to find that nothing is left. How many passes an answer takes makes no difference."""
+    tasks = {
+        "one": {"model": "a", "message": 64, "output": output},
+        "two": {"model": "b", "message": 64, "output": 2 * output},
+        "end": tool(1, ["one", "two"]),
+    }
+    models = {name: {"model": "gpt2"} for name in "ab"}
+    loop = run_alone(workflow_loop(flow(tasks, models=models), {name: on() for name in "ab"}))
+    assert loop.returns == 1 + 2 + 1 + 1
+    assert all(pool.state.replica["passes"].sum() >= output for pool in loop.pools.values())
+    assert latency(loop.ran)[0] > 1

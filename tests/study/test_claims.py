@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etude.decide.study.claims import claimed
+from etude.decide.study.claims import compare_claims
 from etude.decide.study.spec import StudySpec, spec_of
 
 
@@ -23,7 +23,7 @@ def spec(claim: dict[str, Any], seeds: int = 0) -> StudySpec:
 
 def verdict(ours: float, **claim: Any) -> str:
     rows = [{"variant": "slow", "error": "", "time": ours}, {"variant": "fast", "error": "", "time": 1.0}]
-    [found] = claimed(spec({"ours": "time('slow') / time('fast')", **claim}), rows)
+    [found] = compare_claims(spec({"ours": "time('slow') / time('fast')", **claim}), rows)
     return str(found["verdict"])
 
 
@@ -56,14 +56,14 @@ def test_verdicts(ours: float, claim: dict[str, Any], said: str) -> None:
 
 def test_a_statement_holds_or_not() -> None:
     rows = [{"variant": "slow", "error": "", "time": 2.0}, {"variant": "fast", "error": "", "time": 1.0}]
-    [yes] = claimed(spec({"ours": "time('slow') > time('fast')"}), rows)
-    [no] = claimed(spec({"ours": "time('slow') < time('fast')"}), rows)
+    [yes] = compare_claims(spec({"ours": "time('slow') > time('fast')"}), rows)
+    [no] = compare_claims(spec({"ours": "time('slow') < time('fast')"}), rows)
     assert (yes["verdict"], yes["published"], no["verdict"]) == ("agrees", None, "contradicts")
 
 
 def test_what_is_not_in_the_study_is_not_asked() -> None:
     rows = [{"variant": "slow", "error": "", "time": 2.0}]
-    [found] = claimed(spec({"published": 2, "ours": "time('slow') / time('fast')"}), rows)
+    [found] = compare_claims(spec({"published": 2, "ours": "time('slow') / time('fast')"}), rows)
     assert (found["verdict"], found["ours"]) == ("not asked", None)
 
 
@@ -76,6 +76,6 @@ def test_the_interval_of_a_ratio_of_means_holds_it_in_95_of_100_studies() -> Non
             for name, values in (("slow", base), ("fast", base / 2 + draw.normal(0, 0.3, 8)))
             for seed, value in enumerate(values)
         ]
-        [found] = claimed(of, rows)
+        [found] = compare_claims(of, rows)
         held += found["low"] <= 2 <= found["high"]
     assert 0.91 <= held / 300 <= 0.985

@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.study_doubts import doubtful
 
 from etude.decide.study import entries
 from etude.decide.study import study as opened
@@ -13,6 +12,7 @@ from etude.decide.study.library import GALLERY
 from etude.decide.study.tasks import TaskAnswers
 from etude.surface.cli import main
 from etude.surface.cli.executing import executed
+from study_doubts import doubtful
 
 ENTRIES = {entry["name"]: entry for entry in entries()}
 UNTOUCHED = {

@@ -67,7 +67,9 @@ def test_a_page_of_before_and_after(job: Path, tmp_path: Path):
 
 def test_edits_lie_in_a_file(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     example = Path(__file__).parent.parent.parent / "examples" / "edits" / "compressed.txt"
-    assert main(["edit", str(job), "--no-write", f"@{example}"]) == 0
+    sharded = tmp_path / "sharded"
+    assert main(["generate", "gpt2", "--gpus", "4", "--zero", "3", "-o", str(sharded)]) == 0
+    assert main(["edit", str(sharded), "--no-write", f"@{example}", "--system", "dgx-h100"]) == 0
     wrong = tmp_path / "wrong.txt"
     wrong.write_text("# one\nspeed bye=2\n")
     capsys.readouterr()
@@ -76,8 +78,17 @@ def test_edits_lie_in_a_file(job: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["edit", str(job), "--no-write", f"@{tmp_path / 'nothing'}"]) == 2
 
 
-def test_an_edit_that_selects_nothing_says_so(capsys: pytest.CaptureFixture[str]):
+def test_an_edit_of_a_name_that_is_not_there_is_an_error(job: Path, capsys: pytest.CaptureFixture[str]):
     recording = Path(etude.__file__).parent / "capture" / "sample"
-    assert main(["edit", str(recording), "--no-write", "speed op=aten::mmm by=2", "--json"]) == 0
-    (note,) = json.loads(capsys.readouterr().out)["notes"]
-    assert note == "`speed op=aten::mmm by=2` selects no nodes; did you mean op=aten::mm?"
+    assert main(["edit", str(recording), "--no-write", "speed op=aten::mmm by=2"]) == 2
+    said = capsys.readouterr().err
+    assert "`speed op=aten::mmm by=2` selects no nodes: no operator has that name" in said
+    assert "did you mean op=aten::mm?" in said
+    assert main(["edit", str(job), "--no-write", "compress group=edp ratio=2"]) == 2
+    said = capsys.readouterr().err
+    assert "selects no nodes: no group has that name" in said and "groups of this job: world" in said
+
+
+def test_an_edit_that_selects_nothing_says_so(job: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["edit", str(job), "--no-write", "compress bytes=1TB.. ratio=2", "--json"]) == 0  # a sweep may go past
+    assert json.loads(capsys.readouterr().out)["notes"] == ["`compress bytes=1000000000000.. ratio=2` selects no nodes"]

@@ -21,7 +21,7 @@ from simulated_jobs import random_job, symmetric_job, system
 
 NEUTRAL = {
     "speed": ["speed by=1"],
-    "drop": ["drop op=nothing-of-this-name"],
+    "drop": ["drop module=nothing-of-this-name"],
     "compress": ["compress ratio=1", "compress ratio=1 where=inside chunk=8", "compress ratio=2 bytes=1TB.."],
     "dtype": ["dtype to=fp8"],  # nothing in these jobs says its type
     "fuse": ["fuse chain=nothing-of-this-name"],

@@ -27,7 +27,7 @@ EDITS = (
     "compress ratio=2 encode=400GB/s decode=600GB/s when=pays",
     "dtype to=fp8",
     "fuse",
-    "merge s=2 group=dp,shard",
+    "merge s=2 phase=optimizer*",
     "split into=3",
     "split into=2 kind=compute phase=backward*",
     "chunk size=1kB",

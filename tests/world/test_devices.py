@@ -77,7 +77,7 @@ def test_devices_are_paid_at_the_price_of_the_hour(tmp_path):
     assert paid([Holding(0, 2), Holding(hour // 2, 4)], prices, 2 * hour) == pytest.approx(2 + 4 + 20)
     file = tmp_path / "spot.csv"
     file.write_text("time_s,price\n0,2\n3600,5\n")
-    assert read_prices(str(file)).price.tolist() == [2, 5]
+    assert [one.price.tolist() for one in read_prices(str(file))] == [[2, 5]]
     for text, told in (
         ("time_s\n0\n", "has no column `price`"),
         ("time_s,price\n1,2\n", "start at 0"),

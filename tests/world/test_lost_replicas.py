@@ -134,7 +134,60 @@ def test_a_tier_that_a_system_has_beyond_its_nodes_stays(per, reads):
     assert chat.ready.state.request["finish_ns"].tolist() == [32_000, 60_000 + 100 * reads]
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize(
+    ("lost", "lasting_ns", "reads"),
+    [
+        ((), 0, [320, 160, 160]),
+        # lost with the rules; they are read again, and kept nowhere as its place is empty when that is done
+        ((2,), 110_000, [320, 480, 480]),
+        # it is there again by then
+        ((2,), 70_000, [320, 480, 160]),
+        # the replica that read them is lost, which keeps nothing
+        ((0,), 70_000, [320, 160, 160]),
+    ],
+)
+def test_a_part_of_a_store_is_lost_with_its_replica(lost, lasting_ns, reads):
+    """A request each 100 us, on each of three replicas in turn: the first reads the rules, whose place is the third. A
+    node is lost at 50 us, and the second request has read all at 148 us."""
+    machine = machine_of(3, faults(*[(50_000, node, lasting_ns) for node in lost]))
+    segments = [[("rules", 320, 2)], *([("rules", 320, 2), (f"own{k}", 160, 0)] for k in range(2))]
+    requests = requests_of([0, 100_000, 200_000], [320, 480, 480], [1] * 3, segments=segments)
+    rules = {"cache": "blocks host=1GB sharded link=50GB/s"}
+    chat = serving(machine, requests, replicas=3, cost=LINEAR, rules=rules)
+    run(machine, S)
+    took = chat.ready.state.request["finish_ns"] - requests.arrival_ns
+    assert (took // 100).tolist() == reads
+    assert wrong_in(machine, S) == []
+
+
+@pytest.mark.parametrize(
+    ("events", "ends", "empty"),
+    [
+        # both passes take as long as the longer one
+        ((), [10_000, 10_000, 10_200], 1),
+        # the pass of the second goes on; then it reads what the other had, and what has come
+        (((5_000, 0),), [20_200, 10_000, 20_200], 0),
+    ],
+)
+def test_nobody_waits_at_a_barrier_for_a_replica_that_is_lost(events, ends, empty):
+    machine = machine_of(2, faults(*[(at, node, S) for at, node in events]))
+    requests = requests_of([0, 0, 9_000], [100, 10, 2], [1, 1, 1])
+    chat = serving(machine, requests, replicas=2, cost=LINEAR, rules={"barrier": True})
+    run(machine, 50_000)
+    assert chat.ready.state.request["finish_ns"].tolist() == ends
+    assert int(chat.ready.state.replica["dummy"].sum()) == empty
+
+
+def test_who_waits_at_a_barrier_begins_when_the_other_is_lost():
+    """The second replica has nothing until 2 us, and then waits for the pass of the first, which is lost at 5."""
+    machine = machine_of(2, faults((5_000, 0, S)))
+    requests = requests_of([0, 2_000], [100, 10], [1, 1])
+    chat = serving(machine, requests, replicas=2, cost=LINEAR, rules={"barrier": True})
+    run(machine, 50_000)
+    assert chat.ready.state.request["finish_ns"].tolist() == [16_000, 16_000]
+
+
+@pytest.mark.parametrize("seed", range(60))
 def test_no_request_is_lost(seed):
     """Random faults on replicas with everything: all requests are answered, and what they held is free again."""
     random = np.random.default_rng(seed)
@@ -151,8 +204,15 @@ def test_no_request_is_lost(seed):
         np.sort(random.integers(0, 50_000, count)), prompt, random.integers(1, 9, count), segments=segments,
         adapter=random.integers(-1, 3, count),
     )  # fmt: skip
-    cache = ("none", "prefix", "prefix host=100B nvme=1GB", "blocks host=1GB", "prefix remote=1GB shared")[seed % 5]
-    rules = {"cache": cache, "max_loras": 2, "num_gpu_blocks": 24, "max_num_seqs": 5}
+    cache = (
+        "none",
+        "prefix",
+        "prefix host=100B nvme=1GB",
+        "blocks host=1GB",
+        "prefix remote=1GB shared",
+        "blocks host=1GB sharded link=50GB/s",
+    )[seed % 6]
+    rules = {"cache": cache, "max_loras": 2, "num_gpu_blocks": 24, "max_num_seqs": 5, "barrier": seed % 7 == 0}
     more = {"cold_ns": int(random.integers(3000)), "requests": requests, "rules": rules, "lora": LoraCost(load_ns=70)}
     router = str(random.choice(["least", "two", "turn"]))
     split = ((2, 3), (1, 1), (0, 0))[seed % 3]

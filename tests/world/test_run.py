@@ -82,14 +82,67 @@ def test_training_alone_is_etude_fleet_train(tmp_path, capsys):
             "rounds",
             ("duration_s", "round_s", "split", "up_bytes", "participation"),
         ),
+        (
+            "serve images flux.1-dev --system dgx-h100 --gpus 8 --rate 2 --count 20 --degree elastic:1..4 "
+            "--requests mix:512x512@20=0.6,1024x1024@28=0.4 --slo latency=60s --seed 5 --set-up 100ms",
+            "images",
+            ("latency_s", "finished", "within_limits"),
+        ),
+        (
+            "serve workflow swe_agent --models llama3-8b,gpt2 --system dgx-h100 --replicas 2 --cache prefix "
+            "--router affinity --seed 2",
+            "agents",
+            ("latency_s", "calls", "sum_s", "bound", "models", "duration_s"),
+        ),
+        (
+            "serve workflow swe_agent --models gpt2,gpt2 --system dgx-h100 --disaggregate 1:2 --link 10GB/s",
+            "agents",
+            ("latency_s", "calls", "duration_s"),
+        ),
+        (
+            f"serve devices {EXAMPLES}/workflows/dags/report.yaml --devices {EXAMPLES}/workflows/mixed.yaml "
+            "--place heft",
+            "calls",
+            ("makespan_s", "latency_s", "loads", "found_tokens", "fetch_s", "run_s"),
+        ),
+        (
+            "fleet experts mixtral-8x7b --ep 8 --system dgx-h100 --horizon 2min --sequences 64",
+            "group",
+            ("tokens", "step_s", "planned_tokens_per_s", "rank_bytes", "useful_s"),
+        ),
+        (
+            "fleet functions FUNCTIONS --seed 3",
+            "calls",
+            ("requests", "invocations", "cold", "latency_s", "instance_s", "of_full"),
+        ),
     ],
 )
 def test_a_command_printed_as_a_scenario_has_the_same_figures(tmp_path, capsys, line, name, same):
+    if "FUNCTIONS" in line:
+        (tmp_path / "qwen1.5-moe.yaml").write_text((EXAMPLES / "qwen1.5-moe.yaml").read_text())
+        (tmp_path / "moe.yaml").write_text(FUNCTIONS)
+        line = line.replace("FUNCTIONS", str(tmp_path / "moe.yaml"))
     assert main([*line.split(), "--json"]) == 0
     wanted = json.loads(capsys.readouterr().out)
     assert main([*line.split(), "--scenario"]) == 0
     found = ran(tmp_path / "one.yaml", capsys.readouterr().out, capsys)["workloads"][name]
     assert {key: found[key] for key in same} == {key: wanted[key] for key in same}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("serve images flux.1-dev --system dgx-h100 --gpus 12 --rate 2 --requests mix:512x512@20", "--gpus 8"),
+        ("serve images flux.1-dev --system dgx-h100 --rate 2..4 --requests mix:512x512@20", "one rate"),
+        ("fleet experts mixtral-8x7b --ep 8 --system dgx-h100 --fail rank1@60s", "--fail cannot be combined"),
+        (f"serve devices swe_agent --devices {EXAMPLES}/workflows/mixed.yaml", "--place heft"),
+        ("serve gpt2 --system dgx-h100 --pp 2 --rate 3 --count 9", "leave out --pp"),
+        ("fleet train gpt2 --system dgx-h100 --gpus 8 --days 2 --price 2", "--price cannot be combined"),
+    ],
+)
+def test_a_run_that_is_no_scenario_says_why(capsys, line, said):
+    assert main([*line.split(), "--scenario"]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_the_account_of_a_mixed_machine_adds_up(tmp_path, capsys):
@@ -168,7 +221,6 @@ def test_the_account_of_a_mixed_machine_adds_up(tmp_path, capsys):
             "scale: 'queue:1..2,every=1ns'}\n",
             "the rule looks 3,600,000,000,000 times",
         ),
-        (f"machine: {{system: dgx-h100, nodes: 2, regions: [sweden, france]}}\nworkloads:\n{CHAT}", "in one region"),
         (f"machine: {{system: dgx-h100, nodes: 100000000}}\nworkloads:\n{CHAT}", "nodes"),
         (
             MACHINE + "workloads:\n  a: {serve: gpt2, rate: 4, replicas: 2..1000000, scale: queue}\n",
@@ -176,9 +228,9 @@ def test_the_account_of_a_mixed_machine_adds_up(tmp_path, capsys):
         ),
         (MACHINE + f"horizon: 1h\nworkloads:\n{CHAT}events: {{faults: 'node:mtbf=1ns'}}\n", "too many"),
         (
-            MACHINE + "horizon: 1h\nworkloads:\n  a: {serve: gpt2, rate: 4, replicas: 2, "
-            "cache: blocks host=1GB sharded link=50GB/s}\nevents: {faults: 'node:mtbf=1h'}\n",
-            "every replica has a part",
+            MACHINE + "horizon: 1h\nworkloads:\n  a: {serve: mixtral-8x7b, rate: 4, count: 9, tp: 4, ep: 8, "
+            "replicas: 2}\nevents: {faults: 'node:mtbf=1h'}\n",
+            "experts that are spread over several replicas",
         ),
         (MACHINE + f"horizon: 1h\nworkloads:\n{CHAT}events: {{faults: 'node:every=1s,times=99999999'}}\n", "too many"),
     ],
@@ -302,7 +354,7 @@ def test_rounds_that_have_ended_by_the_horizon_count(tmp_path, capsys):
     short = f"{MACHINE}horizon: {3.5 * each}s\n{text}"
     found = ran(tmp_path / "short.yaml", short, capsys)
     its = found["workloads"]["rounds"]
-    assert (its["rounds"], its["rounds_asked"], its["drawn"]) == (3, 9, 6) and its["device_s"] == {"busy": 0, "idle": 0}
+    assert (its["rounds"], its["rounds_asked"], its["drawn"]) == (3, 9, 6) and not any(its["device_s"].values())
     assert ran(tmp_path / "none.yaml", f"{MACHINE}horizon: 1s\n{text}", capsys)["workloads"]["rounds"]["rounds"] == 0
     assert main(["world", "run", str(tmp_path / "short.yaml")]) == 0
     assert "3 of 9 rounds; p50" in capsys.readouterr().out
@@ -403,7 +455,12 @@ def test_what_is_assumed_of_a_rule_is_said(tmp_path, capsys):
 SERVED = {
     "chat": "serve: llama3-8b, tp: 8, replicas: 1, rate: 20, count: 60",
     "agents": "workflow: swe_agent, models: {planner: llama3-8b, worker: gpt2}",
+    "videos": "images: flux.1-dev, requests: 'mix:1024x1024@9', rate: 8, count: 9, gpus: 8, degree: 'fixed:8'",
+    "post": "rl: llama3-8b, nodes: 1, steps: 2, rollout: {samples: 8, tokens: 100, tp: 8}, "
+    "train: {plan: {gpus: 8, tp: 8}}",
 }
+LATER = {"agents": 60, "post": 0.2}
+"""When links change; 1 s of the others."""
 
 
 @pytest.mark.parametrize("name", SERVED)
@@ -414,7 +471,7 @@ def test_passes_of_several_devices_take_what_their_links_allow(tmp_path, capsys,
     shown = capsys.readouterr().out
     assert shown.count("bandwidth: 450 GB/s") == 1
     (tmp_path / "slow.yaml").write_text(shown.replace("bandwidth: 450 GB/s", "bandwidth: 45 GB/s"))
-    figures, later = {}, f"0,1\n{1 if name == 'chat' else 60},0.1"
+    figures, later = {}, f"0,1\n{LATER.get(name, 1)},0.1"
     for system, links in (("dgx-h100", ""), ("slow", ""), ("dgx-h100", "0,0.1"), ("dgx-h100", later)):
         text = f"workloads:\n  {name}: {{{SERVED[name]}}}\n"
         if links:
@@ -422,7 +479,7 @@ def test_passes_of_several_devices_take_what_their_links_allow(tmp_path, capsys,
             text += "events: {links: links.csv}\n"
         on = tmp_path / "slow.yaml" if system == "slow" else system
         found = ran(tmp_path / "one.yaml", f"machine: {{system: {on}, nodes: 2}}\n{text}", capsys)
-        figures[system, links] = found["workloads"][name]["latency_s"]
+        figures[system, links] = found["workloads"][name].get("latency_s", {"mean": found["horizon_s"]})
     fast, slow, early, late = figures.values()
     assert early == slow and fast["mean"] < late["mean"] < slow["mean"]
     (tmp_path / "links.csv").write_text("time_s,infiniband\n0,0.1\n")

@@ -249,6 +249,25 @@ def test_jobs_in_sequence():
     assert found.nodes == 2 + 2 + 2
 
 
+def test_pictures_and_rollouts_with_the_links_of_the_moment(tmp_path):
+    """A tenth of NVLink from the start: steps of pictures, passes and updates take longer, in nodes as well."""
+    (tmp_path / "links.csv").write_text("time_s,nvlink\n0,0.1\n")
+    post = {"rl": "gpt2", "nodes": 2, "steps": 5, "train": {"plan": {"gpus": 16, "tp": 2}},
+            "rollout": {"samples": 4, "tokens": 100, "tp": 4, "at_once": 4, "context": 512}}  # fmt: skip
+    slow = {"events": {"links": str(tmp_path / "links.csv")}}
+    large = pictures(tmp_path, degree="fixed:8", requests="mix:1024x1024@4", stack="none")
+    for given, most in ((large, 0.5), (scenario(tmp_path, post), 0.01)):  # a ring counts both ends of its messages
+        usual = window(tmp_path, given, 0, for_ns=100 * 10**9)
+        found = window(tmp_path, {**given, **slow}, 0, for_ns=100 * 10**9)
+        assert found.world_ns > 1.01 * usual.world_ns and apart(found) < most
+        assert found.simulated().makespan_ns > 1.01 * usual.simulated().makespan_ns
+    update = window(tmp_path, {**scenario(tmp_path, post), **slow}, found.world_ns / 1e9 + 1e-3)
+    assert (update.counts["updates"], apart(update) < 1e-6) == (1, True)
+    (tmp_path / "links.csv").write_text(f"time_s,nvlink\n0,1\n{usual.world_ns / 1e9 + 1e-3},0.01\n")
+    with pytest.raises(UsageError, match="links change"):
+        window(tmp_path, {**scenario(tmp_path, post), **slow}, usual.world_ns / 1e9 + 2e-3)
+
+
 def test_rollouts_and_updates(tmp_path):
     # one replica of a node's eight devices makes four samples of 100 tokens at once, then updates on sixteen
     post = {

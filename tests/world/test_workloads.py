@@ -1,12 +1,16 @@
 """Workloads of one machine, each composition worked by hand: steps of 10 s, passes of 1 us, faults at known times."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from etude.base.errors import UsageError
+from etude.machine import open_system
 from etude.world.clock import Clock, Event
 from etude.world.devices import DOWN, FREE
 from etude.world.entities.jobs import JobsWorkload
+from etude.world.entities.links import LinkedImages, LinkedRollouts
 from etude.world.entities.machine import LINKS
 from etude.world.entities.power import PowerGovernor
 from etude.world.entities.rollouts import RolloutWorkload
@@ -21,6 +25,7 @@ from etude.world.fleet.sharing.jobs import read_jobs
 from etude.world.fleet.sharing.policies import sharing_policy
 from etude.world.fleet.sharing.supply import Supply
 from etude.world.policies import PowerView, placed, policy, speed_of
+from etude.world.serve.images.costs import ImageCosts
 from etude.world.serve.images.requests import images_of
 from etude.world.serve.images.words import DegreeRule
 from etude.world.serve.requests import requests_of
@@ -387,6 +392,61 @@ def test_an_elastic_group_goes_on_with_the_devices_that_are_left():
     assert seconds(made.parts_ns(20 * S)) == {"busy": 10, "redo": 2 * 4.5, "idle": 5.5}
     cut = made.loop.tasks.rows[0]
     assert (cut[1], cut[2], cut[3], cut[7]) == ("cut", 0, round(4.5 * S), [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("degrees", "set_up", "at", "ends"),
+    [
+        # two devices take 1 s for a step and 2 s from a moment on: the fifth step goes on as it began
+        ((2,), 0, 4.5, 5 + 5 * 2),
+        ((2,), 0, 4.0, 4 + 6 * 2),
+        ((2,), 1.0, 0.5, 1 + 10 * 2),  # set up, and not begun
+        ((2,), 0, 9.5, 10),  # the last one
+        # alone a step takes 1.5 s, so that the last five are on one device
+        ((1, 2), 0, 4.5, 5 + 5 * 1.5),
+    ],
+)
+@pytest.mark.parametrize("elastic", [False, True])
+def test_steps_of_pictures_take_what_links_leave_them(elastic, degrees, set_up, at, ends):
+    if not elastic and (set_up or len(degrees) > 1):
+        return
+    machine = machine_of(1, faults(), per_node=2)
+    rule = DegreeRule(degrees=degrees, elastic=elastic, set_up_ns=round(set_up * S))
+    made = pictures(machine, images_of([0], [PICTURE], [10]), rule, nodes=1, step_ns=(1.5 * S, S)[-len(degrees) :])
+    costs = made.loop.tasks.costs
+    steps = np.array([[[1.5 * S], [2 * S]]], np.int64)[:, -len(degrees) :]
+    later = LinkedImages(open_system("dgx-h100"), ImageCosts(costs.degrees, steps, costs.decode_ns, costs.encode_ns))
+    made.changes.append(Event(round(at * S), LINKS, made.name, later))
+    run(machine, 40 * S)
+    assert made.loop.finish_ns.tolist() == [round(ends * S)]
+    assert wrong_in(machine, 40 * S) == []
+
+
+def test_rollouts_take_what_links_leave_them():
+    """100 tokens at 10 ms each; from half of them on at 20 ms. The update, with 3 s left, goes on as it began, and the
+    next one takes 10 s."""
+    machine = machine_of(1, faults())
+    given = {
+        "rollout": {"nodes": "own", "samples": 1, "tokens": 100, "at_once": 1, "step_ns": {1: "10ms"}},
+        "train": {"nodes": "own", "time": "4s"},
+        "steps": 2,
+    }
+    cluster = cluster_of({"nodes": [{"name": "own", "count": 1, "gpus": 1}]}, "test")
+    nodes = machine.devices.take_nodes("post", 1, 0)
+    post = RolloutWorkload("post", loop_of(cluster, read_rl(given, "test"), "test"), machine.devices, 1, nodes)
+    machine.workloads["post"] = post
+    usual, system = post.loop.priced, open_system("dgx-h100")
+    slow = replace(usual, step_ns={"rollout": np.full(2, 20e6)})
+    for at, what in ((0.5, slow), (2.5, replace(slow, train_ns=10 * S))):
+        post.changes.append(Event(round(at * S), LINKS, "post", LinkedRollouts(system, what)))
+    run(machine, 20 * S)
+    assert [(one.stage, one.end_ns / S) for one in post.loop.stretches] == [
+        ("rollout", 0.5 + 50 * 0.02),
+        ("train", 1.5 + 4),
+        ("rollout", 5.5 + 2),
+        ("train", 7.5 + 10),
+    ]
+    assert wrong_in(machine, 20 * S) == []
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -21,6 +21,7 @@ from etude.analyse.drifting import clock_drifts, leaks
 from etude.analyse.findings import FAULTS, Verdict
 from etude.analyse.lateness import Lateness, Shows
 from etude.analyse.missing import missing
+from etude.analyse.node_sets import nodes_apart
 from etude.analyse.operations import CollectiveCalls, calls
 from etude.analyse.own_times import RunTimes, WorkLevels, busy_shares, run_times
 from etude.analyse.segments import Segments
@@ -52,6 +53,8 @@ LEAST_CALLS: Final = 0.06
 """Smallest slow-down of host calls that the device does not wait for."""
 NODE: Final = 8
 """Ranks per node by default."""
+FEWER: Final = 0.25
+"""Part of the ranks that need not show what the job does."""
 ALL: Final = 0.9
 """Part of the ranks from which what they do is what the job does."""
 TOGETHER: Final = 3
@@ -75,6 +78,14 @@ PATTERNS: Final = {
 }
 MOST_OF_NODE: Final = 0.6
 """Part of a node's ranks that must be slow for the node to be."""
+FEW_HOSTS: Final = 4
+"""For this number of hosts the spread is doubled: it is not known well."""
+LEAST_APART: Final = 0.01
+"""By how much hosts differ at least."""
+NOT_ALL: Final = 0.4
+"""Part of a slow-down below which the fastest kinds of kernels are not slower: clock or power are limited."""
+MUCH_WILD: Final = 0.4
+"""Share of a slow-down from which single times that are far off are its cause."""
 LITTLE: Final = 0.005
 """Share of a run that a fault must cost where few steps cannot exclude chance."""
 CLEAR: Final = 10.0
@@ -202,7 +213,8 @@ class _Diagnosis:
         everyone, found = tuple(times.ranks.tolist()), []
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
-            common = np.nanmedian(times.compute.past[left], axis=0)
+            # what fewer ranks do than these is theirs, not the job's
+            common = np.nanquantile(times.compute.past[left], FEWER, axis=0)
             work_ns = float(np.nanmedian(np.nansum(times.compute.total_ns, axis=1)))
         for one in common_episodes(common[1:], 0.002, self.least * 1.3):
             kind = {"drift": "drift", "periodic": "periodic"}.get(one.pattern, "common_change")
@@ -238,7 +250,10 @@ class _Diagnosis:
         named: set[int] = set()
         common = {(one.kind, one.every) for one in known if one.level == "job"}
         of_work = times.compute
+        wild = {row: part for row, _, _, part in _wild(of_work, named)}
         for one in self._holding_up(self._of_devices(of_work), Shows.BESIDE_OTHERS):
+            if len(one.rows) == 1 and wild.get(one.rows[0], 0.0) > MUCH_WILD * one.height:
+                continue  # single times explain it
             one = self._with_its_node(one)
             found += self._slow(one)
             named |= set(one.rows)
@@ -249,14 +264,15 @@ class _Diagnosis:
         scale = replace(clean_levels(idle, np.full_like(idle, 0.001), times.stage, 0.002), wild=True)
         waits = _not_alike(idle)
         least = self.least * (1 if len(times.steps) > 2 else 2)  # once, a host may be interrupted by chance
-        for one in self._holding_up(episodes(scale, least), Shows.AT_FIRST):
+        of_hosts = _wider(episodes(scale, least), self._nodes_of_few_steps(idle, least))
+        for one in self._holding_up(of_hosts, Shows.AT_FIRST):
             rows = tuple(row for row in one.rows if row not in named)
             if rows and waits and ("periodic", one.every) not in common:
                 found.append(self._late(replace(one, rows=rows)))
                 named |= set(rows)
         calls_of = times.host
         if times.has_device and len(times.steps) >= FEWEST_STEPS and np.isfinite(calls_of.relative).any():
-            wide = clean_levels(calls_of.relative, calls_of.error, times.stage, 0.01)
+            wide = clean_levels(calls_of.relative, calls_of.error, times.stage, _apart(calls_of.relative))
             for one in episodes(wide, LEAST_CALLS):
                 rows = tuple(row for row in one.rows if row not in named)
                 if rows and one.pattern in ("whole", "since") and 2 * len(one.steps) >= len(times.steps):
@@ -269,6 +285,9 @@ class _Diagnosis:
         """Devices above their peers; over time also whole stages of a pipeline, above what they were."""
         times = self.times
         beside = episodes(clean_levels(work.relative, work.error, times.stage), self.least)
+        part = work.part.upper - _middle_of(work.part.upper, times.stage)
+        beside = _wider(beside, episodes(clean_levels(part, 1.5 * work.error, times.stage), self.least))
+        beside = _wider(beside, self._nodes_of_few_steps(work.relative, self.least))
         if not times.stage.any() or len(times.steps) < FEWEST_STEPS:
             return beside
         moved = work.relative + stage_changes(work.past - work.relative, times.stage)
@@ -279,6 +298,11 @@ class _Diagnosis:
         named = {row for one in over_time for row in one.rows}
         left = [replace(one, rows=tuple(row for row in one.rows if row not in named)) for one in beside]
         return [*over_time, *(one for one in left if one.rows)]
+
+    def _nodes_of_few_steps(self, values: F64, least: float) -> list[Episode]:
+        if len(self.times.steps) >= FEWEST_STEPS:
+            return []
+        return list(nodes_apart(values, self.times.ranks, self.node, least))
 
     def _matters(self, one: Verdict) -> bool:
         """Of few steps, or of hosts that compute: what costs nothing may be chance."""
@@ -308,8 +332,9 @@ class _Diagnosis:
         """Slow devices: one, a node, or a group that became slow together."""
         ranks = self._ranks(one.rows)
         cost = self._cost_of_work(one)
+        level = "power" if self._limited(one) else "kernel"
         if one.pattern == "drift":
-            return [self._finding("drift", "kernel", ranks, one, cost)]
+            return [self._finding("drift", level, ranks, one, cost)]
         if one.pattern == "periodic":
             return [self._finding("periodic", "job" if self._most(one.rows) else "kernel", ranks, one, cost)]
         if one.pattern == "now and then":
@@ -318,11 +343,26 @@ class _Diagnosis:
         if self._most(one.rows) and len(one.rows) > 2:
             return [self._finding("common_change", "job", ranks, one, cost)]
         if self._is_node(ranks):
-            return [self._finding("slow_node", "node", ranks, one, cost)]
+            nodes = len({rank // self.node for rank in ranks})
+            made = self._finding("slow_node", level if level == "power" else "node", ranks, one, cost)
+            return [replace(made, figures={"nodes": float(nodes)})]
         if len(ranks) >= TOGETHER or (len(ranks) == 2 and 4 * len(ranks) >= len(self.times.ranks)):
-            return [self._finding("throttled", "kernel", ranks, one, cost)]
+            return [self._finding("throttled", level, ranks, one, cost)]
         each = [replace(one, rows=(row,)) for row in one.rows]
-        return [self._finding("slow_rank", "kernel", self._ranks(e.rows), e, self._cost_of_work(e)) for e in each]
+        return [self._finding("slow_rank", level, self._ranks(e.rows), e, self._cost_of_work(e)) for e in each]
+
+    def _limited(self, one: Episode) -> bool:
+        """Whether some kinds of kernels are as fast as those of peers, while the others, most of the time, are not."""
+        low = self._mean_of(self.times.compute.part.lower, one)
+        return bool(low < NOT_ALL * one.height)
+
+    def _mean_of(self, levels: F64, one: Episode) -> float:
+        """Mean over the ranks and steps of an episode, above the middle of all ranks in these steps."""
+        steps = np.array(list(one.steps) or list(range(len(self.times.steps))))
+        part = levels[:, steps] - _middle_of(levels[:, steps], self.times.stage)
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            return float(np.nanmean(part[list(one.rows)]))
 
     def _far(self, row: int, far: float, usual: float, part: float) -> Verdict:
         whole = Episode((row,), "whole", 0, len(self.times.steps) - 1, part, 10.0)
@@ -362,7 +402,7 @@ class _Diagnosis:
             found.append(
                 Verdict(
                     kind="slow_link",
-                    level="link",
+                    level="switch" if self._are_nodes(link.ranks) else "link",
                     ranks=link.ranks,
                     steps=steps,
                     cost_ns=cost,
@@ -373,6 +413,12 @@ class _Diagnosis:
                 )
             )
         return found
+
+    def _are_nodes(self, ranks: tuple[int, ...]) -> bool:
+        """Whether these are all ranks of several nodes: what they share is a switch."""
+        nodes = {rank // self.node for rank in ranks}
+        mine = sum(1 for rank in self.run.job.ranks.tolist() if rank // self.node in nodes)
+        return len(nodes) > 1 and mine == len(ranks)
 
     # -- a healthy run -------------------------------------------------------------------------------------------------
 
@@ -429,7 +475,11 @@ class _Diagnosis:
         times = self.times
         whole = one.pattern in ("whole", "drift") or len(times.steps) < 2
         steps = None if whole else (int(times.steps[one.first]), int(times.steps[one.last]))
-        height = float(np.expm1(one.height)) if level in ("kernel", "node") or kind == "common_change" else one.height
+        height = (
+            float(np.expm1(one.height))
+            if level in ("kernel", "node", "power") or kind == "common_change"
+            else one.height
+        )
         return Verdict(
             kind=kind,
             level=level,
@@ -451,7 +501,8 @@ class _Diagnosis:
 
     def _cost_of_work(self, one: Episode) -> float:
         """What the run gains if the work of these ranks were as fast as their peers' in these steps."""
-        part = 1 - exp(-one.height * (0.5 if one.pattern == "drift" else 1.0))
+        much = max(self._mean_of(self.times.compute.part.mean, one), 0.0) if self._limited(one) else one.height
+        part = 1 - exp(-much * (0.5 if one.pattern == "drift" else 1.0))
         steps = list(one.steps) or list(range(len(self.times.steps)))
         block = self.times.compute.total_ns[np.ix_(np.array(one.rows), np.array(steps))]
         bound = float(np.nansum(np.nanmax(np.where(np.isnan(block), 0, block), axis=0))) * part
@@ -486,6 +537,35 @@ class _Diagnosis:
             return 0
         events = np.concatenate([self.retimed.chosen("communication", "", row) for row in at])
         return max(self.retimed.buys(events, 1 - 1 / factor), 0)
+
+
+def _apart(levels: F64) -> float:
+    """How far hosts differ from one another anyway; of few of them it is not known."""
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        own = np.nanmedian(levels, axis=1)
+    own = own[np.isfinite(own)]
+    seen = 1.4826 * float(np.median(np.abs(own - np.median(own)))) if len(own) else 0.0
+    return max(seen, LEAST_APART) * (1 + FEW_HOSTS / max(len(own), 1))
+
+
+def _middle_of(values: F64, stage: I64) -> F64:
+    """The middle of each stage over the whole run: what all its ranks are above their peers, by how it was chosen."""
+    found = np.zeros(len(values))
+    for one in np.unique(stage).tolist():
+        mine = values[stage == one]
+        found[stage == one] = float(np.nanmedian(mine)) if np.isfinite(mine).any() else 0.0
+    return found[:, None]
+
+
+def _wider(found: list[Episode], others: list[Episode]) -> list[Episode]:
+    """The findings, and those others that name ranks that they do not; of two of which one names the ranks of the other
+    and more, that one; of two with the same ranks the surer score."""
+    found = [replace(one, score=max(one.score, *(o.score for o in others if o.rows == one.rows), 0.0)) for one in found]
+    more = [one for one in others if not set(one.rows) <= {row for known in found for row in known.rows}]
+    left = [one for one in found if not any(set(one.rows) <= set(other.rows) for other in more)]
+    named = {row for one in left for row in one.rows}
+    return [*left, *(one for one in more if not named & set(one.rows))]
 
 
 def _as_slow(one: Episode, row: int) -> Slow:
@@ -526,7 +606,7 @@ def _wild(levels: WorkLevels, named: set[int]) -> Iterator[tuple[int, float, flo
 
 
 def _at_least(seen: int, expected: float) -> float:
-    """Upper bound (Chernoff) of the logarithm of the probability of this many events or more, where so many are
+    """Upper bound (Chernoff) of the logarithm of the probability of this many events or more, where fewer are
     expected."""
     if seen <= expected:
         return 0.0

@@ -4,7 +4,7 @@ back."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -13,11 +13,11 @@ from etude.analyse.findings import Verdict
 from etude.analyse.operations import CollectiveCalls
 from etude.analyse.outliers import grouped_median
 from etude.kernels.arrays import F64, I64
-from etude.model.memory import memory_levels
+from etude.model.memory import memory_levels, moved_bytes
 from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN
 
-__all__ = ["clock_drifts", "leaks", "step_memory"]
+__all__ = ["clock_drifts", "growth", "leaks", "leaks_of", "step_memory"]
 
 FEWEST_CALLS: Final = 20
 """Calls of a rank from which the drift of its clock is looked for."""
@@ -107,36 +107,56 @@ def slope_of(x: F64, y: F64) -> tuple[float, float]:
     return slope, spread * np.sqrt((1 + rho) / (1 - rho)) / np.sqrt(max(wide, 1e-300))
 
 
+class MemoryGrowth(NamedTuple):
+    """Bytes that memory grows by in each step."""
+
+    slope: float
+    error: float
+    """Its standard error."""
+    leaks: bool
+    """Whether it is sure, goes on in both halves of the run, and is not little."""
+
+
+def growth(held: F64) -> MemoryGrowth | None:
+    """Of memory at the ends of steps, the first few of which do not count; None if it is not known in all."""
+    values = held[WARM:]
+    if np.isnan(values).any() or not values.any():
+        return None
+    x = np.arange(len(values), dtype=np.float64)
+    slope, error = slope_of(x, values)
+    half = len(x) // 2
+    halves = [slope_of(x[:half], values[:half]), slope_of(x[half:], values[half:])]
+    steady = all(each[0] >= STEADY * slope - 3 * each[1] and each[0] > 0 for each in halves)
+    sure = SURE * (1 + FEW_STEPS / len(x))
+    much = slope > sure * error and slope * len(x) >= LEAST_GROWTH * float(np.median(values))
+    return MemoryGrowth(slope, error, bool(steady and much))
+
+
 def leaks(run: Run, run_ns: int) -> Iterator[Verdict]:
     """Ranks whose memory is larger after each step than after the one before, to the end of the run."""
     steps, held = step_memory(run)
+    yield from leaks_of(np.asarray(run.job.ranks), steps, held, run_ns)
+
+
+def leaks_of(ranks: I64, steps: I64, held: F64, run_ns: int) -> Iterator[Verdict]:
+    """The same of bytes at the ends of steps, ranks x steps."""
     if len(steps) < FEWEST_STEPS:
         return
-    late = held[:, WARM:]
-    x = np.arange(late.shape[1], dtype=np.float64)
-    growing: dict[int, tuple[float, float]] = {}
-    for row, values in enumerate(late):
-        if np.isnan(values).any() or not values.any():
+    for rank, values in zip(ranks.tolist(), held, strict=True):
+        grown = growth(values)
+        if grown is None or not grown.leaks:
             continue
-        slope, error = slope_of(x, values)
-        half = len(x) // 2
-        halves = [slope_of(x[:half], values[:half]), slope_of(x[half:], values[half:])]
-        steady = all(each[0] >= STEADY * slope - 3 * each[1] and each[0] > 0 for each in halves)
-        sure = SURE * (1 + FEW_STEPS / len(x))
-        if steady and slope > sure * error and slope * len(x) >= LEAST_GROWTH * float(np.median(values)):
-            growing[row] = slope, error
-    for row, (slope, error) in growing.items():
-        score = slope / max(error, 1e-9)
+        score = grown.slope / max(grown.error, 1e-9)
         yield Verdict(
             kind="leak",
             level="memory",
-            ranks=(int(run.job.ranks[row]),),
+            ranks=(int(rank),),
             steps=(int(steps[WARM]), int(steps[-1])),
             cost_ns=0,
             run_ns=run_ns,
             confidence=min(0.99, 1 - 0.1 * float(np.exp(-(score - SURE) / 4))),
             score=score,
-            figures={"bytes_per_step": slope, "error_bytes": 1.96 * error},
+            figures={"bytes_per_step": grown.slope, "error_bytes": 1.96 * grown.error},
         )
 
 
@@ -156,7 +176,11 @@ def step_memory(run: Run) -> tuple[I64, F64]:
 
 
 def _ends(part: RunPart, steps: I64) -> I64:
-    rows = np.flatnonzero(part.timed & (part.trace.step != UNKNOWN))
+    """When each step ends: with its last event of memory, where these have steps; a host that allocates may be steps
+    ahead of its device."""
+    known = part.timed & (part.trace.step != UNKNOWN)
+    of_memory = known & (moved_bytes(part.trace) != 0)
+    rows = np.flatnonzero(of_memory if of_memory.any() else known)
     ends = np.full(len(steps), UNKNOWN, np.int64)
     np.maximum.at(ends, np.searchsorted(steps, part.trace.step[rows]), part.end_ns[rows])
     return ends

@@ -33,7 +33,8 @@ class Verdict:
     kind: str
     """One of `KINDS`."""
     level: str
-    """What has it: kernel, host, loader, link, node, clock, memory, program, job."""
+    """What has it: kernel, power (of a device, or its clock), host, loader, link, switch, node, clock (of the host),
+    memory, program, job."""
     ranks: tuple[int, ...]
     """The ranks that have the cause, not those that wait for them; all, where the job as a whole has it."""
     steps: tuple[int, int] | None
@@ -136,17 +137,27 @@ def _buys(one: Verdict) -> str:
 
 
 def _slow(one: Verdict) -> str:
-    return f"kernels of {_who(one)} take {_longer(one.height)} than those of {PEERS}, {_when(one)}"
+    return f"{_kernels(one)} of {_who(one)} take {_longer(one.height)} than those of {PEERS}, {_when(one)}"
+
+
+def _kernels(one: Verdict) -> str:
+    """Where some kinds are not slower, as where the clock of a device is limited: those that are most of the time."""
+    return "the longer kernels, not all," if one.level == "power" else "kernels"
 
 
 def _node(one: Verdict) -> str:
+    nodes = round(one.figures.get("nodes", 1))
+    where = "one node" if nodes == 1 else f"{nodes} nodes"
     return (
-        f"kernels of all ranks of one node ({_who(one)}) take {_longer(one.height)} than those of {PEERS}, {_when(one)}"
+        f"{_kernels(one)} of all ranks of {where} ({_who(one)}) take {_longer(one.height)} than those of {PEERS}, "
+        f"{_when(one)}"
     )
 
 
 def _link(one: Verdict) -> str:
     at = f"the link of {_who(one)}" if len(one.ranks) == 1 else f"links between {_who(one)}"
+    if one.level == "switch":
+        at = f"what the nodes of {_who(one)} share, a switch or its links,"
     return f"transfers over {at} take {_longer(one.height)} than comparable ones, {_when(one)}"
 
 
@@ -189,7 +200,9 @@ def _periodic(one: Verdict) -> str:
 
 
 def _throttled(one: Verdict) -> str:
-    return f"kernels of {_who(one)} take {_longer(one.height)} than those of {PEERS}, all together, {_when(one)}"
+    return (
+        f"{_kernels(one)} of {_who(one)} take {_longer(one.height)} than those of {PEERS}, all together, {_when(one)}"
+    )
 
 
 def _drift(one: Verdict) -> str:

@@ -94,17 +94,17 @@ def _idle(
 
 def stages(run: Run) -> I64:
     """Pipeline stage of each rank, 0 where there is none: how many ranks pass messages on before it can begin. A rank
-    that receives before it sends comes after the sender."""
+    that has received before it has sent comes after the sender; receives may be posted long before."""
     ranks = len(run.job.ranks)
     found = messages(run.job)
     sent, got = (
-        times_of(run.timing, *end)[0] for end in ((found.src_at, found.src_row), (found.dst_at, found.dst_row))
+        times_of(run.timing, *end)[1] for end in ((found.src_at, found.src_row), (found.dst_at, found.dst_row))
     )
     at = np.concatenate([found.src_at, found.dst_at])
     source = np.concatenate([np.full(len(sent), -1), found.src_at])
-    start = np.concatenate([sent, got])
-    order = np.lexsort((start, at))
-    order = order[start[order] != UNKNOWN]
+    end = np.concatenate([sent, got])
+    order = np.lexsort((end, at))
+    order = order[end[order] != UNKNOWN]
     first = order[np.append(True, np.diff(at[order]) != 0)] if len(order) else order
     before = np.full(ranks, -1)
     before[at[first]] = source[first]

@@ -20,6 +20,7 @@ from etude.analyse.late_hosts import begins, stages, waits_inside
 from etude.analyse.measures import measures
 from etude.analyse.operations import CollectiveCalls
 from etude.analyse.outliers import grouped_median, weighted_median
+from etude.analyse.part_levels import PartLevels, part_levels
 from etude.analyse.slow_ranks import Keys, TimeSamples, by_work, expected_times, waiting_nodes
 from etude.kernels.arrays import F64, I64, U8, Bool
 from etude.kernels.intervals import merged
@@ -63,6 +64,8 @@ class WorkLevels:
     """... those that are far longer than the same place usually is on this rank, ..."""
     far_ns: F64
     """... and by how much in all."""
+    part: PartLevels
+    """Levels of the slower part of the kernels, and of the rest."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,10 +172,10 @@ def _levels(run: Run, use: Use, steps: I64, stage: I64) -> WorkLevels:
     total = np.full(shape, np.nan)
     if not len(unit):
         zero = np.zeros(shape[0], np.int64)
-        return WorkLevels(total, total, total, total, zero, zero, np.zeros(shape[0]))
-    same, _ = by_work(
-        TimeSamples(unit, key, step, np.log(lasted)), np.array(keys.family, np.int64), np.array(keys.work)
-    )
+        return WorkLevels(total, total, total, total, zero, zero, np.zeros(shape[0]), PartLevels(total, total, total))
+    given = TimeSamples(unit, key, step, np.log(lasted))
+    alone = _apart(unit, key, step, len(keys.numbers))
+    same, _ = by_work(given, np.array(keys.family, np.int64), np.array(keys.work), apart=alone)
     if (same.key != key).any():
         key = same.key
         number = _numbers(unit * shape[1] + step, key, int(key.max()) + 1)
@@ -192,6 +195,7 @@ def _levels(run: Run, use: Use, steps: I64, stage: I64) -> WorkLevels:
         relative, error = _level(cell_of[compared], away[compared], spread[compared], shape)
     else:
         relative, error = np.full(shape, np.nan), np.full(shape, np.nan)
+    slower = part_levels(cell_of[compared], kind[compared], away[compared], lasted[compared].astype(np.float64), shape)
     past = grouped_median(cell_of, log - usual, shape[0] * shape[1]).reshape(shape)
     left = np.where(compared, away - np.nan_to_num(relative)[unit, step], log - usual)
     _, own = distinct([unit, kind])
@@ -209,7 +213,17 @@ def _levels(run: Run, use: Use, steps: I64, stage: I64) -> WorkLevels:
         samples[copies].astype(np.int64),
         apart[copies].astype(np.int64),
         far_ns[copies],
+        PartLevels(*(x[copies] for x in slower)),
     )
+
+
+def _apart(unit: I64, key: I64, step: I64, keys: int) -> Bool:
+    """Keys whose work too few ranks did in the same step, in most of the cases."""
+    pairs, which = distinct([key, step, unit])
+    cells, cell = distinct([pairs[:, 0].astype(np.int64), pairs[:, 1].astype(np.int64)])
+    few = (np.bincount(cell, minlength=len(cells)) < PEERS)[cell][which]
+    found: Bool = 2 * np.bincount(key, few, keys) > np.bincount(key, minlength=keys)
+    return found
 
 
 def _given_the_work(unit: I64, key: I64, lasted: F64, usual: F64, keys: Keys, stage: I64) -> F64:

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.analyse.operations import CollectiveCalls, group_name, group_size, messages, times_of
-from etude.analyse.outliers import Profile, profile, rounded_to, shared
+from etude.analyse.outliers import Profile, families, profile, rounded_to, shared
 from etude.analyse.segments import Segments
 from etude.analyse.stretches import Slow, shows, slower_units, standing_out
+from etude.analyse.switches import behind_switch
 from etude.kernels.arrays import F64, I64
 from etude.model.job import ranges
 from etude.model.match import WORLD
@@ -29,6 +30,8 @@ from etude.model.timing import Origin
 Samples = tuple[I64, I64, I64, F64]
 """Unit, key, segment and log time of each transfer."""
 
+FEWEST: Final = 3
+"""Fewest transfers by which a single unit can be slow: one may take twice as long by chance."""
 MOST_PAIRS: Final = 512
 """Largest slow group whose pairs are all tried."""
 
@@ -70,7 +73,21 @@ class Links:
                 named = [one for one in slower_units(profiles, least) if not (itself and one.whole)]
                 if not self.segments.by_step:  # less than half of a run may be part of one step
                     named = [one for one in named if 2 * one.segments(shape[2]).sum() >= shape[2]]
-                causes = list(self._causes(named, profiles))
+                shared_by = (
+                    None
+                    if itself
+                    else behind_switch(
+                        self.units, families(unit[mine], key[mine], len(self.units)), profiles, self.node, least
+                    )
+                )
+                if shared_by is not None:
+                    yield SlowLink(*shared_by)
+                    inside_it = set(shared_by[1])
+                    named = [one for one in named if not inside_it & set(self.units[one.unit])]
+                times = np.bincount(unit[mine], minlength=len(self.units))
+                causes = [
+                    one for one in self._causes(named, profiles) if one.units > 1 or times[one.slow.unit] >= FEWEST
+                ]
                 left = standing_out([cause.slow for cause in causes], len(np.unique(unit[mine])))
                 yield from (cause for cause in causes if cause.slow in left)
 

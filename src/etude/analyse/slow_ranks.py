@@ -158,15 +158,19 @@ def _than_before(found: TimeSamples, shape: tuple[int, int, int], rounded: Round
     return slower_than_before(profiled, least)
 
 
-def by_work(found: TimeSamples, family: I64, work: F64) -> tuple[TimeSamples, bool]:
-    """(samples, was any changed?): work that too few others did exactly is normalised to one amount.
+def by_work(
+    found: TimeSamples, family: I64, work: F64, *, apart: NDArray[np.bool_] | None = None
+) -> tuple[TimeSamples, bool]:
+    """(samples, was any changed?): work that too few others did exactly is normalised to one amount; `apart` says so by
+    key where it is known better.
 
     Ranks with longer sequences have more to do. Where the work of a node is known, and others do the same with other
     amounts of it, its time is compared with  t = a + b x work,  a robust line through the times of its family; its key
     is then that of the family.
     """
     keys = len(family)
-    alone = (shared(found.unit, found.key, keys) < PEERS)[found.key] & (work[found.key] > 0)
+    alone = (shared(found.unit, found.key, keys) < PEERS if apart is None else apart)[found.key]
+    alone &= work[found.key] > 0
     lone = np.flatnonzero(alone)
     lone = lone[np.argsort(family[found.key[lone]], kind="stable")]
     bounds = np.flatnonzero(np.diff(family[found.key[lone]])) + 1

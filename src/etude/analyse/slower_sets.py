@@ -36,6 +36,7 @@ SHOWN: Final = 0.75
 LEAST_STATIC: Final = 0.004
 """Spread of equal devices, as a logarithm: what is known of them before they are seen."""
 MOST_CHANGES: Final = 4
+QUARTER: Final = 0.25
 QUIET: Final = 0.2
 """Part of the steps in which a stage is as it usually is, at least."""
 ENOUGH: Final = 16
@@ -259,7 +260,7 @@ def _over_time(levels: CleanLevels, least: float) -> list[Episode]:
     if steps >= SERIES:
         others = given.values[~done]
         usual = _middle(others, 0) if len(others) else np.zeros(steps)
-        for row in np.flatnonzero(~done).tolist():
+        for row in np.flatnonzero(~done & np.isfinite(x - usual).any(axis=1)).tolist():
             y = x[row] - usual
             one = _now_and_then(y - np.nanmedian(y), row, levels, least, ranks)
             if one is not None:
@@ -350,6 +351,7 @@ def _periodic(y: F64, levels: CleanLevels, least: float, among: int, most_lag: i
     limit = np.sqrt(2 * np.log(max(tried, 2))) + SEARCHED
     sigma = max(levels.sigma, 1e-6)
     half = max(least / 2, 2.0 * sigma)
+    y = y - np.quantile(y, QUARTER)  # of a period of two, half of the steps or more are high
     best: Episode | None = None
     high = y > half
     if high.sum() < PERIODS or high.mean() > 0.6:

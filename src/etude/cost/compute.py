@@ -123,7 +123,9 @@ def _class_ns(device: Device, cost: OpCost, op_class: OpClass, ops: OpTable, dty
         memory = np.asarray(memory * np.where(ops.n > 0, wide**cost.width_exponent, 1.0), np.float64)
         # One core processes a row, so few rows take as long as one.
         along = cost.depth_ns * ops.n / 1024
-        time = cost.fixed_ns + cost.row_ns * ops.m.astype(np.float64) + np.maximum(np.maximum(compute, memory), along)
+        shared = np.minimum(np.maximum(ops.n, 1) / cost.block, 1.0) if cost.block else 1.0
+        rows = ops.m.astype(np.float64) * shared
+        time = cost.fixed_ns + cost.row_ns * rows + np.maximum(np.maximum(compute, memory), along)
     # Unknown for a device without a peak or a bandwidth.
     return np.where(nothing | ~np.isfinite(time), np.nan, time)
 

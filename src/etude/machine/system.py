@@ -80,6 +80,7 @@ class OpCost:
     split_ns: float = figure("time", "cost of adding up a reduction that is split over cores", 3000.0, zero=True)
     epilogue: float = figure("number", "fraction of the time to write a product's result that is not hidden", 0.0)
     row_ns: float = figure("time", "cost of a row of a normalisation or softmax", 0.0)
+    block: int = figure("count", "elements that a block of threads takes at once: shorter rows share one; 0: none", 0)
     width_exponent: float = figure("number", "growth of the traffic with the row's width / 1024", 0.0)
 
 

@@ -13,7 +13,7 @@ from etude.cost.framework import open_framework
 from etude.cost.framework.operators import MEASURED_ON
 from etude.cost.ops import MATRIX
 from etude.cost.stacks import Stack, generation_of, open_stack
-from etude.cost.stacks.stack import tuned
+from etude.cost.stacks.stack import tuned, with_kernels
 from etude.cost.traces import ops_of
 from etude.machine.open import open_device
 from etude.machine.system import Device, System
@@ -111,7 +111,7 @@ def predict_program(
         timed, assumed = _by_name(program, machine.device, host_ns)
     else:
         by = stack or open_stack(EAGER)
-        machine = tuned(machine, by.on(generation_of(machine.device.name), experts=False))
+        machine = tuned(with_kernels(machine, by), by.on(generation_of(machine.device.name), experts=False))
         timed, assumed = _by_formulas(program, by, host_ns)
     done = simulate(timed, machine, **options)
     ends = list(done.step_ends().values())

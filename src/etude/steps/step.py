@@ -10,7 +10,7 @@ from etude.base.units import format_bytes, format_time
 from etude.cost.estimates import Estimate, columns, no_evidence
 from etude.cost.stacks import Efficiency, Stack, generation_of
 from etude.cost.stacks.open import NONE
-from etude.cost.stacks.stack import NEUTRAL, tuned, user_buffers
+from etude.cost.stacks.stack import NEUTRAL, tuned, user_buffers, with_kernels
 from etude.machine.system import System
 from etude.make.generate import Generated, Plan, generate
 from etude.make.generate.model import Model
@@ -164,6 +164,7 @@ def machine_for(plan: Plan, system: System, stack: Stack | None = None) -> Syste
         part = 1 << (first.size.bit_length() - 1)
         if plan.gpus % part == 0:
             system = system.replace(levels=(replace(first, size=part), *system.levels[1:]))
+    system = with_kernels(system, stack)
     if stack is not None and stack.user_buffers and plan.tp_chunks > 1:
         system = user_buffers(system)
     return grown(system, plan.gpus)

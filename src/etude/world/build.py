@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
+
+import numpy as np
 
 from etude.base.errors import UsageError
 from etude.machine import System, open_system
@@ -17,7 +20,7 @@ from etude.world.fleet.faults import Effect, Faults, open_faults
 from etude.world.makers import Made, maker
 from etude.world.policies import policy
 from etude.world.prices import read_prices
-from etude.world.scenario import Scenario, WorkloadSpec, region_of
+from etude.world.scenario import Scenario, WorkloadSpec, regions_of
 
 ENDLESS: Final = {"train": "training", "experts": "a group of experts"}
 """Kinds of workloads that need a horizon."""
@@ -50,21 +53,23 @@ def run_scenario(scenario: Scenario) -> RunningWorld:
 def world_of(scenario: Scenario) -> RunningWorld:
     """The world before its first event."""
     _check_end(scenario)
+    regions = regions_of(scenario.machine, scenario.where)
     if scenario.events.prices:
-        read_prices(scenario.events.prices)
-    if region := region_of(scenario):
+        read_prices(scenario.events.prices, list(regions))
+    for region in [scenario.events.carbon] if scenario.events.carbon else regions:
         open_region(region)
     system = open_system(scenario.machine.system)
     per_node = system.levels[0].size
     place = policy("place", scenario.policies.place or "pack")
-    devices = DevicePool(scenario.machine.nodes, per_node, place)
+    of = np.repeat(np.arange(len(regions)), list(regions.values())) if len(regions) > 1 else None
+    devices = DevicePool(scenario.machine.nodes, per_node, place, region=of)
     events = _faults(scenario, per_node)
     machine = SharedMachine(devices, events, policy("share", scenario.policies.share or "lend"), scenario.seed)
     clock, notes = Clock(scenario.horizon_ns or NEVER), list[str]()
     for spec in scenario.workloads:
         made, told = _made(spec, scenario, devices, events)
         machine.workloads[spec.name] = made
-        notes += [f"{spec.name}: {one}" for one in told]
+        notes += [f"{spec.name}: {one}" for one in (*told, *_placement(spec, scenario, list(regions), devices))]
     clock.add(machine, *machine.workloads.values())
     clock.post(machine.faults(), outside=True)
     feel = [one.name for one in machine.workloads.values() if one.link_events()]
@@ -96,6 +101,8 @@ def _check_end(scenario: Scenario) -> None:
 
 def _made(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: FleetEvents) -> Made:
     """A workload; what is wrong with it says whose fault it is."""
+    if spec.region:
+        devices.region_of[spec.name] = list(regions_of(scenario.machine, scenario.where)).index(spec.region)
     try:
         return maker(spec.kind)(spec, scenario, devices, events)
     except UsageError as problem:
@@ -103,6 +110,28 @@ def _made(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: F
             raise
         where = f"{scenario.where}: workloads: {spec.name}" + (f": {problem.where}" if problem.where else "")
         raise UsageError(problem.problem, where=where, hint=problem.hint) from None
+
+
+def _placement(spec: WorkloadSpec, scenario: Scenario, regions: Sequence[str], devices: DevicePool) -> list[str]:
+    """What is assumed of where a workload is. Raises UsageError where it may not be in several places."""
+    where, hint = f"{scenario.where}: workloads: {spec.name}", f"region: {regions[0]}" if regions else ""
+    if spec.region:
+        if not devices.held(spec.name):
+            raise UsageError("region: it has no devices of the machine", where=where, hint="leave it out")
+        return []
+    if devices.region is None or not devices.held(spec.name):
+        return []
+    if spec.name in devices.region_of:
+        return [f"assumed: in {regions[devices.region_of[spec.name]]}, the first region with enough free nodes"]
+    for there, what in (
+        (spec.kind == "federate", "a server"),
+        ("disaggregate" in spec.given, "prompts and answers apart"),
+        ("shared" in str(spec.given.get("cache", "")), "a store that replicas share"),
+        ("round_trip" in spec.given, "a round trip"),
+    ):
+        if there:
+            raise UsageError(f"{what} in several regions is not modelled", where=where, hint=hint)
+    return ["assumed: its requests come from the region of the replica that answers them"]
 
 
 def _governor(scenario: Scenario, system: System, clock: Clock, machine: SharedMachine) -> PowerGovernor:

@@ -24,12 +24,13 @@ NAME: Final = "etude outcome"
 VERSION: Final = 2
 ABOUT: Final = "an outcome of a world"
 HINT: Final = "`etude world run FILE -o FOLDER` writes one"
-PARTS: Final = keys(total=COUNT, parts=keys(keys(COUNT)))
+PARTS: Final = keys(total=COUNT, parts=keys(keys(COUNT)), regions=keys(ANY).if_there())
 WHOLE_RECORD: Final = keys(
     horizon_s=POSITIVE,
     workloads=keys(keys(ANY)),
     events=several(keys(ANY)),
     crossings=COUNT,
+    loop_returns=COUNT.if_there(),
     account=keys(device_ns=PARTS, energy_mj=PARTS.or_null(), cost=keys(ANY).or_null(), carbon_g=keys(ANY).or_null()),
     power=keys(ANY).if_there(),
 )

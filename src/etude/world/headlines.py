@@ -31,7 +31,8 @@ def headline(its: Mapping[str, Any]) -> Headline:
         more = (f"{its['goodput_tokens_per_s']:,.0f} tokens/s", f"interrupted {its['interruptions']:,} times")
         return Headline(f"{its['updates']:,} of {its['updates_asked']:,}", "updates", more)
     if "rounds_asked" in its:
-        return Headline(f"{its['rounds']:,} of {its['rounds_asked']:,}", "rounds", _spread(its["round_s"]))
+        lost = (f"{its['lost_rounds']:,} begun again",) if its["lost_rounds"] else ()
+        return Headline(f"{its['rounds']:,} of {its['rounds_asked']:,}", "rounds", (*_spread(its["round_s"]), *lost))
     if "sessions" in its:
         return Headline(f"{its['sessions_done']:,} of {its['sessions']:,}", "sessions done", _spread(its["latency_s"]))
     if "jobs_done" in its:

@@ -16,11 +16,11 @@ import pyarrow as pa
 
 from etude.machine.regions import open_region
 from etude.world.build import RunningWorld
-from etude.world.devices import DOWN, FREE
+from etude.world.devices import DOWN, FREE, Holding, held_ns
 from etude.world.fleet.sharing.supply import DevicePrices
 from etude.world.folder import write_outcome
 from etude.world.prices import paid, read_prices
-from etude.world.scenario import region_of
+from etude.world.scenario import regions_of
 
 ROUNDING: Final = 1.01
 """The energy of a step is booked at its end, so a minute may have one too many."""
@@ -52,6 +52,7 @@ def outcome_of(world: RunningWorld) -> WorldOutcome:
         "account": account,
         "events": world.machine.log,
         "crossings": world.clock.crossings,
+        "loop_returns": sum(one.loop_returns() for one in world.machine.workloads.values()),
     }
     if world.governor is not None:
         record["power"] = _power(world)
@@ -75,6 +76,38 @@ def account_of(world: RunningWorld) -> dict[str, Any]:
     found["energy_mj"] = _energy(world)
     found["cost"] = _cost(world)
     found["carbon_g"] = _carbon(world, found["energy_mj"])
+    if devices.regional:
+        found["device_ns"]["regions"] = {name: _held(its, horizon) for name, its in _places(world)}
+        if found["energy_mj"]:
+            by_region = _regional_mj(world, found["energy_mj"]["parts"])
+            found["energy_mj"]["regions"] = {name: sum(its.values()) for name, its in by_region.items()}
+    return found
+
+
+def _places(world: RunningWorld) -> list[tuple[str, dict[str, list[Holding]]]]:
+    """Where the machine is, and who held devices there; a name may be empty."""
+    names, devices = list(regions_of(world.scenario.machine, world.scenario.where)), world.machine.devices
+    if devices.regional:
+        return list(zip(names, devices.regional, strict=True))
+    return [(world.scenario.events.carbon or (names[0] if names else ""), devices.history)]
+
+
+def _held(history: dict[str, list[Holding]], horizon: int) -> dict[str, int]:
+    """Device time of each holder."""
+    return {who: held_ns(rows, 0, horizon) for who, rows in history.items()}
+
+
+def _regional_mj(world: RunningWorld, parts: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    """Energy by region and holder: that of each holder in proportion to the device time that it has there."""
+    places, horizon = _places(world), world.scenario.horizon_ns
+    found: dict[str, dict[str, int]] = {name: {} for name, _ in places}
+    for who, its in parts.items():
+        whole, left = sum(its.values()), sum(its.values())
+        ns = [held_ns(history.get(who, [Holding(0, 0)]), 0, horizon) for _, history in places]
+        last = max(range(len(ns)), key=lambda k: (ns[k] > 0, k))
+        for k, (name, _) in enumerate(places):
+            mine = left if k == last else min(round(whole * ns[k] / max(sum(ns), 1)), left)
+            found[name][who], left = mine, left - mine
     return found
 
 
@@ -97,28 +130,42 @@ def _energy(world: RunningWorld) -> dict[str, Any] | None:
 
 def _cost(world: RunningWorld) -> dict[str, Any] | None:
     """What devices cost by the hour: those of the file of prices, or of the system."""
-    text, horizon = world.scenario.events.prices, world.scenario.horizon_ns
+    text, horizon, places = world.scenario.events.prices, world.scenario.horizon_ns, _places(world)
     if text:
-        prices = read_prices(text)
+        prices = read_prices(text, [name for name, _ in places])
     elif world.system.device.price:
-        prices = DevicePrices(np.zeros(1, np.int64), np.array([world.system.device.price]))
+        prices = [DevicePrices(np.zeros(1, np.int64), np.array([world.system.device.price]))] * len(places)
     else:
         return None
-    history = world.machine.devices.history
-    parts = {name: paid(rows, prices, horizon) for name, rows in history.items()}
-    return {"total": sum(parts.values()), "parts": parts}
+    by_region = {
+        name: {who: paid(rows, its, horizon) for who, rows in history.items()}
+        for (name, history), its in zip(places, prices, strict=True)
+    }
+    return _sums(world, by_region)
+
+
+def _sums(world: RunningWorld, by_region: dict[str, dict[str, float]]) -> dict[str, Any]:
+    """Totals, by holder and, if there are several, by region."""
+    names = world.machine.devices.history
+    parts = {who: sum(its[who] for its in by_region.values() if who in its) for who in names}
+    parts = {who: value for who, value in parts.items() if any(who in its for its in by_region.values())}
+    found: dict[str, Any] = {"total": sum(parts.values()), "parts": parts}
+    if len(by_region) > 1:
+        found["regions"] = {name: sum(its.values()) for name, its in by_region.items()}
+    return found
 
 
 def _carbon(world: RunningWorld, energy: dict[str, Any] | None) -> dict[str, Any] | None:
-    scenario = world.scenario
-    name = region_of(scenario)
-    if not name:
+    names = [name for name, _ in _places(world)]
+    if energy is None or not all(names):
         return None
-    region = open_region(name)
-    if energy is None or not region.carbon_g_per_kwh:
-        return None
-    parts = {who: region.carbon_g(sum(its.values()) / 1e3) for who, its in energy["parts"].items()}
-    return {"region": name, "total": region.carbon_g(energy["total"] / 1e3), "parts": parts}
+    by_region: dict[str, dict[str, float]] = {}
+    for name, its in _regional_mj(world, energy["parts"]).items():
+        region = open_region(name)
+        if not region.carbon_g_per_kwh:
+            return None
+        by_region[name] = {who: region.carbon_g(mj / 1e3) or 0.0 for who, mj in its.items()}
+    return {"region": ", ".join(names), **_sums(world, by_region)}
 
 
 def _power(world: RunningWorld) -> dict[str, Any]:

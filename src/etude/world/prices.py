@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from etude.base.files import csv_rows
 from etude.world.devices import Holding
 from etude.world.fleet.sharing.supply import DevicePrices, read_steps
 
@@ -15,7 +18,10 @@ def paid(history: list[Holding], prices: DevicePrices, until_ns: int) -> float:
     )
 
 
-def read_prices(path: str) -> DevicePrices:
-    """A CSV with `time_s` and `price`. Raises UsageError."""
-    time_ns, of = read_steps(path, ("price",))
-    return DevicePrices(time_ns, of["price"])
+def read_prices(path: str, regions: Sequence[str] = ()) -> list[DevicePrices]:
+    """A CSV with `time_s` and `price`, or a column for each of several regions: the prices of each region, or those of
+    the one place. Raises UsageError."""
+    columns, _ = csv_rows(path)
+    names = tuple(regions) if len(regions) > 1 and "price" not in columns else ("price",)
+    time_ns, of = read_steps(path, names)
+    return [DevicePrices(time_ns, of[name]) for name in names] * (len(regions) if len(names) < len(regions) else 1)

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from etude.base.errors import UsageError
-from etude.base.figures import figure, read, read_mapping, text, usage_errors
+from etude.base.figures import figure, read, read_mapping, switch, text, usage_errors
+from etude.base.grammar import line
 from etude.base.parameters import is_given, request_of, spelled
 
 LONGEST_NS: Final = 36_500 * 86_400 * 10**9
@@ -52,7 +53,9 @@ class MachineSpec:
     system: str = figure("text", "a name of `etude systems`, or a file")
     nodes: int = figure("count", "nodes of the machine", most=MOST_NODES)
     power_w: float = figure("power", "cap of the power of all devices; 0: none", 0.0)
-    regions: tuple[str, ...] = figure("several", "where it is, for prices and emissions of electricity", ())
+    regions: tuple[str, ...] = figure(
+        "several", "where it is: sweden; several have equal parts of the nodes, or as `sweden:40` says", ()
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +82,8 @@ class WorkloadSpec:
     subject: str
     given: Mapping[str, Any]
     lend_to: str = ""
+    region: str = ""
+    """Where its devices are; empty: anywhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,9 +150,23 @@ def scenario_of(given: Mapping[str, Any], where: str, kinds: WorkloadKinds) -> S
     )
 
 
-def region_of(scenario: Scenario) -> str:
-    """Whose emissions count; empty: none."""
-    return scenario.events.carbon or next(iter(scenario.machine.regions), "")
+def regions_of(machine: MachineSpec, where: str) -> dict[str, int]:
+    """Regions of a machine, and how many of its nodes are there; in this order. Raises UsageError."""
+    names, counts = [], []
+    for said in machine.regions:
+        name, _, count = said.partition(":")
+        names.append(name.strip())
+        counts.append(line(count, f"regions: {said}", "sweden:40").count() if count else 0)
+    if len(set(names)) < len(names):
+        raise UsageError("regions: a region is named twice", where=where)
+    if not any(counts):
+        each, more = divmod(machine.nodes, max(len(names), 1))
+        counts = [each + (k < more) for k in range(len(names))]
+    if not all(counts) or (names and sum(counts) != machine.nodes):
+        every = ", ".join(machine.regions)
+        hint = "regions: [sweden, france], or [sweden:40, france:24] of 64 nodes"
+        raise UsageError(f"regions: {every} are not parts of {machine.nodes} nodes", where=where, hint=hint)
+    return dict(zip(names, counts, strict=True))
 
 
 def _refuse_unread(whole: _Whole, workloads: Sequence[WorkloadSpec], where: str) -> None:
@@ -162,10 +181,15 @@ def _refuse_unread(whole: _Whole, workloads: Sequence[WorkloadSpec], where: str)
         raise UsageError("policies: place: no workload has a part of a node", where=where, hint=hint)
     if said.share and not any(one.lend_to for one in workloads):
         raise UsageError("policies: share: no workload gives nodes up", where=where, hint="lend_to: chat")
-    if len(whole.machine.regions) > 1:
-        raise UsageError("regions: a machine is in one region", where=where, hint="regions: [sweden]")
-    if whole.events.carbon and whole.machine.regions not in ((), (whole.events.carbon,)):
+    regions = regions_of(whole.machine, where)
+    if whole.events.carbon and list(regions) not in ([], [whole.events.carbon]):
         raise UsageError("`carbon` is of another region than the machine", where=where, hint="leave one of them out")
+    for one in workloads:
+        if one.region and (len(regions) < 2 or one.region not in regions):
+            problem, hint = f"region: the machine has no `{one.region}`", f"known: {', '.join(regions)}"
+            if len(regions) < 2:
+                problem, hint = "region: the machine is in one place", "machine: {regions: [sweden, france]}"
+            raise UsageError(problem, where=f"{where}: workloads: {one.name}", hint=hint)
 
 
 def _workload(name: str, given: Any, where: str, kinds: WorkloadKinds) -> WorkloadSpec:
@@ -185,7 +209,7 @@ def _workload(name: str, given: Any, where: str, kinds: WorkloadKinds) -> Worklo
         if key in given:
             whose = "machine" if key == "system" else "workload"
             raise UsageError(f"`{key}` is that of the {whose}", where=at, hint="leave it out")
-    own = {key: value for key, value in given.items() if key not in (kind, "lend_to")}
+    own = {key: value for key, value in given.items() if key not in (kind, "lend_to", "region")}
     folder = Path(where).parent
     for key in PATHS:
         text = own.get(key)
@@ -194,10 +218,17 @@ def _workload(name: str, given: Any, where: str, kinds: WorkloadKinds) -> Worklo
     lend_to = given.get("lend_to", "")
     if lend_to and kind not in LENDERS:
         raise UsageError(f"lend_to: only {' and '.join(LENDERS)} give nodes up", where=at, hint="leave it out")
-    return WorkloadSpec(name, kind, str(given[kind]), own, str(lend_to))
+    return WorkloadSpec(name, kind, str(given[kind]), own, str(lend_to), str(given.get("region", "")))
 
 
 # -- a run of one command as a scenario --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrintedScenario:
+    """Parameters of what prints itself as a scenario."""
+
+    scenario: bool = switch("print this run as a file for `etude world run`, and stop", panel="Output")
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,15 +246,18 @@ class ScenarioText:
         return yaml.safe_dump(dict(self.said), sort_keys=False, width=120, default_flow_style=None).rstrip("\n")
 
 
-def workload_of(asked: Any, kind: str, *, but: Sequence[str] = (), apart: Sequence[str] = ()) -> dict[str, Any]:
-    """What a command was asked for as a workload. Parameters of `but` are said elsewhere, those of `apart` refused."""
+def workload_of(
+    asked: Any, kind: str, *, of: str = "model", but: Sequence[str] = (), apart: Sequence[str] = ()
+) -> dict[str, Any]:
+    """What a command was asked for as a workload, which is about the parameter `of`. Parameters of `but` are said
+    elsewhere, those of `apart` refused."""
     for one in ("out", "force", *apart):
         if is_given(asked, one):
             raise UsageError(f"{spelled(asked, one)} cannot be combined with {spelled(asked, 'scenario')}")
-    given, but = request_of(asked).given, ("model", "system", "scenario", "json", *but)
+    given, but = request_of(asked).given, (of, "system", "scenario", "json", *but)
     own = {key: str(one) if isinstance(one, Enum) else one for key, one in given.items() if key not in but}
     own = {key: int(one) if isinstance(one, str) and one.isdecimal() else one for key, one in own.items()}
-    return {kind: str(given["model"]), **own}
+    return {kind: str(given[of]), **own}
 
 
 def only_workload(name: str, workload: Mapping[str, Any], *, system: str, nodes: int, **more: Any) -> ScenarioText:

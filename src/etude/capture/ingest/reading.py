@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,6 +41,14 @@ def load_device(path: str | Path, max_bytes: int | None = None) -> DeviceTrace:
     if b'"nodes"' in _head(heap) and b'"traceEvents"' not in _head(heap):
         hint = "etude link HOST DEVICE; a host trace alone is a job without times: etude convert HOST OUT"
         raise FormatError("is a host trace, but a device trace is needed", path=path, hint=hint)
+    return read_device(heap, size, str(path))
+
+
+def load_device_with(path: str | Path, text: bytes) -> DeviceTrace | None:
+    """The same of a file that has this text somewhere; None if it has not."""
+    heap, size = compressed.load(path, None)
+    if re.search(re.escape(text), heap.data[:size]) is None:
+        return None
     return read_device(heap, size, str(path))
 
 

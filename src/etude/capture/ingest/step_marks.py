@@ -38,6 +38,13 @@ def steps(device: DeviceTrace, found: CausalGraph) -> I64:
     return np.where(alone & of_device.any(), _steps_at(device, rows[of_device], number[of_device], when), on_host)
 
 
+def steps_at(device: DeviceTrace, when: I64) -> I64:
+    """Number of the step that contains each moment of the host; UNKNOWN: none."""
+    rows, number = _chosen(device)
+    on_host = device.tid[rows] != UNKNOWN
+    return _steps_at(device, rows[on_host], number[on_host], when)
+
+
 def crossing(device: DeviceTrace) -> Iterator[str]:
     """What to say of marks that do not count."""
     rows, number = _marks(device)

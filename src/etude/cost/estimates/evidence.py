@@ -23,6 +23,9 @@ WORDS: Final = {
     "xla": "models under XLA",
     "eager": "models in eager PyTorch",
     "adapters": "adapters and frozen models",
+    "train_step": "training steps",
+    "decode": "passes of one token each",
+    "prefill": "passes over prompts",
 }
 """Kinds of cases as a reader calls them."""
 SAID: Final = {

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from etude.base.errors import ClusterError
 from etude.base.figures import figure, plain, read, text
+from etude.cost.compute import cost_of
 from etude.cost.ops import MATRIX, OpClass
 from etude.machine.system import CollectiveSettings, Device, Protocol, System
 
@@ -72,6 +73,7 @@ class Stack:
     years: Mapping[str, Efficiency] = figure(
         "map of one", "over those, for runs up to a year on a generation: `hopper 2024`", {}, of=Efficiency
     )
+    short_rows: bool = figure("flag", "short rows of a norm share a block: its kernels take several at once", False)
     attention: str = text("kernel of attention, if not the vendor's: `flash-2`")
     policies: Mapping[str, str] = figure("texts", "its words for recomputation -> what is recomputed", {})
     recipe: tuple[Rule, ...] = figure("list", "defaults for what is not given; later rules win", (), of=Rule)
@@ -149,6 +151,22 @@ def _tuned_device(device: Device, by: Efficiency) -> Device:
     scaled = ("fp8", "fp4")
     peak = {k: v * by.products / by.fp8 if k in scaled else v for k, v in device.peak_flop_per_s.items()}
     return replace(device, ops=ops, peak_flop_per_s=peak)
+
+
+BLOCK: Final = 1024
+"""Elements that a block of 128 threads reads at once, 16 bytes each: as norms of Transformer Engine are launched."""
+
+
+def with_kernels(system: System, stack: Stack | None) -> System:
+    """The system with the kernels of a stack: norms that take several short rows at once."""
+    if stack is None or not stack.short_rows:
+        return system
+
+    def with_block(device: Device) -> Device:
+        key = OpClass.NORMALISATION.key
+        return replace(device, ops={**device.ops, key: replace(cost_of(device, OpClass.NORMALISATION), block=BLOCK)})
+
+    return system.with_devices(with_block)
 
 
 COPIES: Final = CollectiveSettings(protocols={"simple": Protocol(launch_ns=1000.0)})

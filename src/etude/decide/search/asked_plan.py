@@ -65,6 +65,8 @@ def run_plan(given: PlanSpace) -> list[dict[str, Any]]:
 
     found = search_plans(given, SearchRequest(progress=progress))
     rows = [{key: row[key] for key in COLUMNS} for row in found.rows]
+    for note in found.notes:
+        say(note)
     say(f"{len(rows)} plans simulated, the best first; a step has {rows[0]['global_batch']:,} samples")
     return [
         row | {"tokens_per_s_per_gpu": round(row["tokens_per_s_per_gpu"], 1), "mfu": round(row["mfu"], 4)}

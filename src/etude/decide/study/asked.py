@@ -12,7 +12,7 @@ from etude.base.figures import argument, figure, part, switch, text
 from etude.base.outputs import OutputPlace, Printed
 from etude.base.parameters import spelled
 from etude.base.talk import progress, say
-from etude.decide.study.own import Own
+from etude.decide.study.own import OwnInputs
 
 if TYPE_CHECKING:
     from etude.decide.study import Outcome, Study
@@ -51,7 +51,7 @@ class RunStudy:
     ray: str = text("run on Ray: `auto`, or the address of a cluster", like="auto", panel=WHERE)
     job: str = text("your job or recording in the place of the one that the study generates", like="my_run/", panel=OWN)
     system: str = text(
-        "your system to simulate in the place of the study's: a file or a name", like="dgx-a100", panel=OWN
+        "simulate on your system in the place of the study's: a file or a name", like="dgx-a100", panel=OWN
     )
     values: tuple[str, ...] = figure(
         "several",
@@ -74,7 +74,7 @@ class RunStudy:
 class StudyInputs:
     names: tuple[str, ...]
     """Empty: the whole gallery."""
-    own: "Own"
+    own: "OwnInputs"
     quick: bool
     neutral: bool
     trust: bool
@@ -107,7 +107,7 @@ def inputs(asked: RunStudy) -> StudyInputs:
         raise UsageError(f"{spelled(asked, 'force')} runs all points, also those of {spelled(asked, 'again')}")
     if not asked.names and (asked.job or asked.system or asked.values):
         raise UsageError(f"{spelled(asked, 'all')} runs every entry as it is", hint="name the entries that take it")
-    own = Own(asked.job, asked.system, _values(asked.values))
+    own = OwnInputs(asked.job, asked.system, _values(asked.values))
     is_own_code = all(study(name).spec.trusted for name in asked.names)  # entries of the gallery are trusted
     found = StudyInputs(
         asked.names, own, asked.quick, asked.neutral, not is_own_code and asked.trust, Path(asked.out), asked.workers,

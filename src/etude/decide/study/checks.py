@@ -25,12 +25,13 @@ def checked(spec: StudySpec, rows: Sequence[Row]) -> list[dict[str, Any]]:
     return [_checked(check, names, units, f"{spec.where}: check `{check.name}`") for check in spec.checks]
 
 
-def names_of(spec: StudySpec, rows: Sequence[Row]) -> dict[str, Callable[..., Any]]:
-    """What expressions of checks and claims may call."""
-    return {**{m.name: _metric(spec, rows, m.name) for m in spec.metrics}, "gain": _gain(spec, rows)}
+def names_of(spec: StudySpec, rows: Sequence[Row]) -> dict[str, Any]:
+    """What expressions of checks and claims may use; `own` has the names of what is the user's."""
+    metrics = {m.name: _metric(spec, rows, m.name) for m in spec.metrics}
+    return {"own": list(spec.own), **metrics, "gain": _gain(spec, rows)}
 
 
-SUFFIXES: Final = {"_ns": "ns", "_us": "us", "_ms": "ms", "_s": "s", "_bytes": "bytes", "_j": "J", "_w": "W"}
+SUFFIXES: Final = {"_ns": "ns", "_us": "us", "_ms": "ms", "_s": "s"}
 
 
 def _sentence(name: str, words: Sequence[Any], keys: Mapping[str, Any], value: Any, units: Mapping[str, str]) -> str:
@@ -61,7 +62,7 @@ def _checked(check: StudyCheck, names: Mapping[str, Any], units: Mapping[str, st
         return call
 
     try:
-        own = {n: noted(n, f) for n, f in names.items()} | {"margin": check.margin}
+        own = {n: noted(n, f) if callable(f) else f for n, f in names.items()} | {"margin": check.margin}
         if check.when and not np.all(evaluated(check.when, own, where)):
             return found | {"ok": None, "detail": f"applies where {check.when}; {'; '.join(asked[:8])}"}
         found["ok"] = bool(np.all(evaluated(check.that, own, where)))

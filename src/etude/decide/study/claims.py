@@ -19,7 +19,7 @@ NONE: Final = 0.01
 """An effect below this is none."""
 
 
-def claimed(spec: StudySpec, rows: Sequence[Row]) -> list[dict[str, Any]]:
+def compare_claims(spec: StudySpec, rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Every claim: the published figure, ours, its 95% interval over seeds, and how they compare.
 
     `agrees`: the interval holds the published figure, or the effects (what a gain has above 1, a share above 0) differ

@@ -6,6 +6,7 @@ A job takes the place of the command that generates it, a system that of `machin
 nothing names any more are left out. Checks that then have no answer are not asked.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,10 +17,11 @@ from etude.decide.study.templates import joined, named, named_in, split
 
 GENERATES = "generate"
 MICRO = "micro"
+TAKES_MODEL = (GENERATES, "predict", "plan", "serve")
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class OwnInputs:
     """What a user puts into a study."""
 
     job: str = ""
@@ -27,10 +29,15 @@ class Own:
     values: Mapping[str, Any] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.job or self.system or self.values)
+        return bool(self.names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What is the user's: `job`, `system` and names of values."""
+        return (*(["job"] if self.job else []), *(["system"] if self.system else []), *self.values)
 
 
-def with_own(given: Mapping[str, Any], own: Own, where: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+def with_own(given: Mapping[str, Any], own: OwnInputs, where: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The study with what is the user's own in it, and what was changed, in words."""
     changed: list[str] = []
     used = dict(given)
@@ -71,6 +78,8 @@ def _put_value(used: dict[str, Any], name: str, value: Any, where: str) -> str:
         return f"{name} = {value} in the baseline"
     if name == "model":
         return _put_model(used, str(value), where)
+    if name == "group":
+        return _put_group(used, str(value), where)
     raise UsageError(f"the study has no value `{name}`", where="--set", hint=_known(used))
 
 
@@ -79,8 +88,8 @@ def _known(used: Mapping[str, Any]) -> str:
     axes = list(sweep) if isinstance(sweep, Mapping) else list(sweep[0]) if sweep else []
     shared = [name for key in ("set", "perturb") for name in used.get(key) or {}]
     base = [name for name in used.get("baseline") or {} if name != "name"]
-    models = ["model"] if list(_models(used)) else []
-    return f"it has {', '.join(dict.fromkeys([*axes, *shared, *base, *models])) or 'none'}"
+    words = [name for name, found in (("model", list(_models(used))), ("group", _groups(used))) if found]
+    return f"it has {', '.join(dict.fromkeys([*axes, *shared, *base, *words])) or 'none'}"
 
 
 def _said(many: list[Any]) -> str:
@@ -88,12 +97,12 @@ def _said(many: list[Any]) -> str:
 
 
 def _models(used: Mapping[str, Any]) -> Iterator[str]:
-    """Models of the catalogue that commands name as words of their own."""
-    from etude.make.generate.model import model_names
-
-    known = set(model_names())
+    """Models that commands name: the first word of those that take one."""
     for text in _commands(used).values():
-        yield from (word for word in split(text, "study") if word in known)
+        words = split(text.removeprefix("etude "), "study")
+        named_one = words[1:2] and words[1] != MICRO and not words[1].startswith(("-", "{"))
+        if words and words[0] in TAKES_MODEL and named_one and "/" not in words[1]:
+            yield words[1]
 
 
 def _put_model(used: dict[str, Any], model: str, where: str) -> str:
@@ -103,6 +112,23 @@ def _put_model(used: dict[str, Any], model: str, where: str) -> str:
         raise UsageError(f"its commands name {what}", where="--set model", hint="change a copy: etude study show")
     _put_commands(used, {n: _with_words(t, {found[0]: model}, where) for n, t in _commands(used).items()})
     return f"model {model} in place of {found[0]}"
+
+
+_GROUP = re.compile(r"\bgroup=([\w.,*-]+)")
+
+
+def _groups(used: Mapping[str, Any]) -> list[str]:
+    """Groups that edits in commands select by name."""
+    return list(dict.fromkeys(one for text in _commands(used).values() for one in _GROUP.findall(text)))
+
+
+def _put_group(used: dict[str, Any], group: str, where: str) -> str:
+    found = _groups(used)
+    if len(found) != 1:
+        what = f"several groups: {', '.join(found)}" if found else "no group"
+        raise UsageError(f"its commands select {what}", where="--set group", hint="change a copy: etude study show")
+    _put_commands(used, {n: _GROUP.sub(f"group={group}", text) for n, text in _commands(used).items()})
+    return f"group {group} in place of {found[0]}"
 
 
 def _commands(used: Mapping[str, Any]) -> dict[str, str]:
@@ -131,25 +157,45 @@ def _with_words(text: str, words: Mapping[str, str], where: str) -> str:
     return joined(found)
 
 
+def _with_words_inside(value: Any, words: Mapping[str, str], where: str) -> Any:
+    """The same in every text of several words."""
+    if isinstance(value, Mapping):
+        return {key: _with_words_inside(one, words, where) for key, one in value.items()}
+    if isinstance(value, list):
+        return [words.get(one, one) if isinstance(one, str) else one for one in value]
+    if isinstance(value, str) and " " in value and not set(words).isdisjoint(split(value, where)):
+        return _with_words(value, words, where)
+    return value
+
+
+def _made_by(words: list[str]) -> str:
+    """What a command generates."""
+    return words[words.index("-o") + 1] if words[0] == GENERATES and "-o" in words[:-1] else ""
+
+
 def _put_job(used: dict[str, Any], job: str, where: str) -> str:
     path = Path(job).resolve()
     if not path.exists():
         raise UsageError("no such file or folder", where=f"--job {job}")
     commands = {name: text.removeprefix("etude ") for name, text in _commands(used).items()}
-    makes: dict[str, str] = {}
-    for name, text in commands.items():
-        words = split(text, where)
-        if words[0] == GENERATES and words[1:2] != [MICRO] and "-o" in words[:-1]:
-            makes[name] = words[words.index("-o") + 1]
+    makes = {name: out for name, text in commands.items() if (out := _made_by(split(text, where)))}
     asked = (used.get("slots") or {}).get("job")
+    others = sorted({text.split()[0] for text in commands.values()} & set(TAKES_MODEL[1:]))
     if asked is not None:
         makes = {name: out for name, out in makes.items() if name == asked}
+    elif others:
+        makes = {}
     if len(makes) != 1:
-        why = f"generates {len(makes)} jobs" if makes else "generates no job that another could replace"
-        raise UsageError(f"{where} {why}", where=f"--job {job}", hint="--set model=NAME, or slots: {job: a command}")
+        why = f"generates {len(makes)} jobs" if makes else "has no one job that another could replace"
+        hint = "`slots: {job: NAME}` names the command whose place it takes; --set model=NAME is another model"
+        raise UsageError(f"{where} {why}", where=f"--job {job}", hint=hint)
     (name, out), text = next(iter(makes.items())), ""
     text = commands.pop(name)
-    _put_commands(used, {n: _with_words(t, {out: str(path)}, where) for n, t in commands.items()})
+    place = {out: str(path)}
+    _put_commands(used, {n: _with_words(t, place, where) for n, t in commands.items()})
+    for key in ("set", "baseline", "variants"):  # commands may be parameters
+        if used.get(key):
+            used[key] = _with_words_inside(used[key], place, where)
     return f"job {job} in place of `{' '.join(text.split())}`"
 
 
@@ -185,7 +231,8 @@ def _drop_axes(used: dict[str, Any], where: str) -> list[str]:
     commands = _commands(used)
     words = [word for text in commands.values() for word in split(text, where)]
     files = used.get("files") or {}
-    texts = [*words, *map(str, files.values())]
+    values = [str(used.get(key)) for key in ("set", "perturb", "baseline", "variants", "sweep")]
+    texts = [*words, *values, *map(str, files.values())]
     kept = {name: value for name, value in files.items() if any(name in text for text in texts)}
     used["files"] = kept
     elsewhere = set().union(

@@ -8,7 +8,7 @@ from etude.decide.study.spec import Metric
 from etude.tell.view.charts import Bar, BarPiece, Heading, bars, legend, table
 from etude.tell.view.markup import Markup, escaped, joined
 from etude.tell.view.page import Figure, Page, PageSection, Told, render
-from etude.tell.view.plots import Axis, Line, PlotPoint, fitted, plot, tag
+from etude.tell.view.plots import Axis, Line, PlotPoint, fitted, plot
 
 if TYPE_CHECKING:
     from etude.decide.study.run import Outcome
@@ -74,7 +74,7 @@ TONES = {"agrees": "good", "stronger": "warn", "weaker": "warn", "contradicts": 
 
 def _claim(claim: dict[str, Any]) -> Told:
     ours, unit = claim["ours"], f" {claim['unit']}" if claim["unit"] else ""
-    said = f"published {published(claim)}, ours {_number(ours)}{unit}" if ours is not None else claim["detail"]
+    said = f"published {published_text(claim)}, ours {_number(ours)}{unit}" if ours is not None else claim["detail"]
     if claim["published"] is None and ours is not None:
         said = "as published" if ours else "not as published"
     if claim["low"] is not None:
@@ -83,7 +83,7 @@ def _claim(claim: dict[str, Any]) -> Told:
     return Told(TONES.get(claim["verdict"], "info"), f"{claim['figure']}: {claim['verdict']}", said + given, "claims")
 
 
-def published(claim: dict[str, Any]) -> str:
+def published_text(claim: dict[str, Any]) -> str:
     """The published figure in words."""
     ends = claim["published"] if isinstance(claim["published"], list) else [claim["published"]]
     return " to ".join(map(_number, ends)) + (f" {claim['unit']}" if claim["unit"] else "")
@@ -108,13 +108,8 @@ def _claims(found: "Outcome") -> PageSection | None:
         ends = claim["published"] if isinstance(claim["published"], list) else [claim["published"]]
         scale = max(*map(abs, ends), abs(claim["ours"])) or 1.0
         for name, sort, value, text in (
-            (f"{claim['figure']}, published", "idle", max(ends), published(claim)),
-            (
-                f"ours: {claim['verdict']}",
-                "compute",
-                claim["ours"],
-                f"{_number(claim['ours'])} {claim['unit']}".strip(),
-            ),
+            (claim["figure"], "idle", max(ends), f"published {published_text(claim)}"),
+            (claim["verdict"], "compute", claim["ours"], f"ours {_number(claim['ours'])} {claim['unit']}".strip()),
         ):
             shown.append(Bar(name, (BarPiece(sort, name, max(0.0, value) / scale),), text))
     if not shown:
@@ -132,7 +127,7 @@ def _sections(found: "Outcome") -> list[PageSection]:
     made = [s for s in (_claims(found), *(drawn(found, metric) for metric in judged)) if s]
     helpers = [s for m in found.spec.metrics if m not in judged and (s := drawn(found, m))]
     if helpers:
-        inner = joined([tag("details", joined([tag("summary", s.title), s.body])) for s in helpers])
+        inner = joined([_folded(s) for s in helpers])
         made.append(PageSection("helpers", "Other metrics", "What checks use besides. Open one to see it.", inner))
     if len(found.spec.variants) > 1:
         made.append(PageSection("rows", "Against the baseline", _LEAD, _table("t-rows", found.rows)))
@@ -141,6 +136,10 @@ def _sections(found: "Outcome") -> list[PageSection]:
     lines = escaped("\n".join(dict.fromkeys(row["commands"] for row in found.points)))
     made.append(PageSection("commands", "Commands", "The commands of every point.", Markup(f"<pre>{lines}</pre>")))
     return made
+
+
+def _folded(section: PageSection) -> Markup:
+    return Markup(f"<details><summary>{escaped(section.title)}</summary>{section.body}</details>")
 
 
 _LEAD = (
@@ -184,7 +183,7 @@ def drawn(found: "Outcome", metric: Metric) -> PageSection | None:
         for row in rows:
             facets.setdefault(", ".join(f"{a.replace('_', ' ')} {row[a]}" for a in others), []).append(row)
         for place, some in list(facets.items())[:MOST_FACETS]:
-            body += tag("h3", place) if place else Markup("")
+            body += Markup(f"<h3>{escaped(place)}</h3>") if place else Markup("")
             body += _curve(some, metric.name, axis, sorts, f"{title}{unit}")
         lead = f"{title} over {axis.replace('_', ' ')}; each point is one row, lines are means over seeds."
         if len(facets) > MOST_FACETS:

@@ -1,5 +1,6 @@
 """A study, from its file to its outcome."""
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -11,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from etude.base.errors import EtudeError, UsageError
 from etude.decide.study import functions
 from etude.decide.study.checks import checked
-from etude.decide.study.claims import claimed
+from etude.decide.study.claims import compare_claims
 from etude.decide.study.compare import compared
 from etude.decide.study.functions import Function
 from etude.decide.study.library import find, is_own
 from etude.decide.study.names import Options, check_names
-from etude.decide.study.own import Own
+from etude.decide.study.own import OwnInputs
 from etude.decide.study.points import Point, points_of
 from etude.decide.study.results import Results, forget, kept_in, settle
 from etude.decide.study.space import Space
@@ -154,7 +155,7 @@ def study(
     etude.study("my.yaml").run()
     """
     file = find(path)
-    spec = read_spec(file, quick=quick, neutral=neutral, own=Own(job, system, values or {}))
+    spec = read_spec(file, quick=quick, neutral=neutral, own=OwnInputs(job, system, values or {}))
     return Study(replace(spec, trusted=trust or is_own(file)))
 
 
@@ -300,15 +301,30 @@ def _outcome(spec: StudySpec, points: list[Point], results: Results, ran: int, f
     notes = list(spec.changed)
     if failed:
         notes.append(f"{len(failed)} of {len(rows)} points failed; the first: {failed[0]['error']}")
+    if spec.own:
+        notes += dict.fromkeys(note for point in points for note in _notes(results[point.task.key]))
     notes += [f"`{name}` has no value at some points: {why}" for name, why in undefined.items()]
     if spec.tune is not None:
         told = {f"{p.variant}{_at(p.at)}: {_at(p.tuned) or 'nothing fits'}" for p in points if p.tuned}
         notes += [f"tuned: {text}" for text in sorted(told)]
     pairs = compared(spec, rows) if len(spec.variants) > 1 else rows
-    checks, claims = checked(spec, rows), claimed(spec, rows)
+    checks, claims = checked(spec, rows), compare_claims(spec, rows)
     return Outcome(
         spec=spec, points=rows, rows=pairs, checks=checks, claims=claims, notes=notes, ran=ran, folder=folder
     )
+
+
+def _notes(found: Mapping[str, Any]) -> list[str]:
+    """What the commands of a point said besides: of a user's own job that is news."""
+    said = []
+    for one in found["answers"]:
+        try:
+            record = json.loads(one["out"])
+        except ValueError:
+            continue
+        notes = record.get("notes") if isinstance(record, dict) else None
+        said += [note for note in notes if isinstance(note, str)] if isinstance(notes, list) else []
+    return said
 
 
 def _at(place: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from etude.base.errors import UsageError
 from etude.base.figures import read_mapping
 from etude.decide.study.expressions import calls_in, is_condition, names_in
-from etude.decide.study.own import Own, with_own
+from etude.decide.study.own import OwnInputs, with_own
 from etude.decide.study.space import MOST_POINTS, Space
 from etude.decide.study.stats import INTERVALS, TESTS
 from etude.decide.study.templates import named_in
@@ -52,7 +52,7 @@ KEYS: Final = {
     "predict": "the registered sign: {variant: lower}, of the first metric",
     "stats": "test of paired differences: sign or wilcoxon",
     "interval": "t or bootstrap",
-    "slots": "what --job takes the place of: {job: name of a command}",
+    "slots": "whose place --job takes: {job: name of a command}",
     "checks": "conditions that must hold: [{name, kind, that, margin, when}]",
     "neutral": "parameters that switch the mechanism off",
     "quick": "keys of this file that `--quick` replaces",
@@ -127,8 +127,10 @@ class StudySpec:
     interval: str = "t"
     checks: tuple[StudyCheck, ...] = ()
     claims: tuple[Claim, ...] = ()
+    own: tuple[str, ...] = ()
+    """What is the user's and not the file's: `job`, `system`, names of values."""
     changed: tuple[str, ...] = ()
-    """What was put in the place of the file's own: a job, a system, values."""
+    """The same in words."""
     neutral: Mapping[str, Any] = field(default_factory=dict)
     mentioned: frozenset[str] = frozenset()
     """Parameters that values of others name, whether the mechanism is on or off."""
@@ -141,7 +143,7 @@ class StudySpec:
 
 
 def read_spec(
-    path: str | PathLike[str], *, quick: bool = False, neutral: bool = False, own: Own | None = None
+    path: str | PathLike[str], *, quick: bool = False, neutral: bool = False, own: OwnInputs | None = None
 ) -> StudySpec:
     """The study in a YAML or JSON file. `quick`: with its own smaller figures; `neutral`: the mechanism off; `own`: the
     user's job, system or values in the place of the file's."""
@@ -153,7 +155,9 @@ def read_spec(
         return spec
     less = {**given, **_mapping(given, "quick", where)} if quick else given
     fitted, changed = with_own({k: v for k, v in less.items() if k != "quick"}, own, where)
-    return replace(spec_of(fitted, file.stem, where, folder, neutral=neutral, as_written=False), changed=changed)
+    return replace(
+        spec_of(fitted, file.stem, where, folder, neutral=neutral, as_written=False), own=own.names, changed=changed
+    )
 
 
 def spec_of(

@@ -88,8 +88,11 @@ class StepNodes:
     """Empty unless a directive needs them."""
     ends: tuple[End, ...] = ()
 
-    def trace(self, host_ns: float = 0.0, *, graphs: bool = False) -> tuple[Trace, list[str], list[str]]:
-        """The trace, and the labels of its group and peer slots. `graphs`: see Plan."""
+    def trace(
+        self, host_ns: float = 0.0, *, graphs: bool = False, same_sizes: bool = False
+    ) -> tuple[Trace, list[str], list[str]]:
+        """The trace, and the labels of its group and peer slots. `graphs`: see Plan; `same_sizes`: experts are padded
+        to a capacity, and graphs hold them too."""
         columns, groups, peers = columns_of(self.book, self.op)
         paths = list(self.book.modules)
         used = np.bincount(self.module, minlength=len(paths)) > 0
@@ -102,7 +105,8 @@ class StepNodes:
         data, ctrl = _csr([self.data], len(self.op)), _csr([self.ctrl, queued], len(self.op))
         if host_ns:
             ops = self.book.ops
-            calls = np.array([o.calls * (not graphs or sized_by_routing(o)) for o in ops])[self.op]
+            issued = [not graphs or (sized_by_routing(o) and not same_sizes) for o in ops]
+            calls = np.array([o.calls * one for o, one in zip(ops, issued, strict=True)])[self.op]
             read = np.array([o.read for o in ops])[self.op]
             columns, data, ctrl = _with_host(columns, data, ctrl, np.rint(host_ns * calls).astype(np.int64), read)
         trace = build_trace(

@@ -193,6 +193,13 @@ class Plan:
     )
     grad_dtype: str = figure("text", "data type in which gradients are summed", "fp32", like="bf16", rare=True)
     optimizer: Optimizer = figure("choice", "optimizer that updates the weights", Optimizer.ADAMW)
+    keep_cast: bool = figure(
+        "flag",
+        "inputs of activations are kept for the backward pass in the type of the products (DeepSeek-V3)",
+        False,
+        needs="precision=fp8|precision=fp4",
+        rare=True,
+    )
     keep_grads: bool = figure(
         "flag", "gradients keep their memory between steps (Megatron's buffers)", False, rare=True
     )
@@ -217,7 +224,7 @@ class Plan:
     )
     ep_node: int = figure(
         "count",
-        "expert-parallel ranks per node, to which a token is sent once and copied there; 0: every copy is sent",
+        "expert-parallel ranks per node: a token goes once to each node, and there to each rank; 0: every copy is sent",
         0,
         needs="ep",
         rare=True,

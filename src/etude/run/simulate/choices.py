@@ -55,6 +55,17 @@ class Network(StrEnum):
         return self in (Network.LINKS, Network.FLOW, Network.PACKETS)
 
 
+class PacketFabric(StrEnum):
+    """Which rules packets have."""
+
+    ROCE = "roce"
+    """Senders at the rate of the line; full buffers pause links (PFC)."""
+    INFINIBAND = "infiniband"
+    """Senders at the rate of the line; links send only what the buffer behind them has credit for."""
+    ULTRA_ETHERNET = "ultra-ethernet"
+    """Senders with a window (NSCC), packets over all ways; what does not fit is cut to its header and sent again."""
+
+
 class Routing(StrEnum):
     """Which of several equally short routes bytes take, in networks with links."""
 

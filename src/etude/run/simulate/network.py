@@ -24,7 +24,7 @@ from etude.run.simulate.networks.rerouting import Rerouting, moved, rates_over_t
 from etude.run.simulate.networks.sharing import Sharing
 from etude.run.simulate.networks.state import OPERATION, NetworkState, OperationState, Table
 from etude.run.simulate.operations import Operations
-from etude.run.simulate.options import LinkChange, Network
+from etude.run.simulate.options import LinkChange, Network, PacketFabric
 from etude.run.simulate.packets.deadlock import deadlock_of
 from etude.run.simulate.result import LINKS_SHOWN, LinkUse
 from etude.run.simulate.state import with_room
@@ -49,10 +49,16 @@ TIMES: Final[dict[Network, Callable[[Operations], I64]]] = {
 """Times of operations that no link carries."""
 
 
-PACKETS_NOTE: Final = (
-    "packets of 4 KiB, store and forward, first in first out, without loss: PFC pauses a link at 15 packets in the "
-    "buffer behind it and what the link moves in two of its latencies; rates of links are those of payload"
-)
+_PACKETS: Final = "packets of 4 KiB, store and forward, first in first out"
+PACKETS_NOTES: Final = {
+    PacketFabric.ROCE: f"{_PACKETS}, without loss: PFC pauses a link at 15 packets in the "
+    "buffer behind it and what the link moves in two of its latencies; rates of links are those of payload",
+    PacketFabric.INFINIBAND: f"{_PACKETS}, without loss: a link has credit for 64 KiB in the buffer behind it and what "
+    "it moves in two of its latencies, without virtual lanes; rates of links are those of payload",
+    PacketFabric.ULTRA_ETHERNET: f"{_PACKETS}, over up to 16 ways each: windows (NSCC) of 1.5 times what the slowest "
+    "link moves in an idle round trip, or of 16 packets; queues of the longest such trip, or of 16 packets, marks from "
+    "20 to 80% of them; what does not fit is cut to 64 B and sent again; rates of links are those of payload",
+}
 
 
 class CarriedBytes(NamedTuple):
@@ -89,7 +95,10 @@ class RunningNetwork:
         registry = Registry(
             topology,
             NetworkOptions(
-                model=model, busy_factor=lowered.options.overlap.communication, routing=lowered.options.routing.value
+                model=model,
+                busy_factor=lowered.options.overlap.communication,
+                routing=lowered.options.routing.value,
+                fabric=(lowered.options.fabric or PacketFabric.ROCE).value,
             ),
             instances=None if sharing is None else sharing.instances,
             instance_of=instance_of,
@@ -99,7 +108,7 @@ class RunningNetwork:
         registry.register_messages(messages)
         links, flows = registry.state()
         if model == "packets":
-            self.notes.append(PACKETS_NOTE)
+            self.notes.append(PACKETS_NOTES[lowered.options.fabric or PacketFabric.ROCE])
         self.carried_op = number
         if lowered.options.link_changes:
             self.rerouting = Rerouting(topology, links.paths)
@@ -190,8 +199,10 @@ class RunningNetwork:
             return []
         packets, ports = links.packets, links.packets.ports
         fullest = int(ports["most_queue_bytes"].argmax())
+        cut, resent = int(ports["trims"].sum()), int(packets.clock[0]["resent"])
+        lost = f", {cut:,} of them cut and {resent:,} sent again" if cut or resent else ""
         notes = [
-            f"{int(packets.clock[0]['sent']):,} packets; the longest queue: "
+            f"{int(packets.clock[0]['sent']):,} packets{lost}; the longest queue: "
             f"{int(ports[fullest]['most_queue_bytes']):,} B at {topology.link_name(fullest)}"
         ]
         if paused := int((ports["pauses"] > 0).sum()):

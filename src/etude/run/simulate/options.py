@@ -18,6 +18,7 @@ from etude.machine.system import System
 from etude.model.schema import Collective
 from etude.run.simulate.choices import Compute as Compute
 from etude.run.simulate.choices import Network as Network
+from etude.run.simulate.choices import PacketFabric as PacketFabric
 from etude.run.simulate.choices import Policy as Policy
 from etude.run.simulate.choices import Routing as Routing
 from etude.run.simulate.choices import Times as Times
@@ -153,6 +154,8 @@ class Options:
     network: Network | None = None
     """None: closed forms if the system has levels, `flow` if it is a graph."""
     routing: Routing = Routing.STATIC
+    fabric: PacketFabric | None = None
+    """Of packets; None: RoCE."""
     link_stats: bool = False
     """Keep statistics of every link over time; with `links` or `flow`."""
     fold: bool | None = None
@@ -165,8 +168,9 @@ class Options:
             ("collective_times", Times),
             ("network", Network),
             ("routing", Routing),
+            ("fabric", PacketFabric),
         ):
-            if name == "network" and self.network is None:
+            if name in ("network", "fabric") and getattr(self, name) is None:
                 continue
             object.__setattr__(self, name, _member(name, kind, getattr(self, name)))
         for name, given in self.collective.items():
@@ -200,6 +204,8 @@ class Options:
         check_shares(self.share)
         if (self.share or self.contention) and self.overlap != Overlap():
             raise UsageError("shares and contention cannot be combined with overlap factors", hint="use one of them")
+        if self.fabric is not None and self.network != Network.PACKETS:
+            raise UsageError(f"only packets have a fabric, `{self.fabric}`", hint="--network packets")
         if self._has_links:
             self._check_links()
 
@@ -284,8 +290,6 @@ class Options:
             for what, given in unread.items():
                 if given:
                     raise UsageError(f"{what} are not there for packets", hint="--network flow")
-            if self.routing == Routing.ADAPTIVE:
-                raise UsageError("routing `adaptive` is not there for packets", hint="--routing spray")
         if self.fold:
             raise UsageError(
                 f"the ranks cannot be folded: with network `{self.network}` they share links, so none are equivalent",

@@ -1,6 +1,7 @@
 """What is wrong in a run: what `etude diagnose` asks for."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.figures import figure
@@ -54,6 +55,8 @@ class DiagnoseInputs:
             run = Run(job, no_times([len(job.traces[t]) for t in job.trace_of.tolist()]))
             return self._shown(diagnose(run, least=self.least, ranks_per_node=self.ranks_per_node), NOT_SEEN)
         found = diagnose(run, least=self.least, ranks_per_node=self.ranks_per_node)
+        span = run.timing.span()
+        found = [*recorded_leaks(self.source, span[1] - span[0] if span else 0), *found]
         for limit in not_looked_for(job):
             say(f"note: {limit}")
         return self._shown(found, NOTHING)
@@ -63,6 +66,30 @@ class DiagnoseInputs:
         if not found:
             say(nothing)
         return Diagnosed(tuple(shown), SHOWN if self.top is None else len(shown), str(self.source.path))
+
+
+def recorded_leaks(source: RunSource, run_ns: int) -> "list[Verdict]":
+    """Ranks whose recorded allocations grow from step to step."""
+    import numpy as np
+
+    from etude.analyse.allocations import step_ends
+    from etude.analyse.drifting import leaks_of
+    from etude.capture.ingest import allocations, reading, runs
+    from etude.capture.opening import is_profile, is_run
+
+    path = Path(source.path)
+    if source.system or source.timing is not None or not (is_profile(path) or is_run(path)):
+        return []
+    found = []
+    ranks = [(None, path)] if is_profile(path) else [(one.rank, one.device) for one in runs.find_run(path)[1]]
+    for at, (rank, file) in enumerate(ranks):
+        trace = reading.load_device_with(file, b"[memory]")
+        if trace is None:
+            continue
+        _, steps, held = step_ends(allocations.owned_allocations(trace))
+        number = np.full(len(held), at if rank is None else rank)
+        found += list(leaks_of(number, steps, held, run_ns))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

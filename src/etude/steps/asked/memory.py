@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from etude.model.run import Run
 
+NOT_RECORDED = "profile(profile_memory=True) records allocations; --copies needs none"
 NO_EVENTS = "no memory event is in this job; profile(profile_memory=True) records them, --copies needs none"
 
 
@@ -24,12 +25,14 @@ class MemoryOf(Analysis):
 
     etude memory trace.json.gz                 needs profile_memory=True
     etude memory trace.json.gz --copies
+    etude memory run/ --growth                 from step to step, of each rank
     etude memory snapshot.pickle               of torch.cuda.memory._dump_snapshot; no code of it runs
     """
 
     copies: bool = switch("show the bandwidth of copies, by direction")
     each: bool = switch("list the memory in use over time, event by event")
-    owners: bool = switch("list what a snapshot has at its peak and at its end, by owner")
+    owners: bool = switch("list what is there at the peak and at the end, by owner: of recorded allocations, snapshots")
+    growth: bool = switch("show by how much it grows in each step, and whether it leaks: of recorded allocations")
     counted: str = counted_as(needs="copies")
 
 
@@ -38,24 +41,21 @@ class AllocatedByRank:
     """Inputs of what the profiler's traces of several ranks say of their allocators."""
 
     path: Path
-    each: bool
+    view: str
 
     def run(self) -> "pa.Table":
         import pyarrow as pa
 
-        from etude.analyse.memory import peaks
-        from etude.capture.ingest import allocations, reading, runs
+        from etude.capture.ingest import runs
 
         tables = []
         for at, files in enumerate(runs.find_run(self.path)[1]):
-            found = allocations.allocations(reading.load_device(files.device))
-            shown = found if self.each else peaks(found)
+            shown = allocation_view(files.device, self.view)
             rank = at if files.rank is None else files.rank
             tables.append(shown.add_column(0, "rank", pa.array([rank] * len(shown), pa.int64())))
         joined = pa.concat_tables(tables)
         if not len(joined):
-            hint = "profile(profile_memory=True) records allocations; --copies needs none"
-            raise UsageError("no rank of this run recorded an allocation", where=str(self.path), hint=hint)
+            raise UsageError("no rank of this run recorded an allocation", where=str(self.path), hint=NOT_RECORDED)
         return joined
 
 
@@ -65,17 +65,28 @@ class Allocated:
 
     path: Path
     workers: int
-    each: bool
+    view: str
 
     def run(self) -> "pa.Table":
-        from etude.analyse.memory import peaks
-        from etude.capture.ingest import allocations, reading
-
-        found = allocations.allocations(reading.load_device(self.path))
+        found = allocation_view(self.path, self.view)
         if not len(found):
-            hint = "profile(profile_memory=True) records allocations; --copies needs none"
-            raise UsageError("no allocation was recorded", where=str(self.path), hint=hint)
-        return found if self.each else peaks(found)
+            raise UsageError("no allocation was recorded", where=str(self.path), hint=NOT_RECORDED)
+        return found
+
+
+def allocation_view(path: Path, view: str) -> "pa.Table":
+    """The allocations of a trace, or what they come to."""
+    from etude.analyse.allocations import allocation_owners, memory_growth
+    from etude.analyse.memory import peaks
+    from etude.capture.ingest import allocations, reading
+
+    trace = reading.load_device(path)
+    if view == "owners":
+        return allocation_owners(allocations.owned_allocations(trace))
+    if view == "growth":
+        return memory_growth(allocations.owned_allocations(trace), allocations.device_bytes(trace))
+    found = allocations.allocations(trace)
+    return found if view == "each" else peaks(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,24 +110,28 @@ def memory_inputs(asked: MemoryOf) -> Analysed | Allocated | AllocatedByRank | S
     from etude.analyse.counting import counting_of
     from etude.capture.opening import is_profile, is_run
 
-    view = only_one(asked, "copies", "each", "owners")
+    view = only_one(asked, "copies", "each", "owners", "growth")
+    simulated = asked.system or asked.timing is not None
     if is_snapshot(asked):
-        given = {"copies": view == "copies", "system": asked.system, "timing": asked.timing is not None}
+        given = {
+            "copies": view == "copies",
+            "growth": view == "growth",
+            "system": asked.system,
+            "timing": asked.timing is not None,
+        }
         if unread := next((name for name, is_there in given.items() if is_there), ""):
             raise UsageError(f"{spelled(asked, unread)} is not read of a snapshot of an allocator", where=asked.path)
         return SnapshotInputs(Path(asked.path), view)
-    if view == "owners":
-        raise UsageError(
-            f"{spelled(asked, 'owners')} is for a snapshot of the allocator",
-            where=asked.path,
-            hint="torch.cuda.memory._record_memory_history(), then torch.cuda.memory._dump_snapshot(FILE)",
-        )
     if view == "copies":
         return Analysed(RunSource.of(asked), partial(analyse.copies, counting=counting_of(asked.counted)))
-    if not asked.system and asked.timing is None and is_profile(Path(asked.path)):
-        return Allocated(Path(asked.path), asked.workers, view == "each")
-    if not asked.system and asked.timing is None and is_run(Path(asked.path)):
-        return AllocatedByRank(Path(asked.path), view == "each")
+    if not simulated and is_profile(Path(asked.path)):
+        return Allocated(Path(asked.path), asked.workers, view)
+    if not simulated and is_run(Path(asked.path)):
+        return AllocatedByRank(Path(asked.path), view)
+    if view in ("owners", "growth"):
+        hint = "torch.cuda.memory._record_memory_history(), then torch.cuda.memory._dump_snapshot(FILE)"
+        hint = f"profile(profile_memory=True); or {hint}"
+        raise UsageError(f"{spelled(asked, view)} is for recorded allocations", where=asked.path, hint=hint)
     return Analysed(RunSource.of(asked), analyse.levels if view == "each" else _peaks, nothing=NO_EVENTS)
 
 

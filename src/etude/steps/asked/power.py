@@ -95,14 +95,26 @@ class PowerInputs:
         gaps = Gaps.parse(asked.gaps, seed=asked.seed) if asked.gaps else None
         return cls.of(asked, asked.repeat, gaps)
 
-    def found(self, run: "Clocked") -> dict[str, Any]:
-        """The figures; the curve is written."""
+    def found(self, run: "Clocked", kind: str = "train_step") -> dict[str, Any]:
+        """The figures, with the ranges of runs of this kind; the curve is written."""
         found: PowerFound = self.terms.of(run)
         if self.timeline is not None:
             _write(found.curve, self.timeline, self.every_ns)
         for note in found.notes:
             say(f"note: {note}")
-        return found.figures
+        return found.figures | _ranges(found.figures, kind, run.device.name)
+
+
+RANGED = ("energy_j", "kwh", "mean_w", "per_step_j", "per_token_j", "per_request_j", "carbon_g", "cost")
+"""Figures that are proportional to the energy."""
+
+
+def _ranges(figures: dict[str, Any], kind: str, device: str) -> dict[str, Any]:
+    """The ranges of energy, carbon and price, by what was measured of such runs on such a device."""
+    from etude.cost.estimates import EstimateCase, columns, estimate_of
+
+    energy = estimate_of(figures["energy_j"], EstimateCase(figure="energy of a call", kind=kind, device=device))
+    return columns({name: energy.at(figures[name]) for name in RANGED if figures[name] is not None})
 
 
 def _write(curve: "PowerCurve", place: OutputPlace, every_ns: int | None) -> None:
@@ -161,7 +173,10 @@ def energy_shown(figures: dict[str, Any]) -> dict[str, Any]:
             f"{name} {joules / total:.0%}" for name, joules in list(figures["by_class"].items())[:5]
         ),
         "swing": f"{figures['swing_w']:.4g} W",
+        "range": figures["basis"]["energy_j"]["text"],
     }
+    if figures["low"]["energy_j"] is not None:
+        rows["range"] = f"{figures['low']['energy_j']:.4g} to {figures['high']['energy_j']:.4g} J, {rows['range']}"
     names = {"per_step_j": "J per step", "per_token_j": "J per token", "per_request_j": "J per request"}
     names |= {"carbon_g": "g of CO2", "cost": "electricity cost in dollars", "device_cost": "device cost in dollars"}
     rows |= {"available": _available(figures)} if figures["available"] < 1 else {}

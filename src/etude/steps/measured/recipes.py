@@ -85,10 +85,10 @@ def completed(run: RunFacts, stack: Stack) -> tuple[Plan, list[str]]:
 
 
 def _near(system: System, plan: Mapping[str, Any], said: list[str]) -> int:
-    """Expert-parallel ranks of an innermost level, to which a token is sent once; 0: all are in one."""
+    """Expert-parallel ranks of an innermost level, to which a token is sent once."""
     ep, near = int(plan.get("ep", 1)), system.levels[0].size
-    here = math.gcd(ep, near)
-    if here in (1, ep) or plan.get("gpus", 0) <= near:
+    here = ep if plan.get("gpus", 0) <= near else math.gcd(ep, near)
+    if here == 1:
         return 0
     said.append(f"a token is sent once to each {system.levels[0].name} domain, for {here} expert-parallel ranks")
     return here

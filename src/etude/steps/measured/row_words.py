@@ -19,6 +19,7 @@ _SHARDED: Final = re.compile(rf"({_ABSENT})?\b(FSDP\d?|FULL_SHARD)\b(\s*[:=]?\s*
 _ZERO: Final = re.compile(rf"({_ABSENT})?\bZeRO[ -]?([0-3])", re.IGNORECASE)
 _ASYNC: Final = re.compile(rf"({_ABSENT})?\basync[ -]?TP\b", re.IGNORECASE)
 _PAIRED: Final = re.compile(r"\b(?:1f1b|a2a|all-?to-?all|ep(?: comm\w*)?) overlap", re.IGNORECASE)
+_DROPPED: Final = re.compile(r"\btoken[- ]?drop(?:ped|ping)?\b", re.IGNORECASE)
 _EAGER: Final = re.compile(r"\beager\b", re.IGNORECASE)
 _DISPATCHER: Final = re.compile(rf"\b({'|'.join(DOMAIN)})\b", re.IGNORECASE)
 _PARTS: Final = (
@@ -44,6 +45,8 @@ def noted_fields(notes: str, *, tp: int, gated: bool) -> dict[str, Any]:
         found["tp_chunks"] = tp
     if _EAGER.search(notes) and gated:
         found["unfused"] = "activation,norm"
+    if _DROPPED.search(notes):
+        found["capacity"] = 1.0
     if _PAIRED.search(notes):
         found[PAIRED] = True
     if way := _DISPATCHER.search(notes):

@@ -12,7 +12,7 @@ from etude.base.errors import UsageError
 from etude.base.figures import key_of
 from etude.base.units import format_bytes
 from etude.cost.stacks import Efficiency, Stack
-from etude.cost.stacks.stack import KNOBS, NEUTRAL, tuned
+from etude.cost.stacks.stack import KNOBS, NEUTRAL, tuned, with_kernels
 from etude.machine.system import System
 from etude.make.generate import Plan
 from etude.make.generate.model import open_model
@@ -98,7 +98,7 @@ def predict_sections(
     """Generated and simulated, with the efficiency of `stack`. `options` are those of the simulation."""
     hosts = {n: efficiency_of(open_model(s.model), system, stack).host for n, s in given.sections.items()}
     generated = generate_sections(given, gpus=gpus, hosts=hosts)
-    machine = grown(system, generated.gpus)
+    machine = with_kernels(grown(system, generated.gpus), stack)
     if check:
         check_sections(generated, machine.device.memory_bytes, f"{given.name} on {system.name}")
     by = _efficiency(generated, system, stack)

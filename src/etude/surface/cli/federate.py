@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from etude.surface.cli.scenarios import with_scenario
 from etude.surface.verb import Verb
 from etude.world.fleet.asked import federate
 
@@ -20,8 +21,8 @@ def meant(args: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _verb(name: str, kind: str, asks: type[Any]) -> Verb[Any, Any, Any]:
-    inputs, record = federate.inputs(kind), federate.record
-    return Verb(name, asks, inputs, federate.run, record=record, reads=federate.readable)
+    verb = Verb(name, asks, federate.inputs(kind), federate.run, reads=federate.readable)
+    return with_scenario(verb, federate.rounds_scenario)
 
 
 VERBS = (

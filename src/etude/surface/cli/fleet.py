@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from etude.surface.cli.scenarios import with_scenario
 from etude.surface.verb import Verb
 from etude.world.fleet.asked import experts, shared, train
 from etude.world.fleet.shared import kind_of
@@ -30,11 +31,24 @@ def _sharing(name: str, asks: type[Any]) -> Verb[Any, Any, Any]:
 
 
 VERBS = (
-    Verb("fleet train", train.TrainFleet, train.inputs, train.run, record=train.record, reads=train.readable),
+    with_scenario(
+        Verb(
+            "fleet train",
+            train.TrainFleet,
+            train.inputs,
+            train.run,
+            record=lambda found: found.record,
+            reads=train.readable,
+        ),
+        train.train_scenario,
+    ),
     _sharing("share", shared.Share),
     _sharing("services", shared.ServicesFleet),
     _sharing("backbone", shared.BackboneFleet),
     _sharing("radio", shared.RadioFleet),
-    _sharing("functions", shared.FunctionsFleet),
-    Verb("fleet experts", experts.Experts, experts.inputs, experts.run, reads=experts.readable),
+    with_scenario(_sharing("functions", shared.FunctionsFleet), shared.functions_scenario),
+    with_scenario(
+        Verb("fleet experts", experts.Experts, experts.inputs, experts.run, reads=experts.readable),
+        experts.experts_scenario,
+    ),
 )

@@ -43,7 +43,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "compare": {ANALYSIS: "operators why", "Gate": "fail-if"},
     "metrics": {ANALYSIS: "traffic"},
     "roofline": {ANALYSIS: "utilisation model-flops"},
-    "memory": {ANALYSIS: "copies each owners as"},
+    "memory": {ANALYSIS: "copies each owners growth as"},
     "report": {ANALYSIS: "edit"},
     "link": {"Input": "any-window", "Output": "as-official"},
 }

@@ -2,6 +2,7 @@ from collections.abc import Callable
 from typing import Any
 
 from etude.base.errors import UsageError
+from etude.surface.cli.scenarios import with_scenario
 from etude.surface.verb import Verb
 from etude.world.serve.asked import devices, images, kept, measured, offload, serve, split, workflow
 
@@ -62,10 +63,21 @@ def _verb(
 
 
 VERBS = (
-    _verb("serve", serve.Serve, serve.serve_inputs, serve.readable, serve.run_serve, says=serve.lines, tool=True),
-    _verb("serve images", images.ServeImages, images.images_inputs, images.readable, images.run_images),
-    _verb("serve workflow", workflow.ServeWorkflow, workflow.workflow_inputs, workflow.readable, workflow.run_flow),
-    _verb("serve devices", devices.ServeDevices, devices.placing, devices.readable),
+    with_scenario(
+        _verb("serve", serve.Serve, serve.serve_inputs, serve.readable, serve.run_serve, says=serve.lines, tool=True),
+        serve.serve_scenario,
+    ),
+    with_scenario(
+        _verb("serve images", images.ServeImages, images.images_inputs, images.readable, images.run_images),
+        images.images_scenario,
+    ),
+    with_scenario(
+        _verb("serve workflow", workflow.ServeWorkflow, workflow.workflow_inputs, workflow.readable, workflow.run_flow),
+        workflow.workflow_scenario,
+    ),
+    with_scenario(
+        _verb("serve devices", devices.ServeDevices, devices.placing, devices.readable), devices.devices_scenario
+    ),
     _verb("serve offload", offload.ServeOffload, offload.offload_serving, offload.readable),
     _verb("serve split", split.ServeSplit, split.split_serving, split.readable),
     _verb("serve run", measured.ServeRun, measured.measured_run, measured.readable, says=measured.lines),

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from etude.base.faces import face
 
 if TYPE_CHECKING:
+    from etude.tell.archive.changes import QUERIES as QUERIES
+    from etude.tell.archive.changes import run_changes as run_changes
     from etude.tell.archive.compact import Compacted as Compacted
     from etude.tell.archive.entry import LakeEntry as LakeEntry
     from etude.tell.archive.entry import entry_of as entry_of

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from etude.world.clock import Event
 from etude.world.devices import DevicePool
-from etude.world.entities.machine import FAULT, GIVEN, MACHINE, OFFER, PlainWorkload
+from etude.world.entities.links import LinkedImages
+from etude.world.entities.machine import FAULT, GIVEN, LINKS, MACHINE, OFFER, PlainWorkload
 from etude.world.serve.images.groups import CUT
 from etude.world.serve.images.serving import ImageLoop
 from etude.world.serve.requests import NO_DEADLINE
@@ -47,6 +48,11 @@ class ImagesWorkload(PlainWorkload):
     """Time in which a node loads the weights."""
     made_of: Any = None
     """What its costs were worked out from; None if they were given."""
+    changes: list[Event] = field(default_factory=list)
+    """Of links that its steps feel."""
+    linked: LinkedImages | None = None
+    linked_ns: int = 0
+    """What links leave it now, and since when; None: they never changed."""
     failures: int = 0
     loads: list[NodeLoad] = field(default_factory=list)
 
@@ -55,6 +61,9 @@ class ImagesWorkload(PlainWorkload):
 
     def on(self, event: Event) -> Iterable[Event]:
         now, lost = event.time_ns, list[int]()
+        if event.kind == LINKS:
+            self.linked, self.linked_ns = event.about, now
+            self.loop.relink(event.about.costs, now)
         if event.kind == FAULT:
             lost = [k for k, node in enumerate(self.nodes) if node != MISSING and not self.devices.up[node]]
         for place in lost:
@@ -62,6 +71,9 @@ class ImagesWorkload(PlainWorkload):
         if lost or event.kind == OFFER:
             self._take(now)
         return [Event(now, GIVEN, MACHINE)] if lost else ()
+
+    def link_events(self) -> list[Event]:
+        return self.changes
 
     def short(self) -> int:
         return self.nodes.count(MISSING) * self.devices.per_node

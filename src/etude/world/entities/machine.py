@@ -68,6 +68,10 @@ class WorldWorkload(Entity, Protocol):
         """Its energy above that of idle devices; None if it is not known."""
         ...
 
+    def loop_returns(self) -> int:
+        """How often its compiled loop came back, if it has one."""
+        ...
+
 
 class PlainWorkload:
     """What most workloads have in common: they have nothing to say by themselves, want nothing and lend nothing."""
@@ -94,6 +98,9 @@ class PlainWorkload:
 
     def close(self) -> None:
         pass
+
+    def loop_returns(self) -> int:
+        return 0
 
     def tables(self) -> dict[str, pa.Table]:
         return {}
@@ -179,7 +186,7 @@ class SharedMachine:
         return found
 
     def _wanted(self, now: int, name: str, devices: int) -> Iterable[Event]:
-        lenders = [one.lender() for one in self.workloads.values()]
+        lenders = [one.lender() for one in self.workloads.values() if self.devices.meet(name, one.name)]
         wanted = WantedDevices(name, devices, now / 1e9)
         given = lent(self.share, wanted, [one for one in lenders if one is not None], self.devices.per_node)
         for lender, nodes in given.items():
@@ -187,7 +194,9 @@ class SharedMachine:
         return [Event(now, LEND, lender, nodes) for lender, nodes in given.items()]
 
     def _offers(self, now: int) -> Iterable[Event]:
-        """To those that are short of devices; to lenders only once the others are not."""
+        """To those that are short of devices; to lenders only once the others of their region are not."""
         short = [one for one in self.workloads.values() if one.short()]
         others = [one for one in short if one.lender() is None]
-        return [Event(now, OFFER, one.name) for one in others or short]
+        lenders = [one for one in short if one.lender() is not None]
+        lenders = [one for one in lenders if not any(self.devices.meet(one.name, other.name) for other in others)]
+        return [Event(now, OFFER, one.name) for one in (*others, *lenders)]

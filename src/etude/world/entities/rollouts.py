@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from etude.world.clock import Event
 from etude.world.devices import DevicePool
-from etude.world.entities.machine import FAULT, GIVEN, LEND, MACHINE, OFFER, PlainWorkload
+from etude.world.entities.links import LinkedRollouts
+from etude.world.entities.machine import FAULT, GIVEN, LEND, LINKS, MACHINE, OFFER, PlainWorkload
 from etude.world.fleet.rl.loop import SEND, RlLoop
 from etude.world.policies import NodeLender
 
@@ -31,6 +32,11 @@ class RolloutWorkload(PlainWorkload):
     lend_to: str = ""
     lent: int = 0
     interruptions: int = 0
+    changes: list[Event] = field(default_factory=list)
+    """Of links that its steps feel."""
+    linked: LinkedRollouts | None = None
+    linked_ns: int = 0
+    """What links leave it now, and since when; None: they never changed."""
 
     def advance(self, until_ns: int) -> Iterable[Event]:
         return self.loop.advance(until_ns)
@@ -43,6 +49,10 @@ class RolloutWorkload(PlainWorkload):
         elif event.kind == LEND:
             gone = self.nodes[len(self.nodes) - int(event.about) :]
             self.lent += len(gone)
+        elif event.kind == LINKS:
+            self.linked, self.linked_ns = event.about, now
+            self.loop.relink(event.about.priced, now)
+            return ()
         for node in gone:
             self.nodes.remove(node)
             self.devices.give_node(node, now)
@@ -55,6 +65,9 @@ class RolloutWorkload(PlainWorkload):
         if gone or more:
             self.loop.run_on(self.loop.train_group, len(self.nodes) * self.devices.per_node, now)
         return [Event(now, GIVEN, MACHINE)] if gone else ()
+
+    def link_events(self) -> list[Event]:
+        return self.changes
 
     def short(self) -> int:
         return (self.wanted - len(self.nodes)) * self.devices.per_node

@@ -77,6 +77,8 @@ class SeatedScale(Scale):
         super().after(state, why)
         for row in came:
             self.started_ns += now - self.starting.pop(row, now)
+        if state.store.tiers:
+            state.store.gone[came] = 0
         for row in sorted(self.parked):
             there = [i for i in self._peers(state, row) if i not in self.parked]
             if row in came:

@@ -13,14 +13,12 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from etude.base.errors import UsageError
 from etude.kernels.arrays import I64
 from etude.world.clock import NEVER, Event
 from etude.world.devices import DevicePool
 from etude.world.entities.links import LinkedReplicas
 from etude.world.entities.machine import FAULT, GIVEN, LINKS, MACHINE, OFFER, WANTED, PlainWorkload
 from etude.world.entities.seats import SeatedScale
-from etude.world.serve import Engine
 from etude.world.serve import state as of
 from etude.world.serve.hooks import loop_with
 from etude.world.serve.requests import Requests
@@ -44,7 +42,11 @@ class ServingWorkload(PlainWorkload):
     devices: DevicePool
     stays: bool = False
     """Whether its replicas stay as they are once all is answered, as in a world without a horizon."""
+    round_trip_ns: int = 0
+    """Between its users and its replicas: answers come by so much later."""
     loop: Any = None
+    returns: int = 0
+    """Of the loop."""
     done: bool = False
     decided: bool = False
     """Whether the rule decided since the last moment."""
@@ -115,13 +117,18 @@ class ServingWorkload(PlainWorkload):
         if self.done:
             return
         state.clock["until_ns"] = until_ns
+        self.returns += 1
         while (why := self.loop(state, rules, machines, NO_LOG)) == of.ASKED:
+            self.returns += 1
             asked.answer(state)
         if why == of.STUCK and not self.scale.parked:
             stuck(state)
         self.done = why == of.DONE
 
     # -- results -------------------------------------------------------------------------------------------------------
+
+    def loop_returns(self) -> int:
+        return self.returns
 
     def done_ns(self) -> int:
         return int(self.ready.state.request["finish_ns"].max())
@@ -138,6 +145,8 @@ class ServingWorkload(PlainWorkload):
             return None
         requests = self.requests if len(ended) == len(self.requests) else part_of(self.requests, ended)
         own = state._replace(request=state.request[ended])
+        for name in ("first_ns", "finish_ns"):
+            own.request[name] += self.round_trip_ns
         held = self.scale.held_ns(horizon_ns)
         room = int(state.replica["room"].min())
         return Served(requests, own, self.engine, room, None, energies[0], energies, held, self.scale.changes)
@@ -185,13 +194,3 @@ def part_of(requests: Requests, rows: I64) -> Requests:
         block_tokens=empty,
         block_home=empty,
     )
-
-
-def refuse_with_faults(engine: Engine, name: str) -> None:
-    """Features of replicas that cannot be lost with a node yet. Raises UsageError."""
-    for there, what in (
-        (engine.caching.sharded, "a store of which every replica has a part"),
-        (engine.barrier, "a barrier between replicas"),
-    ):
-        if there:
-            raise UsageError(f"faults cannot be combined with {what}", where=name, hint="leave one of them out")

@@ -113,6 +113,9 @@ class TrainingWorkload:
     def close(self) -> None:
         self.job.close()
 
+    def loop_returns(self) -> int:
+        return 0
+
     def ran(self, horizon_ns: int) -> TrainingRun:
         job = self.job
         return TrainingRun(

@@ -83,6 +83,9 @@ class WorkflowWorkload(PlainWorkload):
 
     # -- results -------------------------------------------------------------------------------------------------------
 
+    def loop_returns(self) -> int:
+        return self.loop.returns
+
     def done_ns(self) -> int:
         return int(self.loop.ran.end_ns.max())
 

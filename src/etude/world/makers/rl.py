@@ -6,11 +6,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from etude.machine import open_system
 from etude.world.devices import DevicePool
+from etude.world.entities.links import LinkedRollouts, link_changes
 from etude.world.entities.rollouts import RolloutWorkload
 from etude.world.fleet.events import FleetEvents
 from etude.world.fleet.rl import read_rl
-from etude.world.fleet.rl.run import loop_of
+from etude.world.fleet.rl.costs import priced
+from etude.world.fleet.rl.run import loop_of, makings
+from etude.world.fleet.rl.spec import RlSpec
 from etude.world.fleet.sharing.cluster import cluster_of
 from etude.world.makers import Made, refused
 from etude.world.scenario import Scenario, WorkloadSpec
@@ -35,4 +39,22 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: Fl
     if len(got) < nodes:
         raise refused(f"needs {nodes} nodes, and {len(got)} are free", spec, scenario, "machine: nodes: more")
     loop = loop_of(cluster, asked, where, seed=scenario.seed)
-    return RolloutWorkload(spec.name, loop, devices, nodes, got, spec.lend_to), loop.priced.notes
+    made = RolloutWorkload(spec.name, loop, devices, nodes, got, spec.lend_to)
+    if scenario.events.links:
+        receivers, system = loop.priced.receivers, open_system(scenario.machine.system)
+        made.changes += link_changes(
+            spec.name,
+            scenario.events.links,
+            system,
+            _ranks(asked),
+            lambda one: LinkedRollouts(one, priced(asked, where, receivers=receivers, on=one)),
+        )
+    return made, loop.priced.notes
+
+
+def _ranks(asked: RlSpec) -> int:
+    """Most devices between which its predicted steps send something."""
+    found = [making.tp for making in makings(asked) if making.step_ns is None]
+    if not asked.train.time_ns:
+        found.append(int(asked.train.plan["gpus"]))
+    return max(found, default=1)

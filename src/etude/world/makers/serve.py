@@ -13,7 +13,7 @@ from etude.world.clock import NEVER
 from etude.world.devices import DevicePool
 from etude.world.entities.links import LinkedReplicas, link_changes
 from etude.world.entities.seats import SeatedScale
-from etude.world.entities.serving import ALL, ServingWorkload, refuse_with_faults
+from etude.world.entities.serving import ALL, ServingWorkload
 from etude.world.fleet.events import FleetEvents
 from etude.world.makers import Made, refused, request
 from etude.world.scenario import Scenario, WorkloadSpec
@@ -32,6 +32,7 @@ MOST_LOOKS: Final = 1_000_000
 
 def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: FleetEvents) -> Made:
     given = {"model": spec.subject, "system": scenario.machine.system, **_scaled(spec, scenario)}
+    far = line(str(given.pop("round_trip", "0s")), f"workloads: {spec.name}: round_trip", "80ms").time_ns(zero=True)
     asked = request(TextInput, spec, given, scenario, "serve")
     serving = text_serving(asked)
     refuse_unread(asked)
@@ -58,8 +59,9 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: Fl
     count, tp = sum(pool.count for pool in service.pools), service.pools[0].tp
     if len({pool.tp for pool in service.pools}) > 1:
         raise refused("replicas of different sizes", spec, scenario, "one `tp` for all")
-    if len(events):
-        refuse_with_faults(service.rules, spec.name)
+    if len(events) and any(pool.ep > pool.tp for pool in service.pools):
+        hint = "experts: MODEL, a group of which nodes may fail"
+        raise refused("faults of experts that are spread over several replicas", spec, scenario, hint)
     rule = scale_rule(line(text, "scale", EXAMPLE), count, function_of) if text else ScaleRule(most=count, least=count)
     looks = int(max(scenario.horizon_ns, int(requests.arrival_ns.max()))) // rule.every_ns if text else 0
     if looks > MOST_LOOKS:
@@ -87,6 +89,7 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: Fl
         service.limits,
         devices,
         stays=not scenario.horizon_ns,
+        round_trip_ns=far,
         made_of=(service, serving.replicas.costs),
     )
     if scenario.events.links:

@@ -10,7 +10,6 @@ from etude.machine import System, open_system
 from etude.world.devices import DevicePool
 from etude.world.entities.links import LinkedReplicas, link_changes
 from etude.world.entities.seats import SeatedScale
-from etude.world.entities.serving import refuse_with_faults
 from etude.world.entities.workflow import WorkflowWorkload
 from etude.world.fleet.events import FleetEvents
 from etude.world.makers import Made, refused, request
@@ -33,8 +32,6 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: Fl
     if not serving.flow.models:
         raise refused("calls no model, so it needs no devices", spec, scenario)
     loop, on, notes = serving.ready()
-    if len(events):
-        refuse_with_faults(serving.engine, spec.name)
     scales, between = {}, Between()
     for name, one in on.items():
         tp = serving.flow.models[name].tp

@@ -39,7 +39,7 @@ def energy_of(device: Device, work: StepCost, ranks: int, factor: float = 1.0) -
     return ReplicaPower(work, costs_of(device).active_w, limit_w(device) - idle, idle, factor, ranks)
 
 
-@kernel(allocates=False)
+@kernel(allocates=False, inline="llvm")
 def pass_nj(energy, shape, time_ns):
     """Energy above idle of all ranks of a replica, for a pass of this length. A watt is a nanojoule per nanosecond."""
     if energy.ranks == 0:

@@ -20,7 +20,8 @@ def fail(state: of.State, rules: of.Rules, row: int, others: Sequence[int], now:
     does the same and has the fewest tokens to do; with no others they wait there until it is back. Returns how many.
 
     Keys and values that other replicas hold for it are sent again, to where the answer is written now. An answer whose
-    keys and values it held is written where it was to be, after its tokens are read again there."""
+    keys and values it held is written where it was to be, after its tokens are read again there. Of a store of which
+    replicas have parts its part is lost, and nothing is kept in its place. Others do not wait for it at a barrier."""
     rows: Any = of.in_rows(state)
     mine = rows.replica[row]
     if mine.end_ns != of.NEVER:
@@ -58,6 +59,10 @@ def fail(state: of.State, rules: of.Rules, row: int, others: Sequence[int], now:
         setattr(mine, port, 0)
     state.link_ns[row] = 0.0
     forget(state, rules, [row])
+    if state.store.tiers:
+        state.store.gone[row] = 1
+    for there in others if rules.barrier else ():  # no barrier waits for it any more
+        wake(state, there, now)
     return len(begun) + len(sent) + len(fresh)
 
 

@@ -198,6 +198,28 @@ class _PlainLoop:
         return lambda rows, *more: kernel(self.state, *map(int, more))  # one kind of integers: compiled once
 
 
+def pools_with(loops: Sequence[Callable[..., int]]) -> Callable[..., tuple[int, int]]:
+    """`loop.advance_pools` as plain Python, in which each pool goes on by one of these."""
+
+    def one(rows: of.State, rules: of.Rules, machines: Any, log: Table) -> int:
+        number = next(k for k, mine in enumerate(known) if mine.state is rows)
+        return loops[number](arrays[number], rules, machines, log)
+
+    plain = plain_form((loop,), {loop.advance: one}, {})[loop.advance_pools]
+    known: list[loop.PoolState] = []
+    arrays: list[of.State] = []
+
+    def advance_pools(pools: Sequence[loop.PoolState], before_ns: int, until_ns: int, log: Table) -> tuple[int, int]:
+        if [id(pool.state) for pool in pools] != [id(state) for state in arrays]:
+            arrays[:] = [pool.state for pool in pools]
+            known[:] = [pool._replace(state=of.in_rows(pool.state)) for pool in pools]
+        known[:] = [mine._replace(machines=pool.machines) for mine, pool in zip(known, pools, strict=True)]
+        found: tuple[int, int] = plain(known, before_ns, until_ns, log)
+        return found
+
+    return advance_pools
+
+
 def plain_form(modules: Sequence[types.ModuleType], given: dict[Any, Any], around: dict[Any, Around]) -> dict[Any, Any]:
     """For each kernel of the modules its code as a Python function that calls the other plain functions; `given`
     replaces some of them, `around` wraps others."""

@@ -10,6 +10,7 @@ what arrives meanwhile waits for the pass after it.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from etude.kernels.compile import kernel
 from etude.world.serve import state as at
 from etude.world.serve.adapters import leave_adapter
 from etude.world.serve.batching import choose
-from etude.world.serve.machines import machine_nj
+from etude.world.serve.machines import Machines, machine_nj
 from etude.world.serve.pass_content import shape_of, time_of
 from etude.world.serve.prefix import release
 from etude.world.serve.queues import pop_later, push_later, put_last
@@ -36,6 +37,8 @@ def _answered(state, i, r, now):
     answered(state.reuse, asked.session, asked.task, now)
     release(state, i, r)
     state.clock[0].finished += 1
+    if state.clock[0].stops:
+        put_last(q, state.clock[0].ended, r)
     for k in range(state.child_start[r], state.child_start[r + 1]):
         child = state.child[k]
         q[child].missing -= 1
@@ -135,8 +138,8 @@ def _joined(mine, rules):
 
 @kernel(allocates=False, inline=True)
 def _start(state, rules, machines, log, busy, now):
-    """Every free replica starts its next pass; with a barrier all together, if none is busy, as long as the longest.
-    False if a request never gets room."""
+    """Every free replica starts its next pass; with a barrier all that are there together, if none is busy, as long as
+    the longest. False if a request never gets room."""
     longest, clock = np.int64(0), state.clock[0]
     for i in range(len(state.replica)):
         mine = state.replica[i]
@@ -172,7 +175,7 @@ def _start(state, rules, machines, log, busy, now):
                 )
                 if rules.ahead and not clock.halt:
                     choose(state, rules, machines, i, now)
-            elif _joined(mine, rules):
+            elif _joined(mine, rules) and not mine.shut:
                 mine.dummy += 1
     return True
 
@@ -305,3 +308,50 @@ def advance(state, rules, machines, log):
                 return at.HALTED
         if clock.stops and clock.finished > finished:
             return at.PAUSED
+
+
+class PoolState(NamedTuple):
+    """One of several pools that share a clock."""
+
+    state: at.State
+    rules: at.Rules
+    machines: Machines
+
+
+@kernel(allocates=False)
+def _next_of(state):
+    return _next_time(state.request, state.replica, state.heap, state.clock[0])
+
+
+@kernel(allocates=False)
+def _resumes(pools):
+    """The pool for which a hook has answered, or NOBODY."""
+    for k in range(len(pools)):
+        if pools[k].state.clock[0].chosen != at.NOBODY:
+            return k
+    return at.NOBODY
+
+
+@kernel(allocates=False)
+def advance_pools(pools, before_ns, until_ns, log):
+    """The pool where something happens next goes on as far as nothing happens in another, and so on, as long as that is
+    before `before_ns` and by `until_ns`. Returns the pool that stopped since a request was answered, or for another
+    reason, and the reason; NOBODY: none did."""
+    while True:
+        first = resumes = _resumes(pools)
+        if resumes == at.NOBODY:
+            own = other = at.NEVER
+            for k in range(len(pools)):
+                when = _next_of(pools[k].state)
+                if when < own:
+                    first, own, other = k, when, own
+                else:
+                    other = min(other, when)
+            if own == at.NEVER or own >= before_ns or own > until_ns:
+                return at.NOBODY, at.PAUSED
+            pools[first].state.clock[0].until_ns = max(min(before_ns, until_ns, other), own)
+        pool = pools[first]
+        finished = pool.state.clock[0].finished
+        why = advance(pool.state, pool.rules, pool.machines, log)
+        if why != at.PAUSED or resumes != at.NOBODY or pool.state.clock[0].finished > finished:
+            return first, why

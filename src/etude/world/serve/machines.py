@@ -24,7 +24,7 @@ class Machines(NamedTuple):
     whole: I64
     """Tables of integers."""
     place: I64
-    """Where a table begins, and how long it is along each axis: (2 * kind, table, 5); odd rows are of energy."""
+    """Where a table begins and how long it is: (2 * kind, table, 2); odd rows are of energy."""
     power: F64
     """Active, most, idle, factor, ranks: (kind, 5)."""
 
@@ -32,14 +32,13 @@ class Machines(NamedTuple):
 def machines_of(kinds: Sequence[tuple[StepCost, ReplicaPower]]) -> Machines:
     real: list[F64] = []
     whole: list[I64] = []
-    places = np.zeros((2 * len(kinds), len(StepCost._fields), 5), np.int64)
+    places = np.zeros((2 * len(kinds), len(StepCost._fields), 2), np.int64)
     costs = [one for cost, energy in kinds for one in (cost, energy.work)]
     for row, cost in enumerate(costs):
         for number, (name, table) in enumerate(zip(StepCost._fields, cost, strict=True)):
             into = whole if name in WHOLE else real
-            shape = table.shape + (1,) * (4 - table.ndim)
-            places[row, number] = (sum(map(len, into)), *shape)
-            into.append(table.ravel())  # type: ignore[arg-type]
+            places[row, number] = sum(map(len, into)), len(table)
+            into.append(table)  # type: ignore[arg-type]
     power = [[e.active_w, e.most_w, e.idle_w, e.factor, e.ranks] for _, e in kinds]
     return Machines(np.concatenate(real), np.concatenate(whole), places, np.array(power, np.float64))
 
@@ -52,16 +51,11 @@ def _part(values, place):
 @kernel(allocates=False, inline=True)
 def _cost_at(machines, row):
     real, whole, place = machines.real, machines.whole, machines.place[row]
-    grid, own, more = place[8], place[13], place[15]
-    attention = real[grid[0] : grid[0] + grid[1] * grid[2] * grid[3] * grid[4]]
-    engine = real[own[0] : own[0] + own[1] * own[2]]
-    beside = real[more[0] : more[0] + more[1] * more[2]]
     return StepCost(
         _part(real, place[0]), _part(real, place[1]), _part(real, place[2]), _part(real, place[3]),
         _part(real, place[4]), _part(real, place[5]), _part(real, place[6]), _part(real, place[7]),
-        attention.reshape((grid[1], grid[2], grid[3], grid[4])), _part(whole, place[9]), _part(whole, place[10]),
-        _part(real, place[11]), _part(real, place[12]), engine.reshape((own[1], own[2])), _part(whole, place[14]),
-        beside.reshape((more[1], more[2])),
+        _part(real, place[8]), _part(whole, place[9]), _part(whole, place[10]), _part(real, place[11]),
+        _part(real, place[12]), _part(real, place[13]), _part(whole, place[14]), _part(real, place[15]),
     )  # fmt: skip
 
 

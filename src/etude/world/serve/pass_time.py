@@ -11,7 +11,7 @@ from etude.kernels.compile import kernel
 from etude.world.serve.steps import PassContent, StepCost
 
 
-@kernel(allocates=False)
+@kernel(allocates=False, inline="llvm")
 def _place(axis, x):
     """The interval of `axis` that holds x, or the outermost; and how far into it x is."""
     if len(axis) == 1:
@@ -26,7 +26,7 @@ def _place(axis, x):
     return low, (x - axis[low]) / (axis[low + 1] - axis[low])
 
 
-@kernel(allocates=False)
+@kernel(allocates=False, inline="llvm")
 def _curve(axis, value, x):
     i, w = _place(axis, x)
     if len(axis) == 1:
@@ -34,13 +34,14 @@ def _curve(axis, value, x):
     return max(value[i] + w * (value[i + 1] - value[i]), 0.0)
 
 
-@kernel(allocates=False)
+@kernel(allocates=False, inline="llvm")
 def attention_at(cost, chunk, past, decode, keys):
     """Attention time in ns, of all layers."""
     a, u = _place(cost.chunk, chunk)
     b, v = _place(cost.past, past)
     c, w = _place(cost.decode, decode)
     d, x = _place(cost.keys, keys)
+    pasts, decodes, all_keys = len(cost.past), len(cost.decode), len(cost.keys)
     total = 0.0
     for i in range(2 if u != 0.0 else 1):
         p = u if i else 1.0 - u
@@ -48,12 +49,13 @@ def attention_at(cost, chunk, past, decode, keys):
             q = p * (v if j else 1.0 - v)
             for k in range(2 if w != 0.0 else 1):
                 r = q * (w if k else 1.0 - w)
+                row = (((a + i) * pasts + b + j) * decodes + c + k) * all_keys + d
                 for m in range(2 if x != 0.0 else 1):
-                    total += r * (x if m else 1.0 - x) * cost.attention_ns[a + i, b + j, c + k, d + m]
+                    total += r * (x if m else 1.0 - x) * cost.attention_ns[row + m]
     return max(total, 0.0)
 
 
-@kernel(allocates=False)
+@kernel(allocates=False, inline="llvm")
 def attention_of(cost, shape):
     """Several prompts count as one with the same number of tokens and pairs; with fewer pairs than one prompt would
     have, as shorter prompts that share a launch and take no longer than the one. Sequences that decode count with the
@@ -72,7 +74,7 @@ def attention_of(cost, shape):
     return prompts + tokens
 
 
-@kernel(allocates=False)
+@kernel(allocates=False, inline="llvm")
 def _attention(cost, shape, keys):
     """Attention with this many keys per decoding sequence."""
     chunk = float(shape.prompt_tokens)
@@ -87,7 +89,7 @@ def _attention(cost, shape, keys):
     return min(alone + apart, attention_at(cost, chunk, 0.0, float(shape.decode), keys))
 
 
-@kernel(allocates=False)
+@kernel(allocates=False, inline="llvm")
 def graph_of(cost, shape):
     """Tokens that layers run with, and 1 if there is no graph for them."""
     tokens = shape.prompt_tokens + shape.decode + shape.more_tokens
@@ -96,17 +98,17 @@ def graph_of(cost, shape):
     return tokens if eager else known[tokens], eager
 
 
-@kernel(allocates=False)
+@kernel(allocates=False, inline="llvm")
 def host_of(cost, shape, eager):
     """Time of the host while the device works, and of the engine after it."""
     sequences = shape.decode + shape.outputs
-    own = cost.engine_ns[0, eager] + cost.engine_ns[1, eager] * sequences
+    own = cost.engine_ns[eager] + cost.engine_ns[2 + eager] * sequences
     host = cost.floor_ns[eager * (2 if shape.prompt_tokens and shape.decode else 1)]
     schedule = cost.floor_ns[4] * sequences
     return host + schedule if cost.floor_ns[5] else max(host, schedule), own
 
 
-@kernel(allocates=False)
+@kernel(allocates=False, inline="llvm")
 def pass_ns(cost, shape, number):
     """Time of one pass; `number` says which of the recorded ones it is."""
     if len(cost.recorded):
@@ -115,9 +117,10 @@ def pass_ns(cost, shape, number):
     device = (_curve(cost.tokens, cost.layers_ns, float(run)) + attention_of(cost, shape)) * shape.depth
     if shape.outputs:
         device += _curve(cost.sequences, cost.head_ns, float(shape.outputs))
-    if cost.beside_ns.shape[1]:
-        beside = _curve(cost.tokens, cost.beside_ns[0], float(run))
-        device = max(device, beside + _curve(cost.tokens, cost.beside_ns[1], float(run)) * device)
+    if len(cost.beside_ns):
+        points = len(cost.tokens)
+        beside = _curve(cost.tokens, cost.beside_ns[:points], float(run))
+        device = max(device, beside + _curve(cost.tokens, cost.beside_ns[points:], float(run)) * device)
     host, own = host_of(cost, shape, eager)
     return max(np.int64(np.ceil(max(device + cost.floor_ns[3], host) + own - 1e-6)), 1)
 

@@ -105,7 +105,7 @@ def next_uses(ids: I64, owner: I64) -> I64:
     return following
 
 
-@kernel(allocates=False)
+@kernel(allocates=False, inline="llvm")
 def _mixed(x):
     x = (x ^ (x >> _S30)) * _MIX_A
     x = (x ^ (x >> _S27)) * _MIX_B
@@ -122,17 +122,22 @@ def _cut(start, ids, tokens, unit, mean):
     n = 0
     for r in range(rows):
         recent[:] = np.uint64(0)
-        name, window, at = _GOLDEN, np.uint64(0), 0
+        name, window, at, until_cut = _GOLDEN, np.uint64(0), 0, unit
         last = start[r + 1] - 1
         for k in range(start[r], start[r + 1]):
             seed = np.uint64(ids[k] + 1) * _GOLDEN
             for j in range(tokens[k]):
                 token = _mixed(seed + np.uint64(j) * _MIX_B)
-                window += token - recent[at % WINDOW]
-                recent[at % WINDOW] = token
                 name = (name ^ token) * _MIX_A + _GOLDEN
-                at += 1
-                cut = at % unit == 0 if unit else _mixed(window) % np.uint64(mean) == np.uint64(0)
+                if unit:
+                    at += 1
+                    until_cut -= 1
+                    cut = until_cut == 0
+                else:
+                    window += token - recent[at % WINDOW]
+                    recent[at % WINDOW] = token
+                    at += 1
+                    cut = _mixed(window) % np.uint64(mean) == np.uint64(0)
                 if cut or (k == last and j == tokens[k] - 1):
                     if n == len(names):
                         more, further = np.zeros(2 * n, np.uint64), np.zeros(2 * n, np.int64)
@@ -140,6 +145,7 @@ def _cut(start, ids, tokens, unit, mean):
                         names, ends = more, further
                     names[n], ends[n] = _mixed(name), at
                     n += 1
+                    until_cut = unit
                     if not unit:
                         name = _GOLDEN
         starts[r + 1] = n

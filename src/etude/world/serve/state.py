@@ -227,6 +227,7 @@ CLOCK: Final = record(
     "heap",  # requests whose parents are done and that have not arrived
     "barriers_ns",  # of all steps between barriers
     "stops",  # 1: the loop stops whenever a request is answered
+    ("ended", QUEUE),  # those answered then, until they are taken out
 )
 SHAPE: Final = record(*((name, np.float64) if name in ("pairs", "depth") else name for name in PassContent._fields))
 """`steps.PassContent`, while a pass is built."""
@@ -312,7 +313,7 @@ def start(
     clock = np.zeros(1, CLOCK)
     clock["random"] = (seed * 2654435761 + 88172645) % (PRIME - 1) + 1
     clock["chosen"] = clock["misfit"] = NOBODY
-    clock["hand"] = NO_REQUESTS
+    clock["hand"] = clock["ended"] = NO_REQUESTS
     clock["until_ns"] = NEVER
     count, order = len(requests), np.argsort(requests.parent, kind="stable")
     child = np.repeat(np.arange(count), request["parents"])[order]

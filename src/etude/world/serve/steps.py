@@ -21,7 +21,8 @@ from etude.kernels.arrays import F64, I64
 
 
 class StepCost(NamedTuple):
-    """Times in ns. `recorded` is empty, or the time of each pass in order, whatever its shape."""
+    """Times in ns, in arrays of one axis. `recorded` is empty, or the time of each pass in order, whatever its
+    shape."""
 
     tokens: F64
     """Points of `layers_ns`."""
@@ -31,7 +32,8 @@ class StepCost(NamedTuple):
     head_ns: F64
     """Logits and sampling, by output tokens."""
     chunk: F64
-    """Tokens of prompts in the pass: the first axis of `attention_ns`; `past`, `decode` and `keys` are the others."""
+    """Tokens of prompts in the pass: the first axis of `attention_ns`; then `past`, `decode`, and `keys`, which varies
+    fastest."""
     past: F64
     decode: F64
     keys: F64
@@ -48,11 +50,16 @@ class StepCost(NamedTuple):
     """Attention of the longest decoding sequence, per key; and how many sequences fill the device, so that fewer are
     split over it. Zero: kernels split any sequence."""
     engine_ns: F64
-    """Added to every pass: per pass, and per sequence; with a graph, and without one."""
+    """Added to every pass, with a graph and without one; then per sequence, likewise."""
     recorded: I64
     beside_ns: F64
-    """Empty along the second axis, or over `tokens`: what runs in parallel with the device, and the fraction of the
-    device's own time that does not overlap with it."""
+    """Empty, or over `tokens` what runs in parallel with the device, and then the fraction of the device's own time
+    that does not overlap with it."""
+
+    @property
+    def grid_ns(self) -> F64:
+        """`attention_ns` with an axis for each of its four."""
+        return self.attention_ns.reshape(len(self.chunk), len(self.past), len(self.decode), len(self.keys))
 
 
 NONE: Final = np.zeros(0, np.int64)
@@ -103,16 +110,16 @@ def step_cost(
     made = StepCost(
         _axis(tokens, "tokens"), np.ascontiguousarray(layers_ns, np.float64),
         _axis(head[0], "sequences"), np.ascontiguousarray(head[1], np.float64),
-        axes[0], axes[1], axes[2], axes[3], grid,
+        axes[0], axes[1], axes[2], axes[3], grid.ravel(),
         _rounded_up(graphs), _rounded_up([*graphs, *decode_graphs]),
         np.array([*floor_ns, gaps_ns, schedule_ns, one_process], np.float64), np.array(chain_ns, np.float64),
-        np.array([pass_ns, sequence_ns], np.float64),
+        np.array([*pass_ns, *sequence_ns], np.float64),
         np.ascontiguousarray(recorded, np.int64),
-        np.ascontiguousarray(beside, np.float64).reshape(2, -1),
+        np.ascontiguousarray(beside, np.float64).ravel(),
     )  # fmt: skip
     if grid.shape != tuple(len(a) for a in axes) or len(made.tokens) != len(made.layers_ns):
         raise UsageError("step costs: tables and their axes differ in length")
-    if made.beside_ns.shape[1] not in (0, len(made.tokens)):
+    if len(made.beside_ns) not in (0, 2 * len(made.tokens)):
         raise UsageError("step costs: tables and their axes differ in length")
     for table in (made.layers_ns, made.head_ns, grid, made.floor_ns, made.engine_ns, made.beside_ns):
         if not np.isfinite(table).all() or (table < 0).any():

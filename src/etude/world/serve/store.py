@@ -67,6 +67,8 @@ class Store(NamedTuple):
     """The codecs, and how one is chosen."""
     away: NDArray[np.uint8]
     """Whether a tier is on no node, and stays when a replica is lost: (tier)."""
+    gone: NDArray[np.uint8]
+    """Replicas that are lost: they keep no pieces, and none is found there: (replica)."""
     link: F64
     """For each replica's loads of that tier: observed ns per byte; bytes and ns of those of the next pass; the same of
     the current pass; total bytes, and ns with coding: (replica, 7)."""
@@ -94,7 +96,8 @@ def store_of(
         np.full((replicas, count), ABSENT, np.int8), np.zeros((replicas, len(tiers)), np.int64),
         np.array(room, np.int64), np.array(token_ns), np.array([tier.latency_ns for tier in tiers] + [0.0]),
         np.zeros((replicas, len(tiers) + 2), np.int64), coded, wire,
-        np.array([rules.shared or tier.away for tier in tiers], np.uint8), np.zeros((replicas, 7)),
+        np.array([rules.shared or tier.away for tier in tiers], np.uint8), np.zeros(replicas, np.uint8),
+        np.zeros((replicas, 7)),
     )  # fmt: skip
 
 
@@ -104,7 +107,7 @@ def no_store() -> Store:
     return Store(
         0, 0, 0, 0.0, 0.0, CachePieces(none, none, none, none, none, none, bytes_), no_ring(),
         np.zeros((1, 1), np.int8), table, none, np.zeros(1), np.zeros(1), table, ABSENT, NO_WIRE, bytes_,
-        np.zeros((1, 7)),
+        bytes_, np.zeros((1, 7)),
     )  # fmt: skip
 
 
@@ -195,7 +198,7 @@ def find(store, i, r, first, prompt, now, note):
         one = store.pieces.ids[k]
         j = _home(store, i, one, replicas)
         tier = store.where[j, one]
-        if tier == ABSENT or expired(store.ring, j, one, now):
+        if tier == ABSENT or (store.gone[j] and store.sharded != SHARED) or expired(store.ring, j, one, now):
             if store.leading:
                 break
             continue
@@ -236,6 +239,9 @@ def put(store, reuse, i, r, session, kind, now):
     while k >= store.pieces.start[r]:
         one = store.pieces.ids[k]
         j = _home(store, i, one, replicas)
+        if store.gone[j] and store.sharded != SHARED:
+            k -= 1
+            continue
         tier = store.where[j, one]
         if tier != ABSENT:
             unlink(store.ring, j, one)

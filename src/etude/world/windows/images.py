@@ -12,7 +12,7 @@ import numpy as np
 
 from etude.base.errors import UsageError
 from etude.kernels.arrays import F64
-from etude.machine import open_system
+from etude.machine import System, open_system
 from etude.model.job import Job
 from etude.model.join import join
 from etude.run.simulate import Simulated
@@ -26,7 +26,7 @@ from etude.world.serve.measured.diffusion import denoising_passes, denoising_wor
 from etude.world.serve.stacks import ServingStack, serving_stack
 from etude.world.windows import JobWindow, WindowRequest
 from etude.world.windows.sequence import in_sequence
-from etude.world.windows.serve import SECOND
+from etude.world.windows.serve import SECOND, linked_at
 
 
 class DenoisingRun(NamedTuple):
@@ -48,12 +48,13 @@ def window(world: RunningWorld, spec: WorkloadSpec, wanted: WindowRequest, where
     runs = [one for one in _runs(tasks, wanted.at_ns, end_ns) if one.steps]
     if not runs:
         raise UsageError("no denoising step starts in the stretch", where=where, hint="another --at, or a longer --for")
-    system = open_system(serving.system)
+    linked = linked_at(workload, wanted.at_ns, where)
+    system = open_system(serving.system) if linked is None else linked.system
     stack = serving_stack(serving.stack, device_name(system))
     found, times, notes = list[Job](), list[int](), list[str]()
     for one in runs:
         shape = tuple(tasks.requests.sizes[tasks.size[one.members[0]]].tolist())
-        job, count = _job(one, shape, (serving.model, serving.system, stack))
+        job, count = _job(one, shape, (serving.model, system, stack))
         if count < one.steps:
             notes.append(f"{count} of {one.steps} steps of {len(one.devices)} devices: layouts take turns")
         if job is not None:
@@ -102,7 +103,7 @@ def _runs(tasks: Any, begin_ns: int, end_ns: int) -> list[DenoisingRun]:
     return found
 
 
-def _job(one: DenoisingRun, shape: Any, on: tuple[str, str, ServingStack]) -> tuple[Job | None, int]:
+def _job(one: DenoisingRun, shape: Any, on: tuple[str, System, ServingStack]) -> tuple[Job | None, int]:
     """The job of a group, and its steps; None if these are fewer than the layouts that take turns."""
     model, system, stack = on
     asked = asked_images(model, system, len(one.devices), len(one.members), shape)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from etude.base.errors import UsageError
-from etude.machine import open_system
+from etude.machine import System, open_system
 from etude.make.generate import Plan
 from etude.make.generate.model import open_model
 from etude.make.generate.passes import ModelPass, Span
@@ -26,7 +26,7 @@ from etude.world.serve.steps import PassContent
 from etude.world.serve.stored.window import PassWindow
 from etude.world.windows import JobWindow, WindowRequest
 from etude.world.windows.pass_nodes import ReplicaSoftware
-from etude.world.windows.serve import SECOND, window_of_passes
+from etude.world.windows.serve import SECOND, linked_at, window_of_passes
 
 STACK = "vllm"
 """Software that steps of rollouts are predicted with."""
@@ -35,11 +35,13 @@ STACK = "vllm"
 def window(world: RunningWorld, spec: WorkloadSpec, wanted: WindowRequest, where: str) -> JobWindow:
     workload: Any = world.machine.workloads[spec.name]
     loop: RlLoop = workload.loop
-    if loop.training >= 0:
-        return _update(loop, where)
-    moment, making = _rollouts(loop, wanted.at_ns, wanted.at_ns + (wanted.for_ns or SECOND), where)
     given = loop.priced.spec
-    model, system = open_model(given.model), open_system(given.system)
+    if loop.training >= 0:
+        linked = linked_at(workload, loop.tenants[loop.training].began[TRAIN], where)
+        return _update(loop, open_system(given.system) if linked is None else linked.system, where)
+    moment, making = _rollouts(loop, wanted.at_ns, wanted.at_ns + (wanted.for_ns or SECOND), where)
+    linked = linked_at(workload, wanted.at_ns, where)
+    model, system = open_model(given.model), open_system(given.system) if linked is None else linked.system
     plan = replica_plan(model, making.tp)
     on = ReplicaSoftware(
         model=model,
@@ -51,12 +53,12 @@ def window(world: RunningWorld, spec: WorkloadSpec, wanted: WindowRequest, where
     return window_of_passes(on, moment, where)
 
 
-def _update(loop: RlLoop, where: str) -> JobWindow:
+def _update(loop: RlLoop, system: System, where: str) -> JobWindow:
     spec = loop.priced.spec
     if spec.train.time_ns:
         raise UsageError("its updates have a given time, so they have no nodes", where=where, hint="train: {plan: ...}")
     plan = Plan.from_dict(dict(spec.train.plan), where)
-    found = predict(open_model(spec.model), plan, open_system(spec.system))
+    found = predict(open_model(spec.model), plan, system)
     return JobWindow(
         job=found.generated.job,
         system=found.system,

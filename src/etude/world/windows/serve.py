@@ -16,7 +16,6 @@ from etude.machine import open_system
 from etude.run.simulate import Simulated
 from etude.steps import grown
 from etude.world.build import RunningWorld
-from etude.world.entities.links import LinkedReplicas
 from etude.world.entities.serving import ALL
 from etude.world.scenario import WorkloadSpec
 from etude.world.serve import state as of
@@ -47,7 +46,7 @@ def window(world: RunningWorld, spec: WorkloadSpec, wanted: WindowRequest, where
     if len(kinds) > 1:
         raise UsageError("replicas on different systems are not one job", where=where, hint="--replica 0")
     system, cost = open_system(next(iter(kinds))[0] if kinds else service.system), workload.groups[0].cost
-    if (linked := linked_at(workload, wanted, where)) is not None:
+    if (linked := linked_at(workload, wanted.at_ns - LEAD_NS, where)) is not None:
         system, cost = linked.system, linked.costs[ALL]
     plan = replica_plan(service.network, pools[0].tp, precision=costs["precision"])
     on = ReplicaSoftware(
@@ -61,12 +60,11 @@ def window(world: RunningWorld, spec: WorkloadSpec, wanted: WindowRequest, where
     return window_of_passes(on, moment, where)
 
 
-def linked_at(workload: Any, wanted: WindowRequest, where: str) -> LinkedReplicas | None:
-    """What links leave its replicas in the stretch; None: they never changed. Raises UsageError if they change."""
-    if workload.linked_ns > max(wanted.at_ns - LEAD_NS, 0):
+def linked_at(workload: Any, since_ns: int, where: str) -> Any:
+    """What links leave a workload since a moment; None: they never changed. Raises UsageError if they did after it."""
+    if workload.linked_ns > max(since_ns, 0):
         raise UsageError("links change in the stretch, or just before it", where=where, hint="another --at")
-    found: LinkedReplicas | None = workload.linked
-    return found
+    return workload.linked
 
 
 def span_of(wanted: WindowRequest) -> ServedWindow:

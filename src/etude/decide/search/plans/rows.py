@@ -27,7 +27,9 @@ def plan_row(space: PlanSpace, c: Candidate, scored: Mapping[str, Any]) -> Row:
     row |= {name: _said(c, name) for name in dict.fromkeys([*space.axes, *ALWAYS]) if name != "system"}
     row |= {"dp": c.plan.dp, "global_batch": c.plan.batch, **scored}
     if (price := space.prices.get(c.system)) is not None:
-        row["cost_usd"] = price * c.plan.gpus * scored["step_time_ns"] / 3.6e12
+        for end in ("", "_low", "_high"):
+            time_ns = scored[f"step_time{end}_ns"]
+            row[f"cost_usd{end}"] = None if time_ns is None else price * c.plan.gpus * time_ns / 3.6e12
     return row | {"flags": flags_of(c)}
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from etude.base.errors import UsageError
+from etude.base.units import format_time
 from etude.decide.search.axes import AxesSpace, Point
 from etude.decide.search.crew import crew
 from etude.decide.search.found import Found, Row, frontier
@@ -170,6 +171,7 @@ class PlanSearch(AxesSpace):
         plans = {(row["system"], row["flags"]): self.plans[one] for one, row in ranked}
         if self.space.placed:
             found = self._placed(found, [one for one, _ in ranked[:PLACED]])
+        found = replace(found, notes=(*found.notes, range_of_best(found.best)))
         if self.asked.out is None:
             return found
         pairs = [(row, plans[row["system"], row["flags"]]) for row in found.rows]
@@ -206,6 +208,12 @@ class PlanSearch(AxesSpace):
             notes=(*found.notes, note),
             more={**found.more, "placements": told},
         )
+
+
+def range_of_best(row: Row) -> str:
+    low, high = row["step_time_low_ns"], row["step_time_high_ns"]
+    told = "" if low is None else f"{format_time(low)} to {format_time(high)}, 9 of 10, by "
+    return f"range of the step of the best: {told}{row['step_basis']}"
 
 
 def first_few(trials: Trials[Point], draw: np.random.Generator) -> None:

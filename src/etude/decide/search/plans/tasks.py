@@ -134,6 +134,7 @@ def _scored(found: Prediction, *, energy: bool) -> dict[str, Any]:
         "tokens_per_s_per_gpu": found.tokens_per_s_per_gpu,
         "mfu": found.mfu,
         "memory_peak_bytes": found.generated.memory_peak_bytes,
+        **_step_range(found),
     }
     if energy:
         from etude.analyse.energy import energy as power
@@ -141,6 +142,13 @@ def _scored(found: Prediction, *, energy: bool) -> dict[str, Any]:
         curve = power(found.simulated, device=found.system.device, end_ns=found.time_ns).curve
         record["energy_j"] = curve.energy_j / found.generated.plan.steps
     return record
+
+
+def _step_range(found: Prediction) -> dict[str, Any]:
+    """The range that holds nine of ten such steps, and what it rests on; None where nothing is known."""
+    step = found.estimates()["step_time_ns"]
+    low, high = (None if end is None else round(end) for end in (step.low, step.high))
+    return {"step_time_low_ns": low, "step_time_high_ns": high, "step_basis": step.basis["text"]}
 
 
 def shared_of(space: PlanSpace) -> dict[str, object]:

@@ -31,7 +31,7 @@ class Shard:
     ep: int = 1
     etp: int = 1
     ep_node: int = 0
-    """Expert-parallel ranks of a node; 0: nodes do not matter."""
+    """Expert-parallel ranks of a node, to which a token is sent once; 0: every copy is sent."""
     moe_nodes: int = 0
     """Most nodes that the experts of a token are on; 0: any."""
     dtype: str = "bf16"
@@ -40,6 +40,8 @@ class Shard:
     """Where the scales of 8-bit products come from."""
     dispatch_dtype: str = ""
     """Data type in which tokens go to their experts, and gradients to the experts; empty: as activations."""
+    keep_cast: bool = False
+    """Inputs of activations are kept in the type of the products."""
     loss_dtype: str = "fp32"
     unfused: frozenset[str] = frozenset()
     """Gated activations or RMS norms that are computed by plain tensor operations."""

@@ -77,13 +77,25 @@ def _plain_norm(one: Op, local: Shard) -> Op:
 def activated(model: Model, local: Shard, elements: int, part: str, *, load: bool = False) -> Op:
     """The activation of a feed-forward layer. With plain operations the gate and its product are two kernels, and the
     second keeps the output of the first: 10 bytes per 16-bit element are moved forward and 18 backward, instead of 6
-    and 10."""
+    and 10. Where both halves are clamped (GPT-OSS in Megatron-Core), each is clamped by a kernel of its own, and they
+    are joined for the gate's: 22 and 30 bytes, and what was clamped is kept too."""
     one = activation(elements, part, gated=model.gated, dtype=local.dtype, load=load)
+    if local.keep_cast:
+        return _kept_cast(one, local)
     if not model.gated or "activation" not in local.unfused:
         return one
-    back = tuple(op.replace(size_bytes=op.size_bytes * 9 // 5, calls=3.0) for op in one.backward)
-    kept = one.saved_bytes * 3 // 2
-    return one.replace(size_bytes=one.size_bytes * 5 // 3, calls=2.0, saved_bytes=kept, backward=back)
+    forward, backward, kept, calls = (11, 15, 4, 4.0) if model.gate_clamp else (5, 9, 3, 2.0)
+    back = tuple(op.replace(size_bytes=op.size_bytes * backward // 5, calls=calls + 1) for op in one.backward)
+    kept = one.saved_bytes * kept // 2
+    return one.replace(size_bytes=one.size_bytes * forward // 3, calls=calls, saved_bytes=kept, backward=back)
+
+
+def _kept_cast(one: Op, local: Shard) -> Op:
+    """With its inputs kept in fewer bits: the forward pass writes them again, the backward pass reads less."""
+    fewer = local.cast_bytes(one.saved_bytes // bytes_of(1, local.dtype))
+    less = one.saved_bytes - fewer
+    back = tuple(op.replace(size_bytes=op.size_bytes - less) for op in one.backward)
+    return one.replace(size_bytes=one.size_bytes + fewer, saved_bytes=fewer, backward=back)
 
 
 def vocab_of(model: Model, local: Shard) -> int:
@@ -295,7 +307,8 @@ def mixture(model: Model, local: Shard) -> list[Op]:
     early = local.ep * local.etp > 1 and local.sent_dtype != local.dtype
     there, back = local.sent_dtype if early else local.dtype, local.dtype
     ops += cast(local, local.rows * h, "experts.dispatch") if early else []
-    ops.append(_permuted(sent * h, "experts.dispatch", there, back))
+    # A dispatcher that knows nodes reads tokens where they are, and adds up the copies of one.
+    ops += [] if local.ep_node else [_permuted(sent * h, "experts.dispatch", there, back)]
     ops += _sent(local, model.top_k, h, "experts.dispatch", (there, back))
     gathered = sent * local.etp * h
     ops += _exchanged(local, Collective.ALL_GATHER, "etp", local.etp, gathered, "experts.dispatch", (there, back))
@@ -342,9 +355,11 @@ def mixture(model: Model, local: Shard) -> list[Op]:
     ops += [_permuted(sent * local.etp * h, "experts.sort", back, there)] if sorts else []
     ops += _exchanged(local, Collective.REDUCE_SCATTER, "etp", local.etp, gathered, "experts.combine", (back, there))
     ops += _sent(local, model.top_k, h, "experts.combine", (back, there))[::-1]
-    last = _permuted(sent * h, "experts.combine", back, back)
+    ops += [] if local.ep_node else [_permuted(sent * h, "experts.combine", back, back)]
     casts = uncast(local, sent * h, "experts.combine") if early else ()
-    ops.append(last.replace(backward=(*last.backward, *casts)))
+    # Backward goes from the last op: gradients are cast before they are sent.
+    first = casts + ops[-1].backward if local.ep_node else ops[-1].backward + casts
+    ops[-1] = ops[-1].replace(backward=first)
     if model.shared_ffn:
         ops += feed_forward(model, local, ffn=model.shared_ffn, part="shared", bias=False)
         if model.shared_gate:
@@ -366,14 +381,17 @@ def _permuted(elements: int, part: str, there: str, back: str) -> Op:
 
 
 def _sent(local: Shard, top_k: int, hidden: int, part: str, dtypes: tuple[str, str]) -> list[Op]:
-    """Tokens to the ranks of their experts: each copy by itself, or once to each node and from there to its ranks."""
-    every = local.rows * top_k * hidden
+    """Tokens to the ranks of their experts: each copy by itself, or once to each node and there once to each rank."""
     if not local.ep_node:
+        every = local.rows * top_k * hidden
         return _exchanged(local, Collective.ALL_TO_ALL, "ep", local.ep, every, part, dtypes)
-    nodes = local.ep // local.ep_node
-    once = round(local.rows * distinct_nodes(nodes, local.moe_nodes, top_k) * hidden)
+    nodes, near = local.ep // local.ep_node, local.ep_node
+    each = round(local.rows * distinct(min(local.moe_nodes or nodes, nodes) * near, top_k) * hidden)
+    if nodes == 1:
+        return _exchanged(local, Collective.ALL_TO_ALL, "ep", local.ep, each, part, dtypes)
+    once = round(local.rows * distinct(min(local.moe_nodes or nodes, nodes), top_k) * hidden)
     across = _exchanged(local, Collective.ALL_TO_ALL, "ep_out", nodes, once, part, dtypes)
-    inside = _exchanged(local, Collective.ALL_TO_ALL, "ep_in", local.ep_node, every, part, dtypes)
+    inside = _exchanged(local, Collective.ALL_TO_ALL, "ep_in", near, each, part, dtypes)
     return [*across, *map(_same_call, inside)]
 
 
@@ -382,10 +400,9 @@ def _same_call(op: Op) -> Op:
     return op.replace(calls=0.0, backward=tuple(back.replace(calls=0.0) for back in op.backward))
 
 
-def distinct_nodes(nodes: int, most: int, top_k: int) -> float:
-    """Mean number of nodes that a token goes to: its experts are on any `most` (0: all) of the nodes."""
-    some = min(most or nodes, nodes)
-    return some * (1 - (1 - 1 / some) ** top_k)
+def distinct(places: int, top_k: int) -> float:
+    """Mean number of nodes, or of ranks, that a token goes to, each of whose experts is on any of them."""
+    return places * (1 - (1 - 1 / places) ** top_k)
 
 
 def _exchanged(

@@ -125,7 +125,7 @@ def gemma(c: HfConfig) -> Given:
 
 
 def gpt_oss(c: HfConfig) -> Given:
-    biases = {"qkv_bias": True, "out_bias": True, "sinks": True, "expert_bias": True}
+    biases = {"qkv_bias": True, "out_bias": True, "sinks": True, "gate_clamp": True, "expert_bias": True}
     return gated(c) | {"head_size": c.get("head_dim", 64)} | biases
 
 

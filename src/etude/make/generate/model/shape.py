@@ -94,6 +94,7 @@ class Model:
     pooler: bool = figure("flag", "an encoder ends with a pooler, hidden x hidden", False)
     embedding_norm: bool = figure("flag", "the embedding is normalised", False)
     final_norm: bool = figure("flag", "the last layer is followed by a norm", True)
+    gate_clamp: bool = figure("flag", "both halves of a gate are clamped before they are multiplied", False)
     sinks: bool = figure("flag", "attention has a learned sink for each head", False)
     window: int = figure("count", "attention window; 0: all", 0)
     window_every: int = figure("count", "every n-th layer has the window", 1)

@@ -133,12 +133,13 @@ def shard_of(model: Model, plan: Plan) -> Shard:
         cp_kind="map" if plan.cp_map != ContextMap.NONE else str(plan.cp_kind),
         ep=plan.ep,
         etp=plan.etp,
-        ep_node=plan.ep_node if plan.ep_node < plan.ep else 0,
+        ep_node=plan.ep_node if plan.ep > 1 else 0,
         moe_nodes=plan.moe_nodes,
         dtype=plan.dtype,
         gemm_dtype=gemm,
         scaling=str(plan.scaling),
         dispatch_dtype=gemm if plan.dispatch == Dispatch.PRODUCTS else plan.dtype,
+        keep_cast=plan.keep_cast,
         loss_dtype=plan.loss_dtype,
         unfused=frozenset(filter(None, plan.unfused.split(","))),
         flash=plan.attention == Attention.FLASH,
@@ -216,7 +217,7 @@ def _usual(model: Model, plan: Plan, name: str, *, head: bool = True) -> Generat
             step = Step(plan, layout.stages, layout.schedule.held[rank], nodes)
             kept = rewrite(step, directives).memory_plan()
             nodes = step.done()
-        trace, groups, peers = nodes.trace(plan.host_ns, graphs=plan.graphs)
+        trace, groups, peers = nodes.trace(plan.host_ns, graphs=plan.graphs, same_sizes=bool(plan.capacity))
         if directives and len(circle := find_cycle(trace)):
             told = cycle_text([int(trace.source_id[row]) for row in circle])
             raise UsageError(f"a rewrite makes nodes of a rank wait for one another: {told}", where=plan.directives)

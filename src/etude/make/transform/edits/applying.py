@@ -120,11 +120,19 @@ def apply_edits(job: Job, edits: Sequence[Said], *, system: System | None = None
 
 
 def _nothing_selected(job: Job, one: Edit) -> str:
-    """The message for an edit that has nothing to change; a misspelt operator is the usual cause."""
+    """The message for an edit that has nothing to change. Raises UsageError if no group or no operator of the job has
+    a name that it selects."""
+    said = f"`{one}` selects no nodes"
+    groups = sorted({name.partition(".")[0] for name in job.groups.names if name} | {WORLD})
+    if one.select.group and not one.select.groups_named(job.groups.names) and not one.select.groups_named([WORLD]):
+        raise UsageError(f"{said}: no group has that name", hint=f"groups of this job: {', '.join(groups[:12])}")
     names = {str(name) for trace in job.traces for name in trace.coded("name")[1]} if one.select.op else set()
     missing = [op for op in one.select.op if not any(fnmatchcase(name, op) for name in names)]
-    near = [match for op in missing for match in get_close_matches(op, sorted(names), 1)]
-    return f"`{one}` selects no nodes" + (f"; did you mean op={','.join(near)}?" if near else "")
+    if one.select.op and len(missing) == len(one.select.op):
+        near = [match for op in missing for match in get_close_matches(op, sorted(names), 1)]
+        hint = f"did you mean op={','.join(near)}?" if near else "`etude kernels RUN` lists names"
+        raise UsageError(f"{said}: no operator has that name", hint=hint)
+    return said
 
 
 def _flat(edits: Iterable[Said | Iterable[Said]]) -> list[Said]:

@@ -55,7 +55,11 @@ class NetworkOptions:
 
     routing: Routing = "static"
     """Of several equal routes `static` takes the one that (from, to, flow) hashes to, `adaptive` the least loaded one
-    when a transfer starts, and `spray` cuts a transfer evenly over all."""
+    when a transfer starts, and `spray` cuts a transfer evenly over all. Packets choose one by one: `adaptive` at each
+    switch the shortest queue, `spray` by a hash."""
+
+    fabric: str = "roce"
+    """For `packets`: `roce`, `infiniband` or `ultra-ethernet`."""
 
     busy_factor: float = 1.0
     """Factor on the time of a transfer's bytes, if its sender or receiver computes when it starts; in thousandths."""
@@ -63,8 +67,8 @@ class NetworkOptions:
     def __post_init__(self) -> None:
         if self.model not in ("flow", "links", "packets"):
             raise UsageError(f"unknown network model `{self.model}`", hint="known: flow, links, packets")
-        if self.model == "packets" and self.routing == "adaptive":
-            raise UsageError("routing `adaptive` is not there for packets", hint="`static` or `spray`")
+        if self.fabric not in ("roce", "infiniband", "ultra-ethernet"):
+            raise UsageError(f"unknown fabric `{self.fabric}`", hint="known: roce, infiniband, ultra-ethernet")
         if self.routing not in ("static", "adaptive", "spray"):
             raise UsageError(f"unknown routing `{self.routing}`", hint="known: static, adaptive, spray")
         if self.endpoint_ns < 0 or self.reduce_bytes_per_s < 0:

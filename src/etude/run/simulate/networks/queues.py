@@ -1,25 +1,34 @@
 """Kernels of the model `packets`: a transfer is a flow of packets over the ports of its route.
 
-Its flow has the number of its slot. Links carry payload, so packets have no headers here and no ACKs: what these take
-of a link is in its rate. A transfer has landed when its last packet has.
+Its flow has the number of its slot. Links carry payload, so packets have no headers here: what these take of a link is
+in its rate. A transfer has landed when its last packet has.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from etude.kernels.arrays import F64, I64
+from etude.kernels.arrays import I64
 from etude.kernels.compile import kernel
+from etude.machine.topology import Topology
 from etude.run.simulate.networks.slots import put_event
 from etude.run.simulate.networks.state import LAND, NEVER, LinkState
+from etude.run.simulate.packets.ends import retire
 from etude.run.simulate.packets.events import advance, begin
-from etude.run.simulate.packets.state import PacketRules, PacketState, make_packets
+from etude.run.simulate.packets.state import ADAPTIVE, FIXED, NSCC, SPRAY, PacketRules, PacketState, make_packets
 
 PACKET_BYTES = 4096
 PAUSE_PACKETS, RESUME_PACKETS = 15, 12
 """Thresholds of PFC, on top of what a link moves until a pause or resume has an effect."""
+CREDIT_BYTES = 64 << 10
+"""Buffer behind a link that gives credits, on top of the same."""
+ANSWER_BYTES = 64
+LEAST_ROOM_PACKETS = 16
+MARK_SHARES = 0.2, 0.8
+"""Of a queue's room: no marks below, all above."""
+RETRY_PS = 15_000_000
 PS = 1000
-RULES = PacketRules(
+_LOSSLESS = PacketRules(
     payload_bytes=PACKET_BYTES,
     header_bytes=0,
     answer_bytes=0,
@@ -30,17 +39,58 @@ RULES = PacketRules(
     mark_bytes=0,
     notice_ps=0,
     raise_ps=0,
+    early_packets=-1,
 )
+FABRICS = {
+    "roce": _LOSSLESS,
+    "infiniband": _LOSSLESS._replace(pause_bytes=CREDIT_BYTES, resume_bytes=CREDIT_BYTES),
+    "ultra-ethernet": _LOSSLESS._replace(
+        answer_bytes=ANSWER_BYTES, answers=True, pause_bytes=0, resume_bytes=0, sender=NSCC, trims=True
+    ),
+}
+"""Rules by the names of fabrics."""
+ROUTINGS = {"static": FIXED, "spray": SPRAY, "adaptive": ADAPTIVE}
 
 
-def ports_of_links(bytes_per_s: F64, latency_ns: I64, link: I64, slots: int) -> PacketState:
+def ports_of_links(topology: Topology, fabric: str, routing: str, link: I64, way: I64, slots: int) -> PacketState:
     """A port at each link: its latency is that of the wire, and its buffer has room for what is on its way."""
-    wire_ps, none = np.asarray(latency_ns, np.int64) * PS, np.full(len(bytes_per_s), -1)
-    made = make_packets(RULES, bytes_per_s, wire_ps, np.zeros_like(wire_ps), np.ones_like(wire_ps), link, none, slots)
+    bytes_per_s, wire_ps = topology.bytes_per_s, np.asarray(topology.latency_ns, np.int64) * PS
+    rules = FABRICS[fabric]._replace(routing=ROUTINGS[routing])
     moves = np.ceil(2 * wire_ps * bytes_per_s / 1e12).astype(np.int64)
-    made.ports["pause_bytes"] += moves
-    made.ports["resume_bytes"] += moves
+    room = np.zeros_like(moves)
+    if rules.trims:
+        if routing == "static":  # its senders always spread their packets
+            rules = rules._replace(routing=SPRAY)
+        hops = int(np.diff(way).max(initial=1))
+        trip_ps = 2 * hops * wire_ps.max(initial=0) + hops * 1e12 * (PACKET_BYTES + ANSWER_BYTES) / bytes_per_s
+        room = np.maximum(trip_ps * bytes_per_s / 1e12, LEAST_ROOM_PACKETS * PACKET_BYTES).astype(np.int64)
+        wait_ps = float((6e12 * room / bytes_per_s).max(initial=0))
+        rules = rules._replace(retry_ps=RETRY_PS + round(wait_ps), room_bytes=int(room.max(initial=0)))
+    zero, one = np.zeros_like(wire_ps), np.ones_like(wire_ps)
+    made = make_packets(rules, bytes_per_s, wire_ps, zero, one, link, way, reverse_links(topology), slots)
+    if rules.trims:
+        made.ports["room_bytes"] = room
+        for name, share in zip(("mark_bytes", "mark_all_bytes"), MARK_SHARES, strict=True):
+            made.ports[name] = np.round(share * room)
+    else:
+        made.ports["pause_bytes"] += moves
+        made.ports["resume_bytes"] += moves
     return made
+
+
+def reverse_links(topology: Topology) -> I64:
+    """Of each link the one in the other direction, of several the one with the same rank among them; -1: none."""
+    n = len(topology.kind)
+    src, dst = topology.src.astype(np.int64), topology.dst.astype(np.int64)
+    there, back = src * n + dst, dst * n + src
+    order = np.argsort(there, kind="stable")
+    first = np.searchsorted(there[order], there)
+    rank = np.empty(len(there), np.int64)
+    rank[order] = np.arange(len(there))
+    rank -= first
+    begin, end = (np.searchsorted(there[order], back, side=side) for side in ("left", "right"))
+    at = np.minimum(begin + rank, end - 1)
+    return np.where(end > begin, order[np.clip(at, 0, None)], -1)
 
 
 @kernel(allocates=False)
@@ -57,9 +107,10 @@ def send(state: LinkState, packets: PacketState | None, slot: int, size_bytes: i
         here.phase = LAND
         put_event(state, slot, now_ns + max(lag_ns, 0))
         return True
+    retire(packets, slot)
     flow = packets.flows[slot]
-    flow.back0, flow.back1, flow.window, flow.packets = -1, -1, 0, 0
-    begin(packets, slot, first, last, max(np.int64(np.ceil(here.wire_bytes)), 1), now_ns * PS)
+    flow.way0, flow.ways, flow.back0, flow.window, flow.packets = here.path, paths.choices, -1, 0, 0
+    begin(packets, slot, max(np.int64(np.ceil(here.wire_bytes)), 1), now_ns * PS)
     for k in range(first, last):
         state.links[paths.link[k]].carried_bytes += size_bytes
     return True

@@ -111,7 +111,12 @@ class Registry:
         self.seats: dict[bytes, int] = {}
         self.carried: list[Table] = []  # CARRIED, without `place0`
         self.most_hops = 1
-        self.choices = _CHOICES if options.routing == "adaptive" and not topology.dimensions else 1
+        self.packets = options.model == "packets"
+        chooses = options.routing == "adaptive" or (
+            self.packets and (options.routing == "spray" or options.fabric == "ultra-ethernet")
+        )
+        self.choices = _CHOICES if chooses and not topology.dimensions else 1
+        self.cuts = options.routing == "spray" and not self.packets and not topology.dimensions
         self.split: dict[tuple[int, int], Any] = {}
         self.held: list[Any] = []  # the objects behind ids in `split`
         self.equal_ways: dict[tuple[int, ...], int] = {}
@@ -133,7 +138,7 @@ class Registry:
         self.carried.append(self._messages(messages))
 
     def _schedules_of(self, operations: Sequence[Operation]) -> Table:
-        if self.options.routing == "spray" and not self.topology.dimensions:
+        if self.cuts:
             operations = [self._sprayed(op) for op in operations]
         asked: list[tuple[I64, I64, I64]] = []
         new: list[tuple[Hashable, int, int]] = []
@@ -204,7 +209,7 @@ class Registry:
         self._check_messages(m)
         src, dst = (self.topology.device[rank].astype(np.int64) for rank in (m.src, m.dst))
         parts = m.parts
-        if self.options.routing == "spray" and not self.topology.dimensions and (parts == 1).any():
+        if self.cuts and (parts == 1).any():
             parts = np.where(parts == 1, equal_ways(self.routes, src, dst, _MOST_WAYS), parts)
         table["base"], table["members"], table["left"] = UNBORN, 2, 2 + parts
         table["launch_ns"], table["wire_ppm"] = m.launch_ns, m.wire_ppm
@@ -376,6 +381,8 @@ class Registry:
         if self.choices > 1:
             many = [np.repeat(v[once], self.choices) for v in (src, dst)]
             start, found = self.routes.paths(many[0], many[1], (way[once, None] + np.arange(self.choices)).ravel())
+            if self.packets:
+                start, found = _sorted_ways(start, found, self.choices)
         else:
             start, found = self.routes.paths(src[once], dst[once], way[once])
         self.most_hops = max(self.most_hops, int(np.diff(start).max()))
@@ -417,15 +424,14 @@ class Registry:
             links=self._links(),
             rates=Rates(np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(0)),
             visits=np.zeros(0, VISIT),
-            packets=self._packets(slots, column["path_link"]) if o.model == "packets" else None,
+            packets=self._packets(slots, column["path_link"], column["path_start"]) if o.model == "packets" else None,
         )
         state.clock["next_ns"] = NEVER
         flows = flow.make_flows(links, slots, self.most_hops, o.tolerance) if o.model == "flow" else None
         return state, flows
 
-    def _packets(self, slots: int, link: I64) -> PacketState:
-        topology = self.topology
-        return ports_of_links(topology.bytes_per_s, topology.latency_ns, link, slots)
+    def _packets(self, slots: int, link: I64, way: I64) -> PacketState:
+        return ports_of_links(self.topology, self.options.fabric, self.options.routing, link, way, slots)
 
     def _places(self) -> tuple[Table, Table]:
         """The carried operations, and a place for each of their members."""
@@ -456,6 +462,23 @@ class Registry:
 
 def _is_message(op: Operation) -> bool:
     return op.schedule.algorithm == "message" and op.lags is None and op.factors is None
+
+
+def _sorted_ways(start: I64, links: Any, choices: int) -> tuple[I64, Any]:
+    """Each pair's routes in order of their links, so that those with the same first ones are adjacent; instead of one
+    that leaves by another port than the first, the first."""
+    length = np.diff(start)
+    if not len(length) or not len(links):
+        return start, links
+    first = np.arange(len(length)) // choices * choices
+    head = np.where(length > 0, links[np.minimum(start[:-1], len(links) - 1)], -1)
+    which = np.where(head == head[first], np.arange(len(length)), first)
+    rows = np.full((len(length), int(length.max())), -1, np.int64)
+    column = np.arange(len(links)) - np.repeat(start[:-1], length)
+    rows[np.repeat(np.arange(len(length)), length), column] = links
+    rows = rows[which]
+    rows = rows[np.lexsort((*rows.T[::-1], first))]
+    return np.append(0, np.cumsum((rows >= 0).sum(axis=1))), rows[rows >= 0].astype(links.dtype)
 
 
 def _first_alike(pair: I64, start: I64, links: Any) -> I64:

@@ -107,7 +107,7 @@ def _move_on(state: LinkState, flows: FlowState | None, slot: int) -> None:
     transfer = slot - it.base
     size_bytes = amounts.size_bytes[it.size0 + transfer]
     if here.hop == 0:
-        if state.paths.choices > 1:
+        if state.paths.choices > 1 and state.packets is None:
             here.path = _least_loaded(state, flows, here.path, size_bytes)
         row = state.schedules.plans[it.plan].transfer0 + transfer
         here.wire_bytes = _wire_bytes(state, here.operation, row, size_bytes)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from etude.base.figures import figure, switch, text
-from etude.run.simulate.choices import Network, Policy, Routing, Times
+from etude.run.simulate.choices import Network, PacketFabric, Policy, Routing, Times
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +21,12 @@ class SimulationSettings:
         "choice",
         "choice among equally short routes, on a network with links: by hash, least loaded, or all",
         Routing.STATIC,
+    )
+    fabric: PacketFabric | None = figure(
+        "choice",
+        "rules of `packets`: RoCE behind PFC (default), credits of InfiniBand, or windows and cut packets",
+        None,
+        of=PacketFabric,
     )
     compute: str = figure(
         "text",

@@ -21,7 +21,7 @@ Opener = Callable[[str, str], "Schedule | None"]
 """(Text, collective) -> the algorithm in the file of that name; None: not a file, but the name of an algorithm."""
 
 _AS_THEY_ARE: Final = names_in("""
-    network routing policy collective_times concurrent_network contention units seed fold
+    network routing fabric policy collective_times concurrent_network contention units seed fold
 """)
 _READ: Final[dict[str, tuple[str, Callable[[Sequence[str]], Any]]]] = {
     "kernel": ("kernels", tuple),

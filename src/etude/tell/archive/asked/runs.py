@@ -70,6 +70,18 @@ class ListRuns(InArchive):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ChangedRuns(InArchive):
+    """Where the step time of archived runs changed, its cause, and the commit or setting that differs
+
+    etude archive changes --in lake/
+    etude archive changes --in lake/ --least 0.05
+    """
+
+    least: float = figure("number", "smallest change of the step time, as a fraction", 0.03)
+    output: Tabled = part(Tabled)
+
+
+@dataclass(frozen=True, kw_only=True)
 class CompactArchive(InArchive):
     """Merge the files of many runs into a few, so that queries are fast
 
@@ -139,6 +151,21 @@ def query(given: tuple[Path, str]) -> "pa.Table":
 
 def list_inputs(asked: ListRuns) -> tuple[Path, str]:
     return folder_of(asked.into), f"select {LISTED} from runs order by start_ns, run"
+
+
+def changes_inputs(asked: ChangedRuns) -> tuple[Path, float]:
+    return folder_of(asked.into), asked.least
+
+
+def changes(given: tuple[Path, float]) -> "pa.Table":
+    from etude.tell.archive import QUERIES, Lake, run_changes
+
+    folder, least = given
+    lake = Lake(folder)
+    found = run_changes({name: lake.query(sql) for name, sql in QUERIES.items()}, least)
+    if not len(found):
+        say(f"{len(lake):,} runs; no step time differs from that of the run before by {100 * least:g}% or more")
+    return found
 
 
 def compact_inputs(asked: CompactArchive) -> Path:

@@ -7,13 +7,15 @@ from typing import Any
 
 from etude.base.figures import part
 from etude.base.outputs import Printed, Written
+from etude.base.parameters import request_of
 from etude.world.fleet.asked.kept import FleetInputs, kept, tell
-from etude.world.fleet.experts.request import ExpertsRequest, experts_inputs, run_experts
+from etude.world.fleet.experts.request import ExpertsInputs, ExpertsRequest, experts_inputs, run_experts
 from etude.world.fleet.experts.run import group_tables
+from etude.world.scenario import PrintedScenario, ScenarioText, only_workload, workload_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Experts(Written, ExpertsRequest):
+class Experts(PrintedScenario, Written, ExpertsRequest):
     """A serving group of experts, of which ranks leave and join again
 
     etude fleet experts deepseek-v3 --ep 32 --precision fp8 --redundant 32 \\
@@ -32,6 +34,15 @@ class Experts(Written, ExpertsRequest):
 
 
 inputs = kept(experts_inputs)
+
+
+def experts_scenario(asked: Experts, given: FleetInputs) -> ScenarioText:
+    """This group alone on a machine; what fails is said of the machine."""
+    group: ExpertsInputs = given.inputs
+    nodes = -(-group.ranks // min(group.system.levels[0].size, group.ranks))
+    workload = workload_of(asked, "experts", but=("horizon",), apart=("fail",))
+    horizon = f"{group.group.horizon_ns / 1e9:.12g}s"
+    return only_workload("group", workload, system=str(request_of(asked).given["system"]), nodes=nodes, horizon=horizon)
 
 
 def run(given: FleetInputs) -> dict[str, Any]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
-from etude.base.figures import part, switch
+from etude.base.figures import part
 from etude.base.outputs import Printed, Written
 from etude.base.parameters import request_of
 from etude.world.fleet.asked.kept import FleetInputs, kept, tell
@@ -18,12 +18,11 @@ from etude.world.fleet.federated.request import (
     SwarmRequest,
     run_rounds,
 )
-from etude.world.scenario import ScenarioText, only_workload, workload_of
+from etude.world.scenario import PrintedScenario, ScenarioText, only_workload, workload_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeptRounds(Written):
-    scenario: bool = switch("print these rounds as a file for `etude world run`, and stop", panel="Output")
+class KeptRounds(PrintedScenario, Written):
     output: Printed = part(Printed)
 
 
@@ -68,17 +67,14 @@ class Splitting(KeptRounds, SplitRequest):
 
 
 def inputs(kind: str) -> Callable[[Any], FleetInputs]:
-    """What the rounds of a kind are, and the scenario that is printed instead."""
+    """What the rounds of a kind are."""
 
-    def build(asked: Any) -> tuple[RoundsInputs, ScenarioText | None]:
-        given = ROUNDS[kind][1](asked)
-        return given, _scenario(asked, given) if asked.scenario else None
-
-    return kept(build)
+    return kept(ROUNDS[kind][1])
 
 
-def _scenario(asked: Any, given: RoundsInputs) -> ScenarioText:
+def rounds_scenario(asked: Any, made: FleetInputs) -> ScenarioText:
     """These rounds alone, on a machine for what a server computes."""
+    given: RoundsInputs = made.inputs
     workload, nodes = workload_of(asked, "federate", but=("server_system", "seed")), 1
     if given.rules.swarm is not None:
         workload["share"] = str(asked.share)
@@ -88,25 +84,16 @@ def _scenario(asked: Any, given: RoundsInputs) -> ScenarioText:
     return only_workload("rounds", workload, system=system, nodes=nodes, **({"seed": given.seed} if given.seed else {}))
 
 
-def run(given: FleetInputs) -> dict[str, Any] | ScenarioText:
-    rounds, scenario = given.inputs
-    if scenario is not None:
-        return cast(ScenarioText, scenario)
-    made = run_rounds(rounds)
+def run(given: FleetInputs) -> dict[str, Any]:
+    made = run_rounds(given.inputs)
     tell(made.notes)
     record = made.record()
     given.write(made.found.tables(), record)
     return record
 
 
-def record(found: dict[str, Any] | ScenarioText) -> Any:
-    return found.said if isinstance(found, ScenarioText) else found
-
-
-def readable(record: dict[str, Any] | ScenarioText) -> Any:
+def readable(record: dict[str, Any]) -> Any:
     """The figures of all rounds."""
-    if isinstance(record, ScenarioText):
-        return record.text()
     each, taken = record["round_s"], record["participation"]
     rows: dict[str, Any] = {
         "rounds": f"{record['rounds']:,} in {record['duration_s'] / 3600:,.2f} h",

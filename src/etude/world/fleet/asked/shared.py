@@ -19,6 +19,7 @@ from etude.world.fleet.shared.request import (
     SharedFleet,
     ShareRequest,
 )
+from etude.world.scenario import PrintedScenario, ScenarioText, only_workload, workload_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +69,7 @@ class RadioFleet(Written, RadioRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FunctionsFleet(Written, FileRequest):
+class FunctionsFleet(PrintedScenario, Written, FileRequest):
     """Experts as functions: cold starts, keep-alive, scale to zero
 
     etude fleet functions moe.yaml
@@ -88,6 +89,12 @@ def inputs_of(kind: str) -> Callable[[Any], FleetInputs]:
         return given
 
     return inputs
+
+
+def functions_scenario(asked: FunctionsFleet, given: FleetInputs) -> ScenarioText:
+    """These functions alone; their instances have devices of their own, beside a machine."""
+    system = str(given.inputs.spec.system)
+    return only_workload("calls", workload_of(asked, "functions", of="file"), system=system, nodes=1)
 
 
 def run_of(kind: str) -> Callable[[FleetInputs], list[SharedFleet]]:

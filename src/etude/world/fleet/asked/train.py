@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from etude.base.errors import UsageError
-from etude.base.figures import part, switch
+from etude.base.figures import part
 from etude.base.outputs import Printed, Written
 from etude.base.parameters import request_of, spelled
 from etude.world.fleet.asked.kept import FleetInputs, kept, tell
 from etude.world.fleet.costs import REPLAN
 from etude.world.fleet.days.request import TrainInputs, TrainRequest, train, train_inputs
 from etude.world.fleet.training import spares_of
-from etude.world.scenario import ScenarioText, only_workload, workload_of
+from etude.world.scenario import PrintedScenario, ScenarioText, only_workload, workload_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainFleet(Written, TrainRequest):
+class TrainFleet(PrintedScenario, Written, TrainRequest):
     """Days of a training job on a cluster: faults, checkpoints and recovery
 
     etude fleet train llama3-405b --gpus 16384 --tp 8 --pp 16 --system dgx-h100 \\
@@ -35,17 +35,16 @@ class TrainFleet(Written, TrainRequest):
     seed gives the same faults to every policy. `etude report`, `compare` and `query` read the folder of --out.
     """
 
-    scenario: bool = switch("print this run as a file for `etude world run`, and stop", panel="Output")
     output: Printed = part(Printed)
 
 
-def _inputs(asked: TrainFleet) -> tuple[TrainInputs, float, ScenarioText | None]:
-    days = train_inputs(asked)
-    return days, asked.price, _scenario(asked, days) if asked.scenario else None
+def _inputs(asked: TrainFleet) -> tuple[TrainInputs, float]:
+    return train_inputs(asked), asked.price
 
 
-def _scenario(asked: TrainFleet, days: TrainInputs) -> ScenarioText:
+def train_scenario(asked: TrainFleet, given: FleetInputs) -> ScenarioText:
     """This job alone on a machine."""
+    days: TrainInputs = given.inputs[0]
     spares = spares_of(days.recover, days.recovery)
     if days.faults and spares is None:
         said = f"{spelled(asked, 'scenario')} needs the number of spare nodes"
@@ -71,10 +70,8 @@ class DaysRecord:
     state_bytes: float
 
 
-def run(given: FleetInputs) -> DaysRecord | ScenarioText:
-    days, price, scenario = given.inputs
-    if scenario is not None:
-        return cast(ScenarioText, scenario)
+def run(given: FleetInputs) -> DaysRecord:
+    days, price = given.inputs
     made = train(days)
     tell(made.notes)
     found, costs = made.fleet, made.costs
@@ -85,14 +82,8 @@ def run(given: FleetInputs) -> DaysRecord | ScenarioText:
     return DaysRecord(record, costs.state_bytes)
 
 
-def record(found: DaysRecord | ScenarioText) -> Any:
-    return found.said if isinstance(found, ScenarioText) else found.record
-
-
-def readable(found: DaysRecord | ScenarioText) -> Any:
+def readable(found: DaysRecord) -> Any:
     """What a reader wants to see first."""
-    if isinstance(found, ScenarioText):
-        return found.text()
     record = found.record
     whole = record["duration_s"]
     lost = {part: seconds for part, seconds in record["lost_s"].items() if seconds}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -37,6 +37,8 @@ class Federated:
     labelled: bool
     parts: int
     split: ClientSplit | None = None
+    late_s: F64 = field(default_factory=lambda: np.zeros(0))
+    """Of each round, how much later it began than after the rounds before it alone; empty: never."""
 
     def __repr__(self) -> str:
         return f"Federated({len(self.columns):,} rounds of {len(self.clients):,} clients, {self.round_s.sum():.6g} s)"
@@ -94,6 +96,7 @@ class Federated:
 
     def tables(self) -> dict[str, pa.Table]:
         start = np.concatenate([[0.0], np.cumsum(self.round_s)[:-1]])
+        start = start + self.late_s if len(self.late_s) else start
         columns = {name: self.column(name) for name in COLUMNS[1:] if name != "last"}
         last = self.column("last")
         rounds = pa.table({

@@ -8,8 +8,9 @@ their steps go through the server, and what is sent back is adapters.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from etude.world.fleet.federated.presence import GroupPresence, presence
 from etude.world.fleet.federated.results import Federated
 from etude.world.fleet.federated.sampling import SAMPLES, ClientStatistics, sampled
 from etude.world.fleet.federated.shares import PARTS, first_part, untrained, work
-from etude.world.fleet.federated.split import ClientSplit, split_round
+from etude.world.fleet.federated.split import ClientSplit, Ended, split_round
 from etude.world.fleet.federated.swarm import Swarm, spread
 
 NOBODY: Final = -1
@@ -71,6 +72,22 @@ class Round:
     """Busy time of the server's devices for split clients, summed."""
     wait_s: float = 0.0
     """Time clients wait for one of them."""
+    until: Callable[[float], Ended] | None = None
+    """The same round of split clients, if it is over by a moment of it."""
+
+    def busy_until(self, end_s: float) -> float:
+        """Busy time of the server's devices up to a moment of the round."""
+        return self.until(end_s).busy_s if self.until is not None else 0.0
+
+
+class CurrentRound(NamedTuple):
+    """A round in progress."""
+
+    begin_ns: int
+    chosen: I64
+    round: Round
+    note: int
+    """Number of its end in the agenda."""
 
 
 @dataclass(slots=True, eq=False)
@@ -89,8 +106,18 @@ class FederatedRounds(LoneEntity):
     shares: tuple[I64, I64] = field(init=False)
     """The first part of the weights that each client trains, and how many."""
     rows: list[tuple[float, ...]] = field(default_factory=list)
+    late_s: list[float] = field(default_factory=list)
+    """Of each round, how much later it began than after the rounds before it alone."""
+    current: CurrentRound | None = None
+    lost: int = 0
+    """Rounds that were interrupted, and began again."""
+    lost_busy_s: float = 0.0
+    """Busy time of the server's devices in these."""
+    split: ClientSplit | None = field(init=False)
+    """As it was asked for; that of the rules has the devices that are there."""
 
     def __post_init__(self) -> None:
+        self.split = self.rules.split
         self.taken, self.seen = np.zeros(len(self.clients), np.int64), ClientStatistics.nothing(len(self.clients))
         self.labels = len(np.unique(self.clients.label[self.clients.label >= 0]))
         self.shares = first_part(self.clients, self.rules.parts)
@@ -98,9 +125,35 @@ class FederatedRounds(LoneEntity):
 
     def happen(self, kind: str, about: Any) -> None:
         if kind == "end":
-            self._end(*about)
-        if len(self.rows) < self.rounds:
+            self._end()
+        if not self.done:
             self._begin(len(self.rows))
+
+    @property
+    def done(self) -> bool:
+        return len(self.rows) == self.rounds
+
+    def lose(self, now: int) -> None:
+        """The server is gone: nothing is left of the round in progress."""
+        if (current := self.current) is not None:
+            self.later.drop(current.note)
+            self.lost_busy_s += current.round.busy_until((now - current.begin_ns) / 1e9)
+            self.lost, self.current = self.lost + 1, None
+
+    def serve_with(self, devices: int, now: int) -> None:
+        """The server has these devices from the next round on; a round that was lost begins again."""
+        if self.split is not None and devices:
+            self.rules = replace(self.rules, split=replace(self.split, devices=devices))
+        if devices and self.current is None and not self.done:
+            self.now_ns = now
+            self._begin(len(self.rows))
+
+    def busy_s(self, now: int) -> float:
+        """Busy time of the server's devices up to a moment, but for rounds that were lost."""
+        found = float(self.found().column("server_busy_s").sum()) if self.rows else 0.0
+        if (current := self.current) is not None:
+            found += current.round.busy_until((now - current.begin_ns) / 1e9)
+        return found
 
     def _begin(self, k: int) -> None:
         clients, rules, rng = self.clients, self.rules, self.rng
@@ -113,9 +166,13 @@ class FederatedRounds(LoneEntity):
         end_ns = self.now_ns + round(one.end_s * 1e9)
         if end_ns >= NEVER:
             raise UsageError(f"{self.rounds:,} rounds take more than 146 years", hint="use fewer rounds, or a deadline")
-        self.later.note(end_ns, "end", (chosen, one))
+        self.current = CurrentRound(self.now_ns, chosen, one, self.later.note(end_ns, "end"))
 
-    def _end(self, chosen: I64, one: Round) -> None:
+    def _end(self) -> None:
+        assert self.current is not None
+        begin_ns, chosen, one, _ = self.current
+        self.late_s.append(begin_ns / 1e9 - sum(row[0] for row in self.rows) if self.lost else 0.0)
+        self.current = None
         self.seen.watch(self.there[len(self.rows)])
         self.seen.drawn[chosen] += 1
         self.taken[one.taken] += 1
@@ -132,7 +189,7 @@ class FederatedRounds(LoneEntity):
         there, rules = self.there[: len(self.rows)].sum(axis=0), self.rules
         return Federated(
             self.clients, np.array(self.rows), self.seen.drawn, self.taken, there, self.labels > 0, rules.parts,
-            rules.split,
+            self.split, np.array(self.late_s),
         )  # fmt: skip
 
 
@@ -218,11 +275,18 @@ def _cut(clients: Clients, rules: RoundRules, chosen: I64, silent: Bool, rng: np
         raise UsageError("a round has too few clients to end", hint="--deadline 10min, or use a smaller --quorum")
     lengths = split.lengths(who, rules.steps, rng)
     phases = split.phases(who, lengths, clients.up_bytes_per_s, clients.down_bytes_per_s)
-    one = split_round(phases, split.devices, rules.server_bytes_per_s, wanted, rules.deadline_s or np.inf)
+
+    def until(end_s: float) -> Ended:
+        return split_round(phases, split.devices, rules.server_bytes_per_s, wanted, min(end_s, latest))
+
+    latest = rules.deadline_s or np.inf
+    one = until(latest)
     done = np.isfinite(one.end_s)
     full = int(done.sum()) >= wanted
     last = int(who[np.where(done, one.end_s, -1.0).argmax()]) if full else NOBODY
-    return Round(one.round_s, who[done], last, one.down_bytes, one.up_bytes, busy_s=one.busy_s, wait_s=one.wait_s)
+    return Round(
+        one.round_s, who[done], last, one.down_bytes, one.up_bytes, busy_s=one.busy_s, wait_s=one.wait_s, until=until
+    )
 
 
 def _spread(clients: Clients, rules: RoundRules, chosen: I64, silent: Bool, rng: np.random.Generator) -> Round:

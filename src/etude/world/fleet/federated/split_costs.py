@@ -11,7 +11,7 @@ import numpy as np
 
 from etude.base.errors import UsageError
 from etude.kernels.arrays import F64
-from etude.world.fleet.system_key import SystemKey
+from etude.machine.system_key import SystemKey
 
 if TYPE_CHECKING:
     from etude.machine import System

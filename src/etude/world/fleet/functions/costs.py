@@ -11,8 +11,8 @@ import numpy as np
 
 from etude.base.errors import UsageError
 from etude.kernels.arrays import F64, I64
+from etude.machine.system_key import SystemKey
 from etude.world.fleet.functions.spec import Functions
-from etude.world.fleet.system_key import SystemKey
 
 if TYPE_CHECKING:
     from etude.make.generate.model import Model

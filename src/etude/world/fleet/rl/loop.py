@@ -122,6 +122,14 @@ class RlLoop(LoneEntity):
         self._fill()
         self._plan(number)
 
+    def relink(self, priced: Priced, now: int) -> None:
+        """From now on steps of samples and updates take other times; an update in progress goes on as it began."""
+        self.now_ns, self.priced = now, priced
+        for number, replica in enumerate(self.replicas):
+            replica.advance(now)
+            replica.step_ns = priced.step_ns
+            self._plan(number)
+
     def stand(self, group: str, now: int, ns: int) -> None:
         """Pauses all replicas of a group for `ns`."""
         for number in self.replicas_on(group) if ns else ():

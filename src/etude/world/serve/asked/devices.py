@@ -9,6 +9,8 @@ from typing import Any, Final
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part
 from etude.base.outputs import Printed
+from etude.base.parameters import spelled
+from etude.world.scenario import PrintedScenario, ScenarioText, only_workload, workload_of
 from etude.world.serve.asked.workflow import hook
 from etude.world.serve.devices.costs import costs_on
 from etude.world.serve.devices.graph import NumberedCalls, sessions_of
@@ -19,6 +21,8 @@ from etude.world.serve.devices.spec import open_devices
 from etude.world.serve.workflow import Workflow, open_workflow
 
 REFERENCE: Final = "roundrobin"
+BESIDE: Final = "dgx-h100"
+"""The machine of a scenario whose devices are others."""
 USUAL: Final = ("heft", "reuse", "future:2")
 SHOWN: Final = (
     "place", "makespan_s", "makespan_over_roundrobin", "p95_s", "p95_over_roundrobin", "loads", "found_tokens",
@@ -43,11 +47,12 @@ class DevicesInput:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeDevices(DevicesInput):
+class ServeDevices(PrintedScenario, DevicesInput):
     """Calls of workflows placed on devices of several kinds, one at a time on each; policies next to round robin
 
     etude serve devices "dags/*.yaml" --devices devices.yaml
     etude serve devices flow.yaml --devices devices.yaml --place heft,reuse,future:4
+    etude serve devices flow.yaml --devices devices.yaml --place heft
     """
 
     output: Printed = part(Printed)
@@ -114,6 +119,13 @@ def placing(asked: DevicesInput) -> Placing:
         workflows=asked.workflow, devices=asked.devices, places=tuple(dict.fromkeys([REFERENCE, *names])),
         stack=asked.stack, seed=asked.seed, shown=shown,
     )  # fmt: skip
+
+
+def devices_scenario(asked: ServeDevices, given: Placing) -> ScenarioText:
+    """These calls alone; their devices are those of the file, beside a machine."""
+    if len(given.places) > 2 or not asked.place:
+        raise UsageError(f"{spelled(asked, 'scenario')} needs one way to place calls", hint="--place heft")
+    return only_workload("calls", workload_of(asked, "devices", of="devices"), system=BESIDE, nodes=1)
 
 
 def _files(text: str) -> list[str]:

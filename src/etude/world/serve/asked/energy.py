@@ -56,7 +56,8 @@ def served_energy(given: EnergyServeInputs) -> dict[str, Any]:
 
     kernels, units = given.choice.kernels, given.choice.units
     job = given.source.generate(given.system, check=given.check, weights=Menu.of(kernels, units).weights)
-    return given.power.found(Clocked.of_serving(job, given.system, kernels, units))
+    kind = "decode" if given.source.options.decode or given.source.requests else "prefill"
+    return given.power.found(Clocked.of_serving(job, given.system, kernels, units), kind)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,15 +10,18 @@ from typing import Any, Final
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part, text
 from etude.base.outputs import Printed
-from etude.base.parameters import request_of
+from etude.base.parameters import request_of, spelled
+from etude.kernels.arrays import I64
+from etude.machine import System, open_system
 from etude.world.clock import run_alone
+from etude.world.scenario import PrintedScenario, ScenarioText, only_workload, workload_of
 from etude.world.serve.asked.kept import KeptStream, ServedPlace, ServingKept, told
 from etude.world.serve.asked.stream import rates_of
 from etude.world.serve.images.costs import ImageCosts, image_costs
 from etude.world.serve.images.requests import MIX, ImageRequests, image_stream
 from etude.world.serve.images.results import image_summary
 from etude.world.serve.images.serving import ImageLoop, ServedImages
-from etude.world.serve.images.words import degree_rule
+from etude.world.serve.images.words import DegreeRule, degree_rule
 from etude.world.serve.limits import parse_limits
 from etude.world.serve.pools import function_of
 
@@ -35,7 +38,7 @@ class ImageOrder(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeImages(KeptStream):
+class ServeImages(PrintedScenario, KeptStream):
     """Images and videos, denoised on groups of devices whose number may change from step to step
 
     etude serve images wan2.1-14b --gpus 16 --system dgx-h100 --requests dit.csv
@@ -113,11 +116,19 @@ class ImageServing:
     def _loop(self, rate: float, costs: ImageCosts | None = None) -> ImageLoop:
         rule = degree_rule(self.degree, self.gpus, function_of, **self.rule)
         stream = image_stream(self.requests, rate_per_s=rate, **self.drawn)
-        costs = costs or image_costs(
-            self.model, self.system, stream.sizes, rule.degrees, stack=self.stack, batch=rule.batch,
+        return ImageLoop(stream, costs or self.costs_on(open_system(self.system), stream.sizes, rule), self.gpus, rule)
+
+    def costs_on(self, system: System, sizes: I64, rule: DegreeRule) -> ImageCosts:
+        """What images of these sizes take on a system."""
+        return image_costs(
+            self.model,
+            system,
+            sizes,
+            rule.degrees,
+            stack=self.stack,
+            batch=rule.batch,
             encode_ns=self.encode_ns,
-        )  # fmt: skip
-        return ImageLoop(stream, costs, self.gpus, rule)
+        )
 
     def run(self) -> ImagesServed:
         found: list[dict[str, Any]] = []
@@ -215,6 +226,19 @@ def images_inputs(asked: ServeImages) -> ServingKept:
     if folder is not None and len(serving.rates) > 1:
         raise UsageError("--out needs a single rate", hint="one --rate with -o")
     return ServingKept(serving=serving, folder=folder)
+
+
+def images_scenario(asked: ServeImages, given: ServingKept) -> ScenarioText:
+    """This stream alone on a machine."""
+    serving: ImageServing = given.serving
+    if len(serving.rates) > 1:
+        raise UsageError(f"{spelled(asked, 'scenario')} needs one rate", hint="--rate 2")
+    nodes, left = divmod(serving.gpus, open_system(serving.system).levels[0].size)
+    if left:
+        hint = f"{spelled(asked, 'gpus')} {serving.gpus - left or open_system(serving.system).levels[0].size}"
+        raise UsageError(f"images of a scenario have whole nodes, and {serving.gpus} devices are not", hint=hint)
+    workload = {**workload_of(asked, "images"), "gpus": serving.gpus}
+    return only_workload("images", workload, system=serving.system, nodes=nodes)
 
 
 def run_images(given: ServingKept) -> ImagesServed:

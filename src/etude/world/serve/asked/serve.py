@@ -13,7 +13,7 @@ from etude.base.outputs import OutputPlace, Printed
 from etude.base.parameters import replaces, spelled
 from etude.base.talk import say
 from etude.machine import open_system
-from etude.world.scenario import ScenarioText, only_workload, workload_of
+from etude.world.scenario import PrintedScenario, ScenarioText, only_workload, workload_of
 from etude.world.serve.asked.kept import OUTPUT, KeptStream, ServedPlace, told
 from etude.world.serve.asked.text import HOLDS, TextInput, TextServed, TextServing, holds_rps, said_of, text_serving
 from etude.world.serve.asked.window import write_window
@@ -28,7 +28,7 @@ TIMES: Final = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Serve(TextInput, KeptStream):
+class Serve(PrintedScenario, TextInput, KeptStream):
     """A stream of requests on replicas of a model: TTFT, tail latencies and goodput, from simulated passes
 
     etude serve llama3-8b --replicas 4 --system dgx-h100 --requests r.csv
@@ -64,7 +64,6 @@ class Serve(TextInput, KeptStream):
     )
     job_out: str | None = figure("out", "folder for the job of the window", None, needs="window", panel=OUTPUT)
     force: bool = switch("replace what is there", needs="out|requests_out|job_out", names=("-f",))
-    scenario: bool = switch("print this run as a file for `etude world run`, and stop", panel=OUTPUT)
     output: Printed = part(Printed)
 
 
@@ -75,8 +74,6 @@ class ServeInputs:
     requests_out: OutputPlace | None
     window: str
     job: OutputPlace | None
-    scenario: ScenarioText | None = None
-    """Printed instead of a run."""
 
 
 def serve_inputs(asked: Serve) -> ServeInputs:
@@ -89,21 +86,19 @@ def serve_inputs(asked: Serve) -> ServeInputs:
     if window:
         _check_window(serving, one=one)
     keep = (folder is not None and one) or bool(window)
-    scenario = _scenario(asked, serving) if asked.scenario else None
     return ServeInputs(
         serving=replace(serving, keep_passes=keep),
         folder=folder,
         requests_out=table,
         window=window,
         job=job,
-        scenario=scenario,
     )
 
 
-def _scenario(asked: Serve, serving: TextServing) -> ScenarioText:
+def serve_scenario(asked: Serve, given: ServeInputs) -> ScenarioText:
     """This run alone on a machine."""
-    replicas = serving.replicas
-    if replicas.file or replicas.between.reconfigure or len(serving.stream.rates) > 1:
+    replicas, rates = given.serving.replicas, given.serving.stream.rates
+    if replicas.file or replicas.between.reconfigure or len(rates) > 1:
         said = f"{spelled(asked, 'scenario')} needs replicas of one size, one rate, and a plan that does not change"
         raise UsageError(said, hint="a model with `replicas`, and one `rate`")
     if replicas.pools[0].pp > 1:
@@ -141,9 +136,7 @@ def _place(path: str | None, asked: Serve) -> OutputPlace | None:
     return OutputPlace(Path(path), asked.force)
 
 
-def run_serve(given: ServeInputs) -> TextServed | ScenarioText:
-    if given.scenario is not None:
-        return given.scenario
+def run_serve(given: ServeInputs) -> TextServed:
     serving, found = given.serving, told(given.serving)
     if serving.stream.options.get("sort"):
         say(f"note: --sort moved {found.points[0][1].requests.moved:,} rows of {serving.stream.path}")
@@ -172,18 +165,14 @@ def _write_requests(found: TextServed, place: OutputPlace) -> None:
 # -- for a reader ------------------------------------------------------------------------------------------------------
 
 
-def readable(found: TextServed | ScenarioText) -> Any:
+def readable(found: TextServed) -> Any:
     """The figures of a stream, or a row for each rate."""
-    if isinstance(found, ScenarioText):
-        return found.text()
     rows = found.rows()
     return stream_figures(rows[0]) if len(rows) == 1 else [rate_row(one) for one in rows]
 
 
-def lines(found: TextServed | ScenarioText) -> list[str]:
+def lines(found: TextServed) -> list[str]:
     """How far step costs may be off, and up to which rate the limits hold."""
-    if isinstance(found, ScenarioText):
-        return []
     told, rows = [], found.rows()
     if off := found.more["interpolation_error"]:
         told.append(f"step costs are interpolated; error {off['median']:.1%} at the median, {off['max']:.1%} at most")

@@ -13,6 +13,7 @@ from etude.base.outputs import Printed
 from etude.base.parameters import replaces, request_of, spelled, whole
 from etude.machine import System, open_system
 from etude.make.generate.model import open_model
+from etude.world.scenario import PrintedScenario, ScenarioText, only_workload, workload_of
 from etude.world.serve.asked.kept import KeptStream, ServedPlace, ServingKept, told
 from etude.world.serve.deployment import deployed, replica_plan
 from etude.world.serve.engine import Engine, QueuePolicy
@@ -100,7 +101,7 @@ class WorkflowInput:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeWorkflow(WorkflowInput, KeptStream):
+class ServeWorkflow(PrintedScenario, WorkflowInput, KeptStream):
     """Sessions of agents and other compound programs: model calls, tools and environments
 
     etude serve workflow swe_agent --models llama3-70b,llama3-8b --system dgx-h100
@@ -207,6 +208,17 @@ def readable(served: FlowServed) -> dict[str, str]:
 def workflow_inputs(asked: ServeWorkflow) -> ServingKept:
     serving = flow_serving(asked)
     return ServingKept(serving=serving, folder=ServedPlace.of(asked, lambda: said_of(asked, serving)))
+
+
+def workflow_scenario(asked: ServeWorkflow, given: ServingKept) -> ScenarioText:
+    """These sessions alone, on as many nodes as their replicas fill."""
+    serving: FlowServing = given.serving
+    if not serving.flow.models:
+        raise UsageError("a workflow that calls no model needs no machine", where=asked.workflow)
+    each, count = open_system(serving.system).levels[0].size, sum(serving.split or (serving.replicas,))
+    nodes = sum(-(-role.replicas * count // max(each // role.tp, 1)) for role in serving.flow.models.values())
+    workload = workload_of(asked, "workflow", of="workflow")
+    return only_workload("agents", workload, system=serving.system, nodes=nodes)
 
 
 def run_flow(given: ServingKept) -> FlowServed:

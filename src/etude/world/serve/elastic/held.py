@@ -9,12 +9,15 @@ import numpy as np
 
 from etude.base.grammar import LinePiece, pairs
 from etude.kernels.arrays import I64
+from etude.kernels.rows import Table
 from etude.world.serve import state as of
 from etude.world.serve.adapters import USERS
 from etude.world.serve.rings import ABSENT, empty_ring
 from etude.world.serve.store import drop_tiers
 
 EVERY_NS: Final = 10_000_000_000
+WAITING: Final = ("inbox", "waiting", "coming", "landing")
+"""Queues of a replica, besides the requests that run."""
 
 
 class HeldTime:
@@ -40,7 +43,7 @@ class HeldTime:
 def empty(state: of.State, rows: Any) -> bool:
     """Whether nothing is in progress there, and no keys and values wait to be sent."""
     mine = state.replica[rows]
-    queued = any(mine[queue]["count"].any() for queue in ("inbox", "waiting", "coming", "landing"))
+    queued = any(mine[queue]["count"].any() for queue in WAITING)
     return not (queued or mine["running"].any() or mine["used"].any()) and bool((mine["end_ns"] == of.NEVER).all())
 
 
@@ -59,10 +62,22 @@ def forget(state: of.State, rules: of.Rules, rows: Any) -> None:
             state.adapter[i, :, USERS] = of.NOBODY
 
 
-def arrived(state: of.State, since_ns: int, until_ns: int) -> I64:
-    """Requests that arrived in between, as rows."""
-    arrival, waits = state.request["arrival_ns"], state.request["missing"] > 0  # children not released yet
-    return np.flatnonzero((arrival >= since_ns) & (arrival < until_ns) & ~waits)
+class Arrivals:
+    """Requests by their arrival; one that waits for others arrives when these are answered."""
+
+    def __init__(self, request: Table) -> None:
+        alone = np.flatnonzero(request["parents"] == 0)
+        arrival = request["arrival_ns"][alone]
+        order = np.argsort(arrival, kind="stable")
+        self._rows, self._times = alone[order], arrival[order]
+        self._request, self._children = request, np.flatnonzero(request["parents"])
+
+    def between(self, since_ns: int, until_ns: int) -> I64:
+        """Those that arrived in between, as rows."""
+        begin, end = np.searchsorted(self._times, (since_ns, until_ns))
+        children = self._request[self._children]
+        came = (children["missing"] == 0) & (children["arrival_ns"] >= since_ns) & (children["arrival_ns"] < until_ns)
+        return np.sort(np.concatenate([self._rows[begin:end], self._children[came]]))
 
 
 def read_rule(text: LinePiece, known: Collection[str]) -> tuple[LinePiece, dict[str, LinePiece]]:

@@ -20,7 +20,7 @@ from typing import Any, Final, cast
 from etude.base.errors import UsageError
 from etude.base.grammar import LinePiece, line, pairs
 from etude.world.serve import state as of
-from etude.world.serve.elastic.held import EVERY_NS, HeldTime, arrived, empty, forget, read_rule
+from etude.world.serve.elastic.held import EVERY_NS, Arrivals, HeldTime, empty, forget, read_rule
 from etude.world.serve.elastic.live import PLAIN, LivePlan, carry, listed
 from etude.world.serve.elastic.moves import change_ns, moved_bytes
 from etude.world.serve.engine import FOREVER
@@ -164,7 +164,7 @@ class Reconfigure(HeldTime):
         self.number, self.next_ns, self.asked_ns = 0, int(of.NEVER), 0
 
     def start(self, state: of.State, rules: of.Rules) -> None:
-        self.rules = rules
+        self.rules, self.arrivals = rules, Arrivals(state.request)
         state.replica["shut"] = 1
         state.replica["shut"][self.placed[0].rows] = 0
         self.begin(self.placed[0].rows, 0)
@@ -220,7 +220,7 @@ class Reconfigure(HeldTime):
             self.how = table.changes[self.number].how
             return table.changes[self.number].plan
         self.how = table.how
-        rows = arrived(state, now - table.every_ns, now)
+        rows = self.arrivals.between(now - table.every_ns, now)
         q = state.request[rows]
         seen = {
             "plan": self.plan,

@@ -20,7 +20,7 @@ from etude.base.grammar import LinePiece
 from etude.kernels.arrays import I64
 from etude.kernels.rows import Table
 from etude.world.serve import state as of
-from etude.world.serve.elastic.held import EVERY_NS, HeldTime, arrived, empty, forget, read_rule
+from etude.world.serve.elastic.held import EVERY_NS, WAITING, Arrivals, HeldTime, empty, forget, read_rule
 from etude.world.serve.hooks import called, number_of, seen_replica
 
 KNOWN: Final = ("most", "least", "every", "lag", "seen", "noise", "seed", "down", "tolerance")
@@ -125,6 +125,7 @@ class Scale(HeldTime):
 
     def start(self, state: of.State, rules: of.Rules) -> None:
         self.state, self.rules = state, rules
+        self.arrivals = Arrivals(state.request)
         state.replica["shut"][self.rows[self.first :]] = 1
         self.begin(self.rows[: self.first], 0)
         state.clock["until_ns"][0] = self.next_ns - 1
@@ -200,14 +201,17 @@ class Scale(HeldTime):
 
     def _known(self, state: of.State, open_: Any, now: int) -> dict[str, Any] | None:
         """The known load: as it was `seen_ns` ago, with noise; None before there is anything that old."""
-        rule = self.rule
-        rows = of.in_rows(state)
-        seen = [seen_replica(rows, int(i)) for i in open_]
-        counts = sum(one.running + one.waiting for one in seen), len(arrived(state, now - rule.every_ns, now))
-        requests, came = (
-            count * float(np.exp(self.random.normal(0.0, rule.noise))) if rule.noise else count for count in counts
-        )
-        self.observed.append((now, {"replicas": seen, "requests": requests, "arrived": came}))
+        rule, mine = self.rule, state.replica[open_]
+        requests = sum(int(mine[queue]["count"].sum()) for queue in WAITING) + int(mine["running"].sum())
+        came = len(self.arrivals.between(now - rule.every_ns, now))
+        found: dict[str, Any] = {
+            name: count * float(np.exp(self.random.normal(0.0, rule.noise))) if rule.noise else count
+            for name, count in (("requests", requests), ("arrived", came))
+        }
+        if rule.hook is not None:
+            rows = of.in_rows(state)
+            found["replicas"] = [seen_replica(rows, int(i)) for i in open_]
+        self.observed.append((now, found))
         while len(self.observed) > 1 and self.observed[1][0] <= now - rule.seen_ns:
             self.observed.popleft()
         when, known = self.observed[0]

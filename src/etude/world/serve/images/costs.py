@@ -9,7 +9,7 @@ import numpy as np
 
 from etude.base.errors import EtudeError, UsageError
 from etude.kernels.arrays import I64
-from etude.machine import open_system
+from etude.machine import System
 from etude.world.serve.deployment import device_name
 from etude.world.serve.measured import asked_images
 from etude.world.serve.stacks import serving_stack
@@ -29,12 +29,12 @@ class ImageCosts:
 
 
 def image_costs(
-    model: str, system: str, sizes: I64, degrees: Sequence[int], *, stack: str = "xdit-0.4", batch: int = 1,
+    model: str, system: System, sizes: I64, degrees: Sequence[int], *, stack: str = "xdit-0.4", batch: int = 1,
     encode_ns: int = 0,
 ) -> ImageCosts:  # fmt: skip
     """Passes generated and simulated, with the factors of a stack. Text encoders are not in the catalogue: `encode_ns`
     is the time of one."""
-    software = serving_stack(stack, device_name(open_system(system)))
+    software = serving_stack(stack, device_name(system))
     step = np.zeros((len(sizes), len(degrees), batch), np.int64)
     decode = np.zeros(len(sizes), np.int64)
     for i, (frames, height, width) in enumerate(np.asarray(sizes).tolist()):

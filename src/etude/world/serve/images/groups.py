@@ -45,7 +45,7 @@ class Tasks:
         """Devices that are not there."""
         self.again: dict[int, int] = {}
         """Requests that began again, and when they last did."""
-        self._step = {degree: costs.step_ns[:, j].tolist() for j, degree in enumerate(costs.degrees)}
+        self._step = _by_degree(costs)
         self._once = {ENCODE: costs.encode_ns.tolist(), DECODE: costs.decode_ns.tolist()}
         self.allowed = [
             [d for d in rule.degrees if d in self._step and self._step[d][k][0]] for k in range(len(requests.sizes))
@@ -104,6 +104,18 @@ class Tasks:
         if group.task == STEPS and count < group.count:
             self._until(group, count)
 
+    def reprice(self, costs: ImageCosts, now: int) -> None:
+        """Steps that begin from now on take other times."""
+        self.costs, self._step = costs, _by_degree(costs)
+        for group in self.groups:
+            if not group.note or group.task != STEPS:
+                continue
+            if now > group.begin + group.set_up:
+                self.cut(group, now)
+            else:
+                group.each = self.step_ns(group.members[0], len(group.devices), len(group.members))
+                self._until(group, group.count)
+
     def freed(self, group: DeviceGroup) -> None:
         """The group does nothing more."""
         raise NotImplementedError
@@ -147,3 +159,8 @@ class Tasks:
         finished = [r for r in group.members if self.stage[r] == DONE]
         group.has = [r for r in group.has if self.stage[r] != DONE]
         return finished
+
+
+def _by_degree(costs: ImageCosts) -> dict[int, list[list[int]]]:
+    """Times of steps, by size and by requests that share one."""
+    return {degree: costs.step_ns[:, j].tolist() for j, degree in enumerate(costs.degrees)}

@@ -107,6 +107,11 @@ class ImageLoop(LoneEntity):
         self.tasks.lose(devices, now)
         self.settle()
 
+    def relink(self, costs: ImageCosts, now: int) -> None:
+        """From now on steps take other times; one in progress goes on as it began."""
+        self.now_ns = now
+        self.tasks.reprice(costs, now)
+
     def expect(self, devices: set[int], at_ns: int) -> int:
         """Devices will be there again; returns the number by which that can be dropped."""
         return self.later.note(at_ns, "back", devices, rank=1)

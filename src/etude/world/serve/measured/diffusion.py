@@ -18,7 +18,8 @@ from etude.base.errors import EtudeError, UsageError
 from etude.cost.ops import OpClass
 from etude.cost.traces import ops_of
 from etude.kernels.arrays import F64
-from etude.machine import open_system
+from etude.machine import System, open_system
+from etude.machine.system_key import SystemKey
 from etude.make.generate import Plan
 from etude.make.generate.model import Family, open_model
 from etude.model.schema import Kind
@@ -100,7 +101,7 @@ class Images:
     passes: float
     decoded: float
     """Pixels of all frames of a batch, in units of videos."""
-    asked: tuple[str, int, str, int, int]
+    asked: tuple[str, int, SystemKey, int, int]
     """Of `denoising_passes`."""
 
     def latency_s(self, stack: ServingStack) -> float:
@@ -130,25 +131,33 @@ def images(row: dict[str, str]) -> Images:
     height, width = (int(number(row, f"{sort}_{side}")) for side in ("height", "width"))
     frames = int(number(row, "num_frames")) if sort == "video" else 1
     return asked_images(
-        row["model"], SYSTEMS[row["gpu"]], gpus, batch, (frames, height, width), sort=sort,
+        row["model"], open_system(SYSTEMS[row["gpu"]]), gpus, batch, (frames, height, width), sort=sort,
         steps=number(row, "inference_steps"), billions=number(row, "total_params_b", 0), inside=True,
     )  # fmt: skip
 
 
 def asked_images(
-    model: str, system: str, gpus: int, batch: int, shape: tuple[int, int, int], *, sort: str = "", steps: float = 1.0,
-    billions: float = 0.0, inside: bool = False,
-) -> Images:  # fmt: skip
+    model: str,
+    system: System,
+    gpus: int,
+    batch: int,
+    shape: tuple[int, int, int],
+    *,
+    sort: str = "",
+    steps: float = 1.0,
+    billions: float = 0.0,
+    inside: bool = False,
+) -> Images:
     """A batch of `shape` (frames, height, width) on this many GPUs of a system; `inside`: tokens may also be split by
     heads inside of a ring."""
     frames, height, width = shape
     name = model.rpartition("/")[2].lower()
     passes, each = next((found for family, found in GUIDANCE.items() if name.startswith(family)), APART)
-    own = min(batch * each, MOST)
+    own, on = min(batch * each, MOST), SystemKey.of(system)
     network, scale = _network(model, sort or ("video" if frames > 1 else "image"), billions)
     return Images(
-        layouts=_layouts(network, _tokens(name, frames, height, width), system, gpus, own, inside),
-        asked=(network, _tokens(name, frames, height, width), system, gpus, own),
+        layouts=_layouts(network, _tokens(name, frames, height, width), on, gpus, own, inside),
+        asked=(network, _tokens(name, frames, height, width), on, gpus, own),
         samples=batch * each / own * scale,
         passes=passes * steps,
         decoded=batch * frames * height * width * (FLAT if frames == 1 else 1.0),
@@ -204,14 +213,14 @@ def _side(name: str) -> int:
 
 
 @cache
-def _layouts(model: str, tokens: int, on: str, gpus: int, batch: int, inside: bool) -> tuple[DenoisingTimes, ...]:
+def _layouts(model: str, tokens: int, on: SystemKey, gpus: int, batch: int, inside: bool) -> tuple[DenoisingTimes, ...]:
     """One for each possible split of tokens."""
-    alone = denoising_work(denoising_passes(model, tokens, on, 1, batch)[0], on)[0]
+    alone = denoising_work(denoising_passes(model, tokens, on, 1, batch)[0], on.system)[0]
     if gpus == 1:
         return (alone,)
     if any(stream.side for stream in open_model(model).streams):
         return (_shared(alone, gpus),)
-    whole = [denoising_work(one, on)[0] for one in denoising_passes(model, tokens, on, gpus, batch)]
+    whole = [denoising_work(one, on.system)[0] for one in denoising_passes(model, tokens, on, gpus, batch)]
     inner = [by_heads for by_heads in range(2, gpus) if inside and gpus % by_heads == 0]
     mixed = [_mixed(model, tokens, on, (by_heads, gpus // by_heads), batch, alone) for by_heads in inner]
     return (*whole, *(one for one in mixed if one is not None))
@@ -226,7 +235,7 @@ def _shared(alone: DenoisingTimes, gpus: int) -> DenoisingTimes:
 
 
 def _mixed(
-    model: str, tokens: int, on: str, split: tuple[int, int], batch: int, alone: DenoisingTimes
+    model: str, tokens: int, on: SystemKey, split: tuple[int, int], batch: int, alone: DenoisingTimes
 ) -> DenoisingTimes | None:
     """Tokens are split by heads inside of each part of a ring; None where heads do not divide. A GPU has the tokens,
     and sends what they send, of a Ulysses group with one part of all; it attends to as many keys as there are parts.
@@ -237,7 +246,7 @@ def _mixed(
     rings = [one for one in denoising_passes(model, tokens, on, around, batch) if one.generated.plan.cp_kind == RING]
     if not inside or not rings:
         return None
-    group, ring = (denoising_work(one, on)[0] for one in (inside[0], rings[0]))
+    group, ring = (denoising_work(one, on.system)[0] for one in (inside[0], rings[0]))
     return replace(
         group,
         attention=alone.attention / (by_heads * around),
@@ -246,9 +255,9 @@ def _mixed(
     )
 
 
-def denoising_passes(model: str, tokens: int, on: str, gpus: int, batch: int) -> tuple[Prediction, ...]:
+def denoising_passes(model: str, tokens: int, on: SystemKey, gpus: int, batch: int) -> tuple[Prediction, ...]:
     """A pass of the network for each possible split of tokens: heads or tokens may not divide."""
-    network, system = open_model(model), open_system(on)
+    network, system = open_model(model), on.system
     if gpus == 1:
         alone = Plan(gpus=1, seq=tokens, micro_batch=batch, train="forward")
         return (predict(network, alone, system, check=False),)
@@ -289,9 +298,9 @@ class NodeWork(NamedTuple):
     network: F64
 
 
-def denoising_work(found: Prediction, on: str) -> tuple[DenoisingTimes, NodeWork]:
+def denoising_work(found: Prediction, system: System) -> tuple[DenoisingTimes, NodeWork]:
     """The work of a pass, in all and node by node."""
-    system, part, plan = open_system(on), found.simulated.part(0), found.generated.plan
+    part, plan = found.simulated.part(0), found.generated.plan
     time_ns = np.where(part.timed, part.end_ns - part.start_ns, 0).astype(np.float64)
     ops, computes = ops_of(part.trace), part.trace.kind == int(Kind.COMP)
     product = computes & np.isin(ops.op_class, (OpClass.GEMM, OpClass.CONVOLUTION))

@@ -120,7 +120,7 @@ def _cost(folder: Path, name: str, config: str, steps: str) -> StepCost:
         return tables.step_cost(own, **graphs)
     cost = tables.step_cost(fitted(folder, name), **graphs)
     # Steps of a grid have nothing between them.
-    engine_ns = cost.engine_ns + np.array([[own.pass_ns], [own.sequence_ns]])
+    engine_ns = cost.engine_ns + np.repeat([own.pass_ns, own.sequence_ns], 2)
     return met(cost, *_grid(folder, name))._replace(engine_ns=engine_ns)
 
 
@@ -136,10 +136,9 @@ def met(cost: StepCost, shapes: list[PassContent], measured_ns: F64) -> StepCost
     apart = mesh[:, :, None, :] - np.log(places)
     weight = 1.0 / ((apart**2).sum(axis=-1) ** 1.5 + 1e-9)
     factor = np.exp((weight * off).sum(axis=-1) / (weight.sum(axis=-1) + FAR**-3))
-    decode = cost.attention_ns[0, 0, 1:] * (factor - 1.0)
-    attention_ns = cost.attention_ns.copy()
-    attention_ns[:, :, 1:] += decode
-    return cost._replace(attention_ns=attention_ns)
+    grid_ns = cost.grid_ns.copy()
+    grid_ns[:, :, 1:] += cost.grid_ns[0, 0, 1:] * (factor - 1.0)
+    return cost._replace(attention_ns=grid_ns.ravel())
 
 
 def _model(name: str) -> Model:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,11 +14,11 @@ from etude.world.serve.deployment import Deployment
 from etude.world.serve.energy import ReplicaPower
 from etude.world.serve.engine import Engine
 from etude.world.serve.hooks import Replica, seen_replica
-from etude.world.serve.loop import advance
+from etude.world.serve.loop import PoolState
 from etude.world.serve.pieces import CachePieces
 from etude.world.serve.requests import Requests
 from etude.world.serve.routing import there_on
-from etude.world.serve.serving import NO_LOG, Group, ServingOptions, group_machines, rules_of, start_of
+from etude.world.serve.serving import Group, ServingOptions, group_machines, rules_of, start_of
 from etude.world.serve.steps import StepCost
 from etude.world.serve.wire import NO_WIRE, wire_of
 
@@ -53,7 +52,7 @@ class ModelPool:
     the number of the task of each; without a router the caller chooses the replica of each."""
 
     def __init__(self, name: str, on: Deployed, requests: Requests, kinds: list[int], router: str, seed: int) -> None:
-        self.name, self.on, self.requests, self.kinds = name, on, requests, kinds
+        self.name, self.on = name, on
         options = ServingOptions(
             router=router or _nobody, caching=on.caching, token_bytes=on.token_bytes, wire=on.wire, seed=seed
         )
@@ -74,54 +73,51 @@ class ModelPool:
         self.state, self.in_rows = state, of.in_rows(state)
         self.rows: list[int] = []
         """Call of each row."""
-        self.ended = np.zeros(len(requests), bool)
+        weight = np.asarray(requests.weights or (1000,), np.int64)[requests.tenant]
+        columns = requests.prompt, requests.output, requests.session, np.array(kinds), requests.tenant, weight
+        self.calls: list[list[int]] = np.stack(columns, axis=1).tolist()
+        """Of each call what a request asks for."""
+        self.starts: list[list[int]] = [whole.start.tolist() for whole, _ in self.parts]
         self.room = int(state.replica["room"].min())
-        self.loop: Callable[..., int] = advance
 
     def give(self, call: int, at_ns: int) -> None:
         """A call is ready."""
-        r, all_ = len(self.rows), self.requests
-        if -(-(all_.prompt[call] + all_.output[call]) // self.rules.block) > self.room:
+        r, its = len(self.rows), self.calls[call]
+        if -(-(its[0] + its[1]) // self.rules.block) > self.room:
             raise UsageError(
-                f"a call of {all_.prompt[call] + all_.output[call]:,} tokens never fits the {self.room:,} blocks of "
-                f"`{self.name}`",
+                f"a call of {its[0] + its[1]:,} tokens never fits the {self.room:,} blocks of `{self.name}`",
                 hint="use a higher tp for its role",
             )
         self.rows.append(call)
         asked = self.in_rows.request[r]
         asked.arrival_ns = asked.at_ns = at_ns
-        asked.prompt, asked.output, asked.session = all_.prompt[call], all_.output[call], all_.session[call]
-        asked.task, asked.tenant = self.kinds[call], all_.tenant[call]
-        asked.weight = all_.weights[all_.tenant[call]] if all_.weights else 1000
-        for whole, mine in self.parts:
-            begin, end = whole.start[call], whole.start[call + 1]
-            at = mine.start[r]
-            mine.start[r + 1] = at + end - begin
-            for column in ("ids", "ends", "next_use"):
-                getattr(mine, column)[at : at + end - begin] = getattr(whole, column)[begin:end]
+        asked.prompt, asked.output, asked.session, asked.task, asked.tenant, asked.weight = its
+        for (whole, mine), start in zip(self.parts, self.starts, strict=True):
+            begin, end = start[call], start[call + 1]
+            at = int(mine.start[r])
+            upto = mine.start[r + 1] = at + end - begin
+            mine.ids[at:upto] = whole.ids[begin:end]
+            mine.ends[at:upto] = whole.ends[begin:end]
+            mine.next_use[at:upto] = whole.next_use[begin:end]
 
-    def next_ns(self) -> int:
-        """When something happens here next."""
-        arriving = self.in_rows.clock[0].next
-        arrival = self.state.request["at_ns"][arriving] if arriving < len(self.rows) else of.NEVER
-        landing = self.state.replica["landing"]["first"]
-        landed = self.state.request["ready_ns"][landing[landing != of.NOBODY]].min(initial=of.NEVER)
-        ready = self.state.replica["ready_ns"]
-        woken = ready[ready > self.in_rows.clock[0].now_ns].min(initial=of.NEVER)
-        return int(min(self.state.replica["end_ns"].min(), arrival, landed, woken))
+    def on_clock(self) -> PoolState:
+        """It as the compiled loop takes it."""
+        return PoolState(self.state, self.rules, self.machines)
 
-    def advance(self, until_ns: int, place: Any) -> list[tuple[int, int]]:
-        """Runs to a time, or until calls are answered: (call, when) of these."""
+    def after(self, why: int, place: Any) -> list[tuple[int, int]]:
+        """The loop stopped: (call, when) of those that are answered."""
         clock = self.in_rows.clock[0]
-        clock.until_ns = until_ns
-        while (why := self.loop(self.state, self.rules, self.machines, NO_LOG)) == of.ASKED:
+        if why == of.ASKED:
             clock.chosen = place(self, self.rows[clock.about])
+            return []
         if why == of.STUCK and clock.misfit != of.NOBODY:
             raise UsageError(f"a call never gets memory on `{self.name}`", hint="use a higher tp for its role")
-        finish = self.state.request["finish_ns"][: len(self.rows)]
-        new = np.flatnonzero((finish != of.NEVER) & ~self.ended[: len(self.rows)])
-        self.ended[new] = True
-        return [(self.rows[r], int(finish[r])) for r in new.tolist()]
+        ended, r = [], clock.ended.first
+        while r != of.NOBODY:
+            ended.append(r)
+            r = self.in_rows.request[r].next
+        clock.ended.first, clock.ended.last, clock.ended.count = of.NO_REQUESTS
+        return [(self.rows[r], self.in_rows.request[r].finish_ns) for r in sorted(ended)]
 
     def seen(self, *, asked: bool = False) -> list[Replica]:
         """What hooks see of its replicas; with `asked` also what they hold of the call to be placed."""

@@ -8,7 +8,7 @@ work as in `etude serve`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -18,8 +18,10 @@ from etude.base.errors import UsageError
 from etude.kernels.arrays import I64
 from etude.world.clock import NEVER, Agenda, DiscreteEntity, Event, run_alone
 from etude.world.serve import state as of
+from etude.world.serve.loop import advance_pools
 from etude.world.serve.pieces import next_uses
 from etude.world.serve.requests import Requests, requests_of
+from etude.world.serve.serving import NO_LOG
 from etude.world.serve.workflow.choose import Choose, chooser
 from etude.world.serve.workflow.pools import Deployed, ModelPool
 from etude.world.serve.workflow.seen import Seen
@@ -138,6 +140,11 @@ class WorkflowLoop(DiscreteEntity):
         self.queues: dict[str, deque[int]] = {name: deque() for name in flow.endpoints}
         self.spent = [0.0] * flow.sessions
         self.seen = Seen(flow, calls)
+        self.clear_ns = -1
+        """No pool has anything to do before."""
+        self.loop: Callable[..., tuple[int, int]] = advance_pools
+        self.returns = 0
+        """Times that the compiled loop came back."""
 
         for call in calls:
             if not self.missing[call.number]:
@@ -147,19 +154,23 @@ class WorkflowLoop(DiscreteEntity):
 
     def advance(self, until_ns: int) -> Iterable[Event]:
         """What happens first, until nothing more happens by then: a call ends or is ready, or a pool goes on."""
+        pools = list(self.pools.values())
+        on = tuple(pool.on_clock() for pool in pools)
         while True:
-            times = {name: pool.next_ns() for name, pool in self.pools.items()}
-            name = min(times, key=lambda one: times[one], default="")
-            at, own = self.later.next_ns(), times.get(name, NEVER)
-            if min(at, own) > until_ns or min(at, own) >= NEVER:
+            at = self.later.next_ns()
+            if on and at > self.clear_ns:
+                self.returns += 1
+                first, why = self.loop(on, at, until_ns, NO_LOG)
+                if first != of.NOBODY:
+                    for number, when in pools[first].after(why, self.placed):
+                        self.ended(number, when)
+                        self.clear_ns = when
+                    continue
+            if at > until_ns or at >= NEVER:
                 return ()
-            if at <= own:
-                kind, number = self.later.pop()
-                self.ended(number, at) if kind == "end" else self.ready(number, at)
-                continue
-            until = min([at, until_ns, *(t for other, t in times.items() if other != name)])
-            for number, when in self.pools[name].advance(max(until, own), self.placed):
-                self.ended(number, when)
+            self.clear_ns = at
+            kind, number = self.later.pop()
+            self.ended(number, at) if kind == "end" else self.ready(number, at)
 
     def _note(self, at: int, number: int, *, ends: bool = False) -> None:
         """At an instant calls come in order of their numbers."""
