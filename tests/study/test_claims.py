@@ -45,6 +45,8 @@ def verdict(ours: float, **claim: Any) -> str:
         (0.10, {"published": 0.25, "kind": "share"}, "weaker"),
         (-0.1, {"published": 0.25, "kind": "share"}, "contradicts"),
         (0.0, {"published": 0, "kind": "share"}, "agrees"),
+        (-0.03, {"published": [-0.05, 0.05], "kind": "share"}, "agrees"),
+        (-0.10, {"published": [-0.05, 0.05], "kind": "share"}, "contradicts"),
         (500.0, {"published": 607, "kind": "amount"}, "agrees"),
         (400.0, {"published": 607, "kind": "amount"}, "weaker"),
         (400.0, {"published": 607, "kind": "amount", "better": "lower"}, "stronger"),

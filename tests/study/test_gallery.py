@@ -25,6 +25,10 @@ UNTOUCHED = {
     ("fltorrent", "with a server rounds grow with the number of clients, and are longer"): "a server has no warm-up",
     ("grinnder", "the partitioner recovers most of the edges inside parts"): "the partitioner, before any cache",
     ("power-capping", "latent attention: a prompt costs more than with grouped heads"): "attention, at any clock",
+    (
+        "split-cnn",
+        "on unequal devices, shares by speed within the RAM fit and compute faster; equal shares do not fit",
+    ): "a search of its own on unequal devices",
     ("power-capping", "and at the batches of production a token much less, and so does a request"): "at any clock",
     ("power-capping", "one sequence is an exception, since its energy is that of weights"): "at any clock",
 }
