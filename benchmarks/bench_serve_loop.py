@@ -51,8 +51,7 @@ def served() -> dict[str, Any]:
     from etude.world.serve import Engine, deployed, request_stream, serve
     from etude.world.serve.hooks import Hooks
     from etude.world.serve.loop import advance
-    from etude.world.serve.serving import Group, ServingOptions, ready_for, run
-    from etude.world.serve.workflow.pools import NO_LOG
+    from etude.world.serve.serving import NO_LOG, Group, ServingOptions, ready_for, run
     from etude.world.serve.workloads import poisson
 
     engine, stream = Engine(), request_stream(HOUR)

@@ -22,7 +22,7 @@ NONE: Final = 0.01
 def compare_claims(spec: StudySpec, rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Every claim: the published figure, ours, its 95% interval over seeds, and how they compare.
 
-    `agrees`: the interval holds the published figure, or the effects (what a gain has above 1, a share above 0) differ
+    `agrees`: the interval holds the published figure and not that there is no effect, or the effects (what a gain has above 1, a share above 0) differ
     by no more than a factor of 1.3; `weaker` or `stronger`: by more; `contradicts`: the effect goes the other way.
     """
     return [_claimed(spec, claim, rows) for claim in spec.claims]
@@ -76,7 +76,8 @@ def _interval(spec: StudySpec, claim: Claim, rows: Sequence[Row], where: str) ->
 def _verdict(claim: Claim, ours: float, low: float | None, high: float | None) -> str:
     assert claim.published is not None
     least, most = claim.published
-    if low is not None and high is not None and low <= most and high >= least:
+    none = {"gain": 1.0, "share": 0.0, "amount": -np.inf}[claim.kind]
+    if low is not None and high is not None and low <= most and high >= least and not low <= none <= high:
         return "agrees"
     if claim.kind == "amount":
         if least / NEAR <= ours <= most * NEAR:
