@@ -117,6 +117,30 @@ class Again:
         return name in TABLES
 
 
+class _Side:
+    """The tables of one of two runs as attributes."""
+
+    def __init__(self, again: Again) -> None:
+        self._again = again
+
+    def __getattr__(self, name: str) -> Rows:
+        return self._again.rows(name)
+
+
+class AgainOfTwo:
+    """Expressions over the tables of two runs, `a.breakdown`, and over those that compare them, `reasons`."""
+
+    def __init__(self, a: Again, b: Again, both: dict[str, list[dict[str, Any]]]) -> None:
+        self.both = {name: Rows(rows, list(rows[0]) if rows else []) for name, rows in both.items()}
+        self.names = {**FUNCTIONS, **self.both, "a": _Side(a), "b": _Side(b)}
+
+    def rows(self, name: str) -> Rows:
+        return self.both[name]
+
+    def __call__(self, query: str) -> Any:
+        return eval(query, {"__builtins__": {}}, self.names)
+
+
 class Cell(NamedTuple):
     table: str
     key: str
@@ -215,7 +239,7 @@ def read(page: str) -> Shown:
     return reader.found
 
 
-def differences(page: str, again: Again) -> Iterator[str]:
+def differences(page: str, again: Again | AgainOfTwo) -> Iterator[str]:
     """What is not the same when it is worked out again, and numbers that do not say what they are."""
     shown = read(page)
     yield from (f"does not say what it is: {text[:120]}" for text in shown.bare)

@@ -225,7 +225,7 @@ def _each(spent: Spent) -> str:
 def _other_kernels(a: dict[str, float], b: dict[str, float]) -> str | None:
     """Kernels that took over an operator's time and were not used before."""
     gone, new = ({k: t for k, t in x.items() if k not in y} for x, y in ((a, b), (b, a)))
-    if sum(new.values()) < 0.5 * sum(b.values()) or sum(gone.values()) < 0.5 * sum(a.values()) or not new:
+    if sum(new.values()) < 0.5 * sum(b.values()) or sum(gone.values()) < 0.5 * sum(a.values()) or not new or not gone:
         return None
     one, two = (max(kernels, key=kernels.__getitem__) for kernels in (gone, new))
     return f"kernel `{_short(two)}` instead of `{_short(one)}`"

@@ -13,6 +13,7 @@ from etude.tell.report.compose import facts, timelines
 from etude.tell.report.subject import Subject
 from etude.tell.view.charts import Bar, BarPiece, Heading, bars, legend, table
 from etude.tell.view.page import Figure, Page, PageSection, Told
+from etude.tell.view.sentences import Asked, Sentence, sentence
 
 ALIKE, FEW = 0.02, 0.1
 """Runs count as equal within this; parts of the difference are reported from this share of the run."""
@@ -21,10 +22,10 @@ ROWS = 200
 
 def comparison(a: tuple[Run, str], b: tuple[Run, str], *, title: str = "", made_by: str = "Etude") -> Page:
     """Run b compared with run a; each with its name."""
-    one, two = (Subject(run, name, label=name) for run, name in (a, b))
+    one, two = (Subject(run, name, label=name, place=place) for place, (run, name) in zip("ab", (a, b), strict=True))
     return Page(
         title=title or f"{one.name} and {two.name}",
-        subtitle=f"{one.name}: {_about(one)} · {two.name}: {_about(two)}",
+        subtitle=sentence(f"{one.name}: {{one}} · {two.name}: {{two}}", one=_about(one), two=_about(two)),
         verdict=_verdict(one, two),
         cards=_cards(one, two),
         told=tuple(_told(one, two)),
@@ -34,42 +35,57 @@ def comparison(a: tuple[Run, str], b: tuple[Run, str], *, title: str = "", made_
     )
 
 
-def _about(subject: Subject) -> str:
-    return f"{words.plural(len(subject.run.job), 'rank')}, {subject.origin}"
+def _about(subject: Subject) -> Sentence:
+    return sentence("{ranks}, {origin}", ranks=subject.plural("rank", "run[0].ranks"), origin=subject.origin)
 
 
-def _change(a: float, b: float) -> tuple[str, str]:
+SPAN = "run[0].span_ns"
+RATIO = "b.run[0].span_ns / most(a.run[0].span_ns, 1)"
+
+
+def _value(form: str, query: str, value: float) -> Sentence:
+    """A value of both runs, with its expression over the tables of `a` and `b`, `reasons`, `compared`, `similarity`."""
+    return Sentence.of(Asked(words.formatted_as(form, value), query, form, value))
+
+
+def _change(a: float, b: float) -> tuple[Sentence, str]:
     """`8% longer` and `than`, for b relative to a."""
-    if not a or abs(b / a - 1) < 0.0005:
-        return "as long", "as"
+    ratio = b / max(a, 1)
+    if not a or abs(ratio - 1) < 0.0005:
+        return Sentence.of("as long"), "as"
     if b >= 3 * a:
-        return f"{words.times(b / a)} as long", "as"
-    return f"{words.percent(abs(b / a - 1))} {'longer' if b > a else 'shorter'}", "than"
+        return sentence("{times} as long", times=_value("times", RATIO, ratio)), "as"
+    query, more = (f"{RATIO} - 1", "longer") if b > a else (f"1 - {RATIO}", "shorter")
+    return sentence(f"{{share}} {more}", share=_value("percent", query, abs(ratio - 1))), "than"
 
 
-def _verdict(a: Subject, b: Subject) -> str:
+def _verdict(a: Subject, b: Subject) -> Sentence:
     change, than = _change(a.span_ns, b.span_ns)
-    return f"{_capital(b.name)} takes {words.time(b.span_ns)}, {change} {than} {a.name} with {words.time(a.span_ns)}."
+    text = f"{{two}} takes {{b}}, {{change}} {than} {{one}} with {{a}}."
+    return sentence(text, a=a.time(SPAN), b=b.time(SPAN), change=change, one=a.name, two=_capital(b.name))
 
 
 def _cards(a: Subject, b: Subject) -> tuple[Figure, ...]:
+    change = _change(a.span_ns, b.span_ns)[0]
     cards = [
-        Figure(_capital(a.name), words.time(a.span_ns), a.origin),
-        Figure(_capital(b.name), words.time(b.span_ns), f"{b.origin}, {_change(a.span_ns, b.span_ns)[0]}"),
+        Figure(_capital(a.name), a.time(SPAN), a.origin),
+        Figure(_capital(b.name), b.time(SPAN), sentence("{origin}, {change}", origin=b.origin, change=change)),
     ]
     x, y = _parts(a), _parts(b)
     for sort, label, key in breakdown.PIECES:
         if x[key] or y[key]:
-            cards.append(
-                Figure(
-                    label.capitalize(), _signed(y[key] - x[key]), f"{words.time(x[key])} to {words.time(y[key])}", sort
-                )
-            )
+            both = sentence("{a} to {b}", a=_part(a, key), b=_part(b, key))
+            more = _value("with_sign", f"{_mean('b', key)} - {_mean('a', key)}", y[key] - x[key])
+            cards.append(Figure(label.capitalize(), more, both, sort))
     return tuple(cards)
 
 
-def _signed(ns: float) -> str:
-    return f"{'+' if ns > 0 else '−' if ns < 0 else ''}{words.time(abs(ns))}"
+def _mean(place: str, key: str) -> str:
+    return f"sum({place}.breakdown.{key}) / most(count({place}.breakdown), 1)"
+
+
+def _part(subject: Subject, key: str) -> Sentence:
+    return _value("time", _mean(subject.place, key), _parts(subject)[key])
 
 
 def _parts(subject: Subject) -> dict[str, float]:
@@ -82,45 +98,67 @@ def _told(a: Subject, b: Subject) -> list[Told]:
     found = []
     ratio = b.span_ns / max(a.span_ns, 1)
     if abs(ratio - 1) <= ALIKE:
-        apart = words.percent(abs(ratio - 1)) if ratio != 1 else "nothing"
-        found.append(Told("good", f"The runs take the same time: they are {apart} apart.",
-                          f"{words.time(a.span_ns)} and {words.time(b.span_ns)}.", "breakdown"))  # fmt: skip
-    x, y = ({label: _parts(run)[key] for _, label, key in breakdown.PIECES} for run in (a, b))
-    changes = sorted(((y[label] - x[label], label) for label in x), key=lambda c: -abs(c[0]))
-    for ns, label in changes[:2]:
+        query = f"{RATIO} - 1" if ratio > 1 else f"1 - {RATIO}"
+        apart = _value("percent", query, abs(ratio - 1)) if ratio != 1 else "nothing"
+        what = sentence("The runs take the same time: they are {apart} apart.", apart=apart)
+        both = sentence("{a} and {b}.", a=a.time(SPAN), b=b.time(SPAN))
+        found.append(Told("good", what, both, "breakdown"))
+    x, y = _parts(a), _parts(b)
+    changes = sorted(((y[key] - x[key], label, key) for _, label, key in breakdown.PIECES), key=lambda c: -abs(c[0]))
+    for ns, label, key in changes[:2]:
         if abs(ns) >= FEW * a.span_ns:
-            more = "more" if ns > 0 else "less"
+            more, (high, low) = ("more", "ba") if ns > 0 else ("less", "ab")
             each = " on each rank" if len(b.run.job) > 1 else ""
-            found.append(Told("warn", f"{_capital(b.name)} has {words.time(abs(ns))} {more} {label}{each}.",
-                              f"{words.time(x[label])} in {a.name}, {words.time(y[label])} in {b.name}; the difference "
-                              f"is {words.percent(abs(ns) / a.span_ns)} of the time of {a.name}.",
-                              "breakdown"))  # fmt: skip
-    for t in reasons(a.run, b.run).slice(0, 3).to_pylist():
-        if abs(t["delta_ns"]) >= FEW * a.span_ns / 2:
-            more = "more" if t["delta_ns"] > 0 else "less"
-            each = ", on each rank" if max(len(a.run.job), len(b.run.job)) > 1 else ""
-            of_it = f", {words.percent(abs(t['share']))} of the difference" if (t["share"] or 0) > 0 else ""
-            what = f"{_reason(t)} {words.time(abs(t['delta_ns']))} {more}{of_it}."
-            why = f"{words.time(t['a_ns'])} in {a.name}, {words.time(t['b_ns'])} in {b.name}{each}"
-            found.append(Told("info", what, f"{why}: {t['because']}." if t["because"] else f"{why}.", "why"))
-    compared = compare(a.run, b.run)
-    alike = similarity(compared)
+            query = f"{_mean(high, key)} - {_mean(low, key)}"
+            text = f"{{two}} has {{much}} {more} {label}{each}."
+            what = sentence(text, two=_capital(b.name), much=_value("time", query, abs(ns)))
+            share = _value("percent", f"({query}) / most(a.run[0].span_ns, 1)", abs(ns) / max(a.span_ns, 1))
+            text = "{a} in {one}, {b} in {two}; the difference is {share} of the time of {one}."
+            why = sentence(text, a=_part(a, key), b=_part(b, key), one=a.name, two=b.name, share=share)
+            found.append(Told("warn", what, why, "breakdown"))
+    several = max(len(a.run.job), len(b.run.job)) > 1
+    for at, row in enumerate(_reasons(a, b)[:3]):
+        if abs(row["delta_ns"]) >= FEW * a.span_ns / 2:
+            found.append(_reason_told(a, b, at, row, several))
+    alike = similarity(compare(a.run, b.run))
+    shared = {name: _value("percent", f"similarity[0].{name}", alike[name]) for name in ("structure", "time")}
     found.append(Told(
-        "info", f"The runs share {words.percent(alike['structure'])} of their operations.",
-        f"{words.percent(alike['time'])} of the time of the shared operations is the same.", "compare",
+        "info", sentence("The runs share {structure} of their operations.", structure=shared["structure"]),
+        sentence("{time} of the time of the shared operations is the same.", time=shared["time"]), "compare",
     ))  # fmt: skip
     if len(a.run.job) != len(b.run.job):
+        ranks = b.number("run[0].ranks")
+        text = "{one} has {a}, {two} {b}."
         found.append(
-            Told("info", f"{a.name} has {words.plural(len(a.run.job), 'rank')}, {b.name} {len(b.run.job):,}.", "")
+            Told("info", sentence(text, one=a.name, a=a.plural("rank", "run[0].ranks"), two=b.name, b=ranks), "")
         )
     return found
+
+
+def _reason_told(a: Subject, b: Subject, at: int, row: dict[str, Any], several: bool) -> Told:
+    sign, more = ("", "more") if row["delta_ns"] > 0 else ("-", "less")
+    much = _value("time", f"{sign}reasons[{at}].delta_ns", abs(row["delta_ns"]))
+    share = row["share"] or 0
+    of_it = Sentence.of("")
+    if share > 0:
+        of_it = sentence(
+            "{of} {share} of the difference", of=",", share=_value("percent", f"reasons[{at}].share", share)
+        )
+    what = sentence(f"{{reason}} {{much}} {more}{{of_it}}.", reason=_reason(row), much=much, of_it=of_it)
+    one, two = (_value("time", f"reasons[{at}].{key}", row[key]) for key in ("a_ns", "b_ns"))
+    each = ", on each rank" if several else ""
+    because = Sentence.of(": ", Asked(row["because"], f"reasons[{at}].because", "text", row["because"]))
+    text = f"{{one}} in {{a}}, {{two}} in {{b}}{each}{{because}}."
+    names = {"a": a.name, "b": b.name, "because": because if row["because"] else ""}
+    return Told("info", what, sentence(text, one=one, two=two, **names), "why")
 
 
 def _spent(a: Subject, b: Subject) -> PageSection:
     rows = []
     for subject in (a, b):
         parts = _parts(subject)
-        rows.append(Bar(subject.name, tuple(BarPiece(s, label, parts[key]) for s, label, key in breakdown.PIECES)))
+        pieces = [BarPiece(s, label, parts[key], query=_mean(subject.place, key)) for s, label, key in breakdown.PIECES]
+        rows.append(Bar(subject.name, tuple(pieces)))
     used = [(s, label) for s, label, key in breakdown.PIECES if any(_parts(subject)[key] for subject in (a, b))]
     body = legend(used) + bars(rows, words.time)
     lead = "The mean over ranks of each part of the devices' time, on one scale."
@@ -143,13 +181,16 @@ IDLE = {
 }
 
 
+def _reasons(a: Subject, b: Subject) -> list[dict[str, Any]]:
+    return [row for row in reasons(a.run, b.run).slice(0, ROWS).to_pylist() if row["delta_ns"]]
+
+
 def _why(a: Subject, b: Subject) -> PageSection:
-    rows = reasons(a.run, b.run).slice(0, ROWS).to_pylist()
-    rows = [row | {"what": IDLE[row["what"]] if row["part"] == "idle" else row["what"]} for row in rows]
+    rows = [row | {"what": IDLE[row["what"]] if row["part"] == "idle" else row["what"]} for row in _reasons(a, b)]
     columns = [
         Heading("part", "part", number=False), Heading("what", "what", words.title, number=False, code=True),
         Heading("change", "change", number=False), Heading("a_ns", a.name, words.time),
-        Heading("b_ns", b.name, words.time), Heading("delta_ns", "difference", _signed),
+        Heading("b_ns", b.name, words.time), Heading("delta_ns", "difference", words.with_sign),
         Heading("share", "share of the difference", words.percent), Heading("because", "because", number=False),
     ]  # fmt: skip
     lead = (
@@ -160,7 +201,7 @@ def _why(a: Subject, b: Subject) -> PageSection:
         "why",
         "Why",
         lead,
-        table("t-why", [r for r in rows if r["delta_ns"]], columns),
+        table("t-why", rows, columns, query="reasons"),
         empty="The runs do the same work in the same time.",
     )
 
@@ -171,8 +212,15 @@ def _paths(a: Subject, b: Subject) -> PageSection:
     for subject in (a, b):
         kinds = by_kind(subject.path)
         used |= dict.fromkeys(kinds)
+        at = {row["kind"]: i for i, row in enumerate(subject.table("path_kinds").to_pylist())}
         pieces = tuple(
-            BarPiece(critical_path.SORT[k], critical_path.LABEL.get(k, k), v, k == "launch")
+            BarPiece(
+                critical_path.SORT[k],
+                critical_path.LABEL.get(k, k),
+                v,
+                k == "launch",
+                query=f"{subject.place}.path_kinds[{at[k]}].time_ns",
+            )
             for k, v in sorted(kinds.items())
         )
         rows.append(Bar(subject.name, pieces))
@@ -186,21 +234,17 @@ def _changes(a: Subject, b: Subject) -> PageSection:
     rows = compare(a.run, b.run).slice(0, ROWS).to_pylist()
     columns = [
         Heading("name", "name", words.title, number=False, code=True),
-        Heading("change", "change", number=False), Heading("count_a", f"calls, {a.name}", _count),
-        Heading("count_b", f"calls, {b.name}", _count), Heading("time_a_ns", a.name, words.time),
-        Heading("time_b_ns", b.name, words.time), Heading("delta_ns", "difference", _signed),
-        Heading("by_count_ns", "by number", _signed), Heading("by_speed_ns", "by speed", _signed),
+        Heading("change", "change", number=False), Heading("count_a", f"calls, {a.name}", words.calls),
+        Heading("count_b", f"calls, {b.name}", words.calls), Heading("time_a_ns", a.name, words.time),
+        Heading("time_b_ns", b.name, words.time), Heading("delta_ns", "difference", words.with_sign),
+        Heading("by_count_ns", "by number", words.with_sign), Heading("by_speed_ns", "by speed", words.with_sign),
     ]  # fmt: skip
     lead = (
         "Operations of the devices by name and shape, per rank; the largest difference first. It has two parts: "
         "more or fewer calls, and more or less time per call."
     )
-    return PageSection("compare", "What changed", lead, table("t-compared", rows, columns))
+    return PageSection("compare", "What changed", lead, table("t-compared", rows, columns, query="compared"))
 
 
 def _capital(name: str) -> str:
     return name if name not in ("measured", "simulated", "replayed", "first", "second") else name.capitalize()
-
-
-def _count(value: float) -> str:
-    return words.number(value) if value == round(value) else f"{value:.1f}"

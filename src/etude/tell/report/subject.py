@@ -36,6 +36,8 @@ LOADER = "enumerate(DataLoader)"
 WAITS = re.compile(r"Synchronize|Memcpy")
 LONG_CALL_NS, LONG_CALL = 1_000_000, 0.005
 """Calls of the runtime take microseconds; one of this length, in ns and relative to the run, is one-time work."""
+NAMED = re.compile(rf"\b({'|'.join(TABLES)})(?=[.\[)])")
+"""Tables in an expression."""
 SUSPECTS = 4
 """Stragglers that the summary names and the timeline draws; the section has all."""
 RETIMED = 2_000_000
@@ -63,6 +65,8 @@ class Subject:
     """The device of the ranks, if known."""
     allocated: pa.Table | None = None
     """The allocator's activity, if recorded."""
+    place: str = ""
+    """`a` or `b` on a page of two runs: what its tables are called after."""
 
     # -- what its numbers are worked out from ------------------------------------------------------------------------
 
@@ -88,7 +92,8 @@ class Subject:
     def value(self, form: str, query: str) -> Sentence:
         """The value of an expression as it is printed, with the expression."""
         value = self.ask(query)
-        return Sentence.of(Asked(words.formatted_as(form, value), query, form, value))
+        shown = NAMED.sub(rf"{self.place}.\1", query) if self.place else query
+        return Sentence.of(Asked(words.formatted_as(form, value), shown, form, value))
 
     def time(self, query: str) -> Sentence:
         return self.value("time", query)

@@ -187,10 +187,22 @@ def named(items: list[str], most: int = 3) -> str:
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
 
 
+def with_sign(ns: float) -> str:
+    """A difference of times."""
+    return f"{'+' if ns > 0 else '−' if ns < 0 else ''}{time(abs(ns))}"
+
+
+def calls(value: float) -> str:
+    """How often something is done, per rank."""
+    return number(value) if value == round(value) else f"{value:.1f}"
+
+
 FORMS: Final[dict[str, Callable[[Any], str]]] = {
     one.__name__: one
     for one in (
         time,
+        with_sign,
+        calls,
         size,
         rate,
         flops,
