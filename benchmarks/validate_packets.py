@@ -34,13 +34,13 @@ def kept_back(run: str) -> bool:
     return int(hashlib.sha256(run.encode()).hexdigest(), 16) % 2 == 1
 
 
-def compare(folder: Path) -> None:
+def compare(folder: Path, senders: str) -> None:
     found: dict[tuple[str, bool], list[tuple[float, float]]] = {}
     counts: dict[tuple[str, bool], dict[str, list[float]]] = {}
     alike: dict[tuple[str, ...], list[tuple[float, float]]] = {}
     left = 0
     with (folder / "runs.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+        rows = [row for row in csv.DictReader(file) if not senders or row["protocol"] in senders.split(",")]
     for row in rows:
         try:
             one = predict(Item(row["run_id"], FabricRun(row, folder)), ScoreRequest())
@@ -113,10 +113,11 @@ def all_to_all(hosts: int = 32, size_bytes: int = 8_000_000) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shared", type=Path, default=Path("../shared"), help="folder of the reference data")
+    parser.add_argument("--senders", default="", help="only these, with commas between them")
     given = parser.parse_args()
     folder = given.shared / "oracle/htsim"
     if folder.exists():
-        compare(folder)
+        compare(folder, given.senders)
     else:
         print(f"there is no {folder}")
     all_to_all()

@@ -164,6 +164,19 @@ def test_windows_keep_queues_short_where_the_line_does_not():
         assert found.end_ns == pytest.approx(8 * 400 * 4096, rel=0.15)
 
 
+def test_queues_are_in_the_result():
+    """Each of 8 ranks sends to each over a switch: its 8 links to them have queues."""
+    job = micro("all_to_all", MicroOptions(ranks=8, sizes=(1 << 22,)))
+    system = open_system("dgx-h100").resized(8).replace(topology=switch(8, WIRE))
+    found = simulate(job, system, network="packets")
+    assert sum(queue.longest_bytes > 0 for queue in found.queues) == 8
+    assert all(0 < queue.mean_bytes <= queue.longest_bytes for queue in found.queues if queue.longest_bytes)
+    assert [queue.longest_bytes for queue in found.queues] == sorted(
+        (queue.longest_bytes for queue in found.queues), reverse=True
+    )
+    assert not simulate(job, system, network="flow").queues
+
+
 def test_links_have_their_other_direction():
     from etude.run.simulate.networks.queues import reverse_links
 

@@ -126,8 +126,9 @@ def predict(item: Item, asked: ScoreRequest) -> PredictedRow:
     measured = {name: float(row.get(name) or 0) for name in predicted}
     if row["protocol"].startswith("ndp") or row["protocol"] == "eqds":
         measured["nacks"] = float(row.get("retransmits") or 0)
+    is_line = SENDERS[row["protocol"]] == LINE  # its NACKs are not of cut packets
     for name in ("pfc_pauses", "nacks"):
-        if not measured[name]:  # errors are relative
+        if not measured[name] or (is_line and name == "nacks"):  # errors are relative
             del measured[name], predicted[name]
     ways = "flows and ACKs took the paths of the run" if fixed else f"means over {SEEDS} seeds of random ways"
     return PredictedRow(measured=measured, predicted=predicted, assumed=[ways])

@@ -26,7 +26,7 @@ from etude.run.simulate.networks.state import OPERATION, NetworkState, Operation
 from etude.run.simulate.operations import Operations
 from etude.run.simulate.options import LinkChange, Network, PacketFabric
 from etude.run.simulate.packets.deadlock import deadlock_of
-from etude.run.simulate.result import LINKS_SHOWN, LinkUse
+from etude.run.simulate.result import LINKS_SHOWN, LinkUse, QueueUse
 from etude.run.simulate.state import with_room
 
 _MODELS: Final[dict[Network, tuple[Model, int]]] = {
@@ -212,6 +212,28 @@ class RunningNetwork:
                 f"{topology.link_name(longest)}, for {ports[longest]['paused_ps'] / 1e6:,.1f} us in all"
             )
         return notes
+
+    def queue_use(self) -> tuple[QueueUse, ...]:
+        """Queues that held something, and links that were paused, if there were packets."""
+        links, topology = self.state.links, self.topology
+        if links is None or links.packets is None or topology is None:
+            return ()
+        ports, now_ps = links.packets.ports, max(int(links.packets.clock[0]["now_ps"]), 1)
+        used = np.flatnonzero((ports["most_queue_bytes"] > 0) | (ports["pauses"] > 0))
+        order = used[np.lexsort((used, -ports["paused_ps"][used], -ports["most_queue_bytes"][used]))][:LINKS_SHOWN]
+        return tuple(
+            QueueUse(
+                link=topology.link_name(i),
+                longest_bytes=int(ports["most_queue_bytes"][i]),
+                mean_bytes=float(ports["queue_byte_ps"][i] / now_ps),
+                marks=int(ports["marks"][i]),
+                cut=int(ports["trims"][i]),
+                dropped=int(ports["drops"][i]),
+                pauses=int(ports["pauses"][i]),
+                paused_ns=int(ports["paused_ps"][i]) // 1000,
+            )
+            for i in order.tolist()
+        )
 
     def _busy_ports(self) -> None:
         """Takes the time for which links were in use from their ports, if there are packets."""

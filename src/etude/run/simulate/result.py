@@ -30,6 +30,21 @@ class LinkUse:
     busy_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class QueueUse:
+    """What happened at one end of a link, if there were packets: in its queue, and to the link."""
+
+    link: str
+    longest_bytes: int
+    mean_bytes: float
+    """Over all time."""
+    marks: int
+    cut: int
+    dropped: int
+    pauses: int
+    paused_ns: int
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True, repr=False)
 class Simulated(Run):
     """A simulated run. A node that holds a lane starts when the lane takes it, so a collective's time includes its wait
@@ -41,6 +56,8 @@ class Simulated(Run):
     """Ranks that were simulated; the others are in the class of one of them."""
     links: tuple[LinkUse, ...] = field(default=())
     """Links that carried something, longest in use first, at most `LINKS_SHOWN`; none if analytic."""
+    queues: tuple[QueueUse, ...] = field(default=())
+    """Queues of packets, the longest first, at most `LINKS_SHOWN`."""
     notes: tuple[str, ...] = field(default=())
     """Assumptions made where the job says nothing."""
     link_stats: LinkStats | None = None
@@ -71,6 +88,7 @@ def simulated(
     job: Job, timing: Timing, system: System, *, simulated_ranks: int, links: tuple[LinkUse, ...] = (),
     notes: tuple[str, ...] = (), remote_capacity_bytes: int = 0, kernels: Mapping[str, Taken] | None = None,
     unit_flops: Mapping[str, int] | None = None, link_stats: LinkStats | None = None,
+    queues: tuple[QueueUse, ...] = (),
 ) -> Simulated:  # fmt: skip
     """The result of these times, with notes on memory that is too small."""
     return Simulated(
@@ -81,6 +99,7 @@ def simulated(
         simulated_ranks=simulated_ranks,
         links=links,
         link_stats=link_stats,
+        queues=queues,
         kernels=kernels or {},
         unit_flops=unit_flops or {},
         notes=(*notes, *_memory_notes(Run(job, timing, system), remote_capacity_bytes)),

@@ -137,6 +137,7 @@ def _result(
         simulated_ranks=len(lowered.classes),
         links=engine.network.link_use(),
         link_stats=engine.network.link_stats(lowered, ops, nodes),
+        queues=engine.network.queue_use(),
         notes=(*notes, *engine.network.packet_notes()),
         remote_capacity_bytes=remote.capacity_bytes if remote else 0,
         kernels=lowered.kernels,

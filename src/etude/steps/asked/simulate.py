@@ -209,6 +209,7 @@ def simulate_record(result: "tuple[Simulated, dict[str, float]]") -> dict[str, A
         "ranks": [row | of_rank.get(row["rank"], {}) for row in rank_table(found).to_pylist()],
         "steps": [{"step": step, "end_ns": end_ns} for step, end_ns in found.step_ends().items()],
         "links": [asdict(link) for link in found.links],
+        **({"queues": [asdict(queue) for queue in found.queues]} if found.queues else {}),
         "partial": found.timing.partial,
         "simulated_ranks": found.simulated_ranks,
         **({"jitter": jitter} if jitter else {}),
