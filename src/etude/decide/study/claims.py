@@ -22,8 +22,9 @@ NONE: Final = 0.01
 def compare_claims(spec: StudySpec, rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Every claim: the published figure, ours, its 95% interval over seeds, and how they compare.
 
-    `agrees`: the interval holds the published figure and not that there is no effect, or the effects (what a gain has above 1, a share above 0) differ
-    by no more than a factor of 1.3; `weaker` or `stronger`: by more; `contradicts`: the effect goes the other way.
+    `agrees`: the interval holds the published figure and not that there is no effect, or the effects (what a gain has
+    above 1, a share above 0) differ by no more than a factor of 1.3; `weaker` or `stronger`: by more; `contradicts`:
+    the effect goes the other way.
     """
     return [_claimed(spec, claim, rows) for claim in spec.claims]
 
