@@ -2,12 +2,13 @@
 
 import json
 
+import numpy as np
 import pytest
 
-from etude.cost.aten import aten_work
 from etude.cost.framework import FrameworkOperator, FrameworkOperators, open_framework
 from etude.machine.system import Device
 from etude.make.transform import with_framework_times
+from etude.make.transform.recorded_operators import formula_ns
 from etude.model.build import TraceBuilder
 from etude.model.job import Job, assemble
 from etude.model.schema import Kind
@@ -68,19 +69,21 @@ def test_convolutions_that_do_not_run_on_matrix_units_have_their_own_row() -> No
     assert TABLE.of("aten::convolution_backward", dense) is None
 
 
-def test_convolutions_of_32_bits_run_in_tf32() -> None:
-    shapes = json.dumps([[8, 64, 9, 9], [64, 64, 3, 3], [], [], [], [], [], [], []])
-    values = json.dumps(["", "", "", [1, 1], [1, 1], [1, 1], False, [0, 0], 1])
-    types = [
-        "Tensor(float)",
-        "Tensor(float)",
-        "None",
-        *["GenericList[Int,Int]"] * 3,
-        "Bool",
-        "GenericList[Int,Int]",
-        "Int",
-    ]
-    assert aten_work("aten::convolution", shapes, json.dumps(types), values).dtype == "tf32"
+def test_convolutions_of_32_bits_run_in_tf32_where_the_device_has_it() -> None:
+    """2 * 8 * 64 * 64 * 9 * 7 * 7 = 28.9 GFLOP: eight times as long in fp32 as in TF32 of eight times the rate."""
+    made = TraceBuilder()
+    shapes = json.dumps([[8, 64, 9, 9], [64, 64, 3, 3], *[[]] * 7])
+    types = json.dumps(["Tensor(float)", "Tensor(float)", "None", *["GenericList[Int,Int]"] * 3, "Bool", "", "Int"])
+    values = json.dumps(["", "", "", [1, 1], [0, 0], [1, 1], False, [0, 0], 1])
+    more = {"in_shapes": shapes, "in_types": types, "in_values": values}
+    made.add(Kind.COMP, "aten::convolution", cpu=0, stream=0, step=0, **more)
+    trace = assemble("dry", [made.part(rank=0)]).traces[0]
+
+    def taken(**rates: float) -> float:
+        device = Device(name="d", peak_flop_per_s=rates, memory_bandwidth_bytes_per_s=1e15)
+        return float(formula_ns(trace, np.arange(1), device)[0])
+
+    assert taken(fp32=1e10) / taken(fp32=1e10, tf32=8e10) == pytest.approx(8, rel=0.01)
 
 
 def test_the_table_that_is_shipped_is_whole() -> None:

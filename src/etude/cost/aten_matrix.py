@@ -158,12 +158,6 @@ def _varlen(i: Inputs) -> Work:
 # -- convolution -------------------------------------------------------------------------------------------------------
 
 
-def _on_units(i: Inputs) -> str:
-    """Convolutions of 32 bits run in TF32 unless a program says otherwise (`torch.backends.cudnn.allow_tf32`), on
-    devices that have it."""
-    return "tf32" if i.dtype == "fp32" else i.dtype
-
-
 def _at(given: list[int], axis: int) -> int:
     return given[axis] if len(given) > 1 else given[0]
 
@@ -199,9 +193,7 @@ def _convolution(stride: int, padding: int, dilation: int, groups: int, transpos
         made = _convolved(size, kernel, i.numbers(stride), _padding(i, padding, kernel, spread), spread)
         if any(n <= 0 for n in made):
             raise ValueError("no output")
-        return ops.convolution(
-            batch, channels, out, made, kernel, in_size=size, groups=i.number(groups), dtype=_on_units(i)
-        )
+        return ops.convolution(batch, channels, out, made, kernel, in_size=size, groups=i.number(groups), dtype=i.dtype)
 
     return work
 
@@ -218,7 +210,7 @@ def _transposed(stride: int, padding: int, dilation: int, more: int, groups: int
         ]
         parts = i.number(groups)
         return ops.convolution(
-            batch, of_group * parts, channels, size, kernel, in_size=made, groups=parts, dtype=_on_units(i)
+            batch, of_group * parts, channels, size, kernel, in_size=made, groups=parts, dtype=i.dtype
         )
 
     return work
@@ -230,7 +222,7 @@ def _convolution_backward(i: Inputs) -> Work:
     (batch, out, *made), (_, channels, *size), (_, _, *kernel) = i.shape(0), i.shape(1), i.shape(2)
     if str(i.values[7]) == "True":  # transposed: the input is the output of a convolution
         out, made, channels, size = channels, size, out, made
-    forward = ops.convolution(batch, channels, out, made, kernel, in_size=size, groups=i.number(9), dtype=_on_units(i))
+    forward = ops.convolution(batch, channels, out, made, kernel, in_size=size, groups=i.number(9), dtype=i.dtype)
     mask = i.values[10]
     wanted = str(mask).replace("[", "").replace("]", "").split(",")[:2]
     count = sum(text.strip().lower() == "true" for text in wanted)

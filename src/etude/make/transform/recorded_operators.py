@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.cost.aten_inputs import listed, tensor_types
-from etude.cost.traces import trace_time_ns
+from etude.cost.compute import compute_time_ns
+from etude.cost.ops import DTYPE_NUMBER, OpClass
+from etude.cost.traces import ops_of
 from etude.kernels.arrays import F64, I64, Bool
 from etude.machine.system import Device
 from etude.model.frames import host_work
@@ -219,10 +221,14 @@ def _shapes(text: str) -> Shapes:
 
 
 def formula_ns(trace: Trace, rows: I64, device: Device | None) -> F64:
-    """What the formulas of a device give for nodes; NaN where they do not know."""
+    """What the formulas of a device give for nodes; NaN where they do not know. Convolutions of 32 bits run in TF32 on
+    devices that have it, unless a program says otherwise (`torch.backends.cudnn.allow_tf32`)."""
     if device is None:
         return np.full(len(rows), np.nan)
-    found = trace_time_ns(device, trace)[rows]
+    ops = ops_of(trace)
+    wide = (ops.op_class == int(OpClass.CONVOLUTION)) & (ops.dtype == DTYPE_NUMBER["fp32"])
+    ops = replace(ops, dtype=np.where(wide, np.uint8(DTYPE_NUMBER["tf32"]), ops.dtype))
+    found = compute_time_ns(device, ops)[rows]
     return np.where(found == UNKNOWN, np.nan, found.astype(np.float64))
 
 
