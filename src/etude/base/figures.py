@@ -279,7 +279,7 @@ def _check_bounds(f: Field[Any], given: Any, value: Any, where: str) -> None:
     if least is not None and value < least:
         raise ClusterError(f"{_shown(given)} is less than {least}", where=where)
     if most is not None and value > most:
-        raise ClusterError(f"{_shown(given)} is more than {most}", where=where)
+        raise ClusterError(f"{_shown(given)} is more than {most:,}", where=where)
 
 
 def _item(of: type[Any] | None, given: Any, where: str) -> Any:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.base.errors import UsageError
 from etude.kernels.arrays import I32, I64
 from etude.make.generate.blocks.ops import Op, Phase, count_of, in_types, shapes_of, types
 from etude.model.build import build_trace
@@ -172,7 +173,11 @@ def columns_of(book: Book, op: I32) -> tuple[dict[str, Any], list[str], list[str
     peers = list(dict.fromkeys(o.group for o in ops if o.kind in (Kind.SEND, Kind.RECV)))
 
     def number(values: Sequence[int], dtype: str = "int64") -> NDArray[Any]:
-        return np.array(values, dtype)[at]
+        try:
+            return np.array(values, dtype)[at]
+        except OverflowError:
+            problem = "an operator of more work than 64 bits count"
+            raise UsageError(problem, hint="a shorter sequence, or fewer samples") from None
 
     def words(values: Sequence[str]) -> tuple[I64, list[str]]:
         known = {word: i for i, word in enumerate(dict.fromkeys(v for v in values if v))}

@@ -23,6 +23,7 @@ from etude.make.generate.choices import (
     Scaling,
 )
 from etude.make.generate.maps import shares
+from etude.model.job import MAX_WORLD
 
 AXES: Final = ("tp", "cp", "dp", "pp")
 
@@ -41,11 +42,13 @@ class Plan:
     etude.generate("llama3-8b", etude.Plan(gpus=16, tp=2))
     """
 
-    gpus: int = figure("count", "number of ranks; default: the smallest number that fits the axes", 0, like=1024)
-    tp: int = figure("count", "tensor parallel", 1)
-    cp: int = figure("count", "context parallel", 1)
-    pp: int = figure("count", "pipeline parallel", 1)
-    ep: int = figure("count", "expert parallel, over the ranks of a stage", 1)
+    gpus: int = figure(
+        "count", "number of ranks; default: the smallest number that fits the axes", 0, like=1024, most=MAX_WORLD
+    )
+    tp: int = figure("count", "tensor parallel", 1, most=MAX_WORLD)
+    cp: int = figure("count", "context parallel", 1, most=MAX_WORLD)
+    pp: int = figure("count", "pipeline parallel", 1, most=MAX_WORLD)
+    ep: int = figure("count", "expert parallel, over the ranks of a stage", 1, most=MAX_WORLD)
     etp: int = figure("count", "tensor parallel inside experts", 1, rare=True)
     sp: bool | None = figure("flag", "sequence parallel; default: with tensor parallelism", None, needs="tp", rare=True)
     cp_kind: ContextKind = figure(
@@ -91,12 +94,12 @@ class Plan:
     stages: tuple[int, ...] = figure(
         "list", "layers of each pipeline stage (with chunks: in model order)", (), of=int, like="8,8,8,8", rare=True
     )
-    micro_batch: int = figure("count", "samples of a micro-batch", 1)
+    micro_batch: int = figure("count", "samples of a micro-batch", 1, most=1 << 31)
     global_batch: int = figure(
         "count", "samples per step; default: one micro-batch per data-parallel rank, 2 pp with a pipeline", 0
     )
-    steps: int = figure("count", "number of steps in the job", 1)
-    seq: int = figure("count", "sequence length; 0: the model's", 0)
+    steps: int = figure("count", "number of steps in the job", 1, most=1_000_000)
+    seq: int = figure("count", "sequence length; 0: the model's", 0, most=1 << 31)
     lengths: str = text(
         "lengths of samples: 2048, or 512:0.5,4096:0.5, or a .csv file; default: all of length seq",
         like="512:0.5,1024:0.5",

@@ -61,6 +61,10 @@ class Positions(StrEnum):
     NONE = "none"
 
 
+MOST: Final = {"layers": 10_000, "encoder_layers": 10_000, "predict_layers": 1_000, "tables": 1_000_000}
+"""What is worked out one by one, so that a small file cannot ask for work without end."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """The shape of a network. Counts are of the whole model, however it is distributed over ranks."""
@@ -171,6 +175,9 @@ class Model:
     assumed: str = text("what was assumed about the shape, and why")
 
     def __post_init__(self) -> None:
+        for name, most in MOST.items():
+            if getattr(self, name) > most:
+                raise ClusterError(f"{name}: {getattr(self, name):,} is more than {most:,}")
         for name in _NEEDED[self.family]:
             if not getattr(self, name) and not (name in _HALVES and self._lacks(_HALVES[name])):
                 raise ClusterError(f"a model of family `{self.family}` needs `{name}`")

@@ -16,6 +16,7 @@ from etude.world.serve.workloads import GENERATORS, request_stream
 PANEL: Final = "Requests"
 POINTS: Final = 8
 """Rates of a curve."""
+MOST_REQUESTS: Final = 100_000_000
 MOST_RPS: Final = 1e9
 
 
@@ -42,7 +43,9 @@ class FileInput:
 class StreamInput(FileInput):
     """... and of requests that are drawn, if there is no file."""
 
-    count: int = figure("count", "number of generated requests, if no file is given", 500, panel=PANEL)
+    count: int = figure(
+        "count", "number of generated requests, if no file is given", 500, panel=PANEL, most=MOST_REQUESTS
+    )
     prompt: int = figure("count", "prompt tokens of generated requests", 1024, panel=PANEL)
     output_tokens: int = figure("count", "output tokens of generated requests", 128, key="output", panel=PANEL)
     burst: float = figure(
