@@ -156,7 +156,7 @@ def test_a_study_tells_its_verdict_and_draws(tmp_path: Path):
         for gbit in (100, 400)
     ]
     checks = [{"name": evil, "kind": evil, "ok": False, "detail": evil}]
-    found = Outcome(spec=spec, points=points, rows=points, checks=checks, notes=[evil], ran=0)
+    found = Outcome(spec=spec, points=points, rows=points, checks=checks, claims=[], notes=[evil], ran=0)
     html = found._repr_html_()
     assert "does not hold" in harmless(html)
     assert {"svg", "polyline", "circle"} <= Seen(html).tags

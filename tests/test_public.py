@@ -228,7 +228,7 @@ NEEDS = {
 def test_the_examples_of_the_api_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     module = api_generator()
     monkeypatch.chdir(tmp_path)
-    job = etude.generate("llama3-8b", gpus=2, tp=2, seq=128).job
+    job = etude.generate("llama3-8b", gpus=4, tp=2, seq=128).job
     for name in ("job", "other"):
         etude.convert(job, name)
     run = etude.simulate(job, etude.open_system("dgx-h100"))

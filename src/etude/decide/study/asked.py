@@ -34,7 +34,7 @@ class RunStudy:
     etude study run my.yaml --ray auto
     etude study run --all --quick
     etude study run theirs.yaml --trust
-    etude study run zipccl --job my_run/ --set gbit=200,400
+    etude study run zipccl --set gbit=200,400
     """
 
     names: tuple[str, ...] = argument(
@@ -49,7 +49,7 @@ class RunStudy:
         panel=WHERE,
     )
     ray: str = text("run on Ray: `auto`, or the address of a cluster", like="auto", panel=WHERE)
-    job: str = text("your job or recording in the place of the one that the study generates", like="my_run/", panel=OWN)
+    job: str = figure("path", "your job or recording in the place of the one that the study generates", "", panel=OWN)
     system: str = text(
         "simulate on your system in the place of the study's: a file or a name", like="dgx-a100", panel=OWN
     )
@@ -105,8 +105,10 @@ def inputs(asked: RunStudy) -> StudyInputs:
         raise UsageError(both if asked.names else "no study is given", hint=hint)
     if asked.again and asked.force:
         raise UsageError(f"{spelled(asked, 'force')} runs all points, also those of {spelled(asked, 'again')}")
-    if not asked.names and (asked.job or asked.system or asked.values):
-        raise UsageError(f"{spelled(asked, 'all')} runs every entry as it is", hint="name the entries that take it")
+    for name in ("job", "system", "values"):
+        if not asked.names and getattr(asked, name):
+            what = f"{spelled(asked, 'all')} runs every entry as it is, without {spelled(asked, name)}"
+            raise UsageError(what, hint="name the entries that take it")
     own = OwnInputs(asked.job, asked.system, _values(asked.values))
     is_own_code = all(study(name).spec.trusted for name in asked.names)  # entries of the gallery are trusted
     found = StudyInputs(

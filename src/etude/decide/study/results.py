@@ -24,7 +24,7 @@ FILE = "results.parquet"
 JOURNAL = "results.journal"
 FIELDS = ("commands", "answers", "error", "opened")
 FORMAT: Final = "etude answers 3"
-"""Version 1 had no digests and no mark, version 2 did not say what was read: such answers are asked again."""
+"""Version 1 had no digests and no mark, version 2 did not say what was read."""
 TABLE: Final = TableSchema(of_each(TEXT, "key commands answers error") | of_each(TEXT.if_there(), "opened digest"))
 ROW: Final = keys(
     **of_each(TEXT, "key commands error"),
@@ -114,13 +114,11 @@ def _table(path: Path) -> dict[str, Answer]:
     if not path.exists():
         return {}
     table = read_table(path, TABLE, "a file of a study", hint=HINT, known={"etude answers": 3})
-    if "opened" not in table.column_names:
-        return {}
     found: dict[str, Answer] = {}
     for number, row in enumerate(table.to_pylist()):
         place = ValuePlace(str(path), f"row {number}", HINT)
         try:
-            whole = row | {name: json.loads(row[name]) for name in ("answers", "opened")}
+            whole = row | {"answers": json.loads(row["answers"]), "opened": json.loads(row.get("opened") or "{}")}
         except (ValueError, RecursionError):
             raise place.wrong("`answers` or `opened` is not JSON") from None
         _check(whole, place)

@@ -25,7 +25,6 @@ class MemoryOf(Analysis):
 
     etude memory trace.json.gz                 needs profile_memory=True
     etude memory trace.json.gz --copies
-    etude memory run/ --growth                 from step to step, of each rank
     etude memory snapshot.pickle               of torch.cuda.memory._dump_snapshot; no code of it runs
     """
 
