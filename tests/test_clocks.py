@@ -40,7 +40,8 @@ PIECES = {
     "decide/search/links.py: arrival_ns": "a message over a link whose rate changes",
 }
 NO_MOMENTS = {
-    "capture/ingest/allocations.py: _outermost", "analyse/what_if_kernels.py: edges_of_run", "capture/ingest/official/order.py: lines",
+    "capture/ingest/allocations.py: _outermost",
+    "analyse/what_if_kernels.py: edges_of_run", "capture/ingest/official/order.py: lines",
     "decide/search/cuts.py: _walked", "decide/search/placements/bound.py: _capacity",
     "decide/search/spaces/shares.py: in_proportion", "decide/search/travel_kernels.py: travelled",
     "kernels/intervals.py: _time_by_mask", "make/generate/schedules/v.py: _fill",

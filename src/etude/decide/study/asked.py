@@ -105,8 +105,8 @@ def inputs(asked: RunStudy) -> StudyInputs:
         raise UsageError(both if asked.names else "no study is given", hint=hint)
     if asked.again and asked.force:
         raise UsageError(f"{spelled(asked, 'force')} runs all points, also those of {spelled(asked, 'again')}")
-    for name in ("job", "system", "values"):
-        if not asked.names and getattr(asked, name):
+    for name, value in (("job", asked.job), ("system", asked.system), ("set", asked.values)):
+        if not asked.names and value:
             what = f"{spelled(asked, 'all')} runs every entry as it is, without {spelled(asked, name)}"
             raise UsageError(what, hint="name the entries that take it")
     own = OwnInputs(asked.job, asked.system, _values(asked.values))

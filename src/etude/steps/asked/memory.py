@@ -25,6 +25,7 @@ class MemoryOf(Analysis):
 
     etude memory trace.json.gz                 needs profile_memory=True
     etude memory trace.json.gz --copies
+    etude memory profiled.json --growth        from step to step; of a folder, of each rank
     etude memory snapshot.pickle               of torch.cuda.memory._dump_snapshot; no code of it runs
     """
 
@@ -130,7 +131,10 @@ def memory_inputs(asked: MemoryOf) -> Analysed | Allocated | AllocatedByRank | S
     if view in ("owners", "growth"):
         hint = "torch.cuda.memory._record_memory_history(), then torch.cuda.memory._dump_snapshot(FILE)"
         hint = f"profile(profile_memory=True); or {hint}"
-        raise UsageError(f"{spelled(asked, view)} is for recorded allocations", where=asked.path, hint=hint)
+        by = next((name for name, given in (("system", asked.system), ("timing", asked.timing)) if given), "path")
+        not_there = f"{spelled(asked, by)} has none" if by == "path" else f"{spelled(asked, by)} is of a simulation"
+        problem = f"{spelled(asked, view)} is for recorded allocations: {not_there}"
+        raise UsageError(problem, where=asked.path, hint=hint)
     return Analysed(RunSource.of(asked), analyse.levels if view == "each" else _peaks, nothing=NO_EVENTS)
 
 

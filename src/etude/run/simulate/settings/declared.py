@@ -27,6 +27,7 @@ class SimulationSettings:
         "rules of `packets`: RoCE behind PFC (default), credits of InfiniBand, or windows and cut packets",
         None,
         of=PacketFabric,
+        needs="network=packets",
     )
     compute: str = figure(
         "text",
