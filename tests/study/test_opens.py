@@ -113,3 +113,20 @@ def test_what_was_read_is_kept_with_the_answer(tmp_path: Path) -> None:
     study(file).outcome(out=tmp_path / "out", execute=executed)
     opened = json.loads(pq.read_table(tmp_path / "out" / FILE)["opened"][0].as_py())
     assert f"{away}/s.yaml" in opened and all(path.startswith(str(away)) for path in opened)
+
+
+def test_all_of_a_folder_that_a_command_names_counts_also_where_another_process_reads_it(tmp_path: Path) -> None:
+    run_of = tmp_path / "away" / "run"
+    run_of.mkdir(parents=True)
+    (run_of / "rank0.json").write_text("1")
+    file = tmp_path / "s.json"
+    file.write_text(json.dumps({"run": {"it": f"info {run_of} --json"}, "metrics": {"n": "n"}}))
+
+    def ran() -> int:
+        return study(file).outcome(out=tmp_path / "out", execute=lambda words: (0, '{"n": 1}', "")).ran
+
+    assert [ran(), ran()] == [1, 0]
+    (run_of / "rank0.json").write_text("2")
+    assert [ran(), ran()] == [1, 0]
+    (run_of / "rank1.json").write_text("2")
+    assert [ran(), ran()] == [1, 0]

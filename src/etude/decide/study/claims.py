@@ -8,7 +8,7 @@ import numpy as np
 
 from etude.base.errors import EtudeError
 from etude.decide.study.checks import names_of
-from etude.decide.study.expressions import NotAskedError, evaluated
+from etude.decide.study.expressions import evaluated
 from etude.decide.study.spec import Claim, StudySpec
 from etude.decide.study.stats import ALPHA
 
@@ -43,10 +43,12 @@ def _claimed(spec: StudySpec, claim: Claim, rows: Sequence[Row]) -> dict[str, An
             return found | {"ours": held, "verdict": "agrees" if held else "contradicts"}
         value = float(ours)
         low, high = _interval(spec, claim, rows, where)
-    except NotAskedError as problem:
+    except EtudeError as problem:
         return found | {"detail": problem.problem}
-    except (EtudeError, TypeError, ValueError) as problem:
-        return found | {"detail": getattr(problem, "problem", str(problem)), "verdict": "no value"}
+    except (TypeError, ValueError):
+        return found | {"detail": f"`{claim.ours}` is not one number"}
+    if not np.isfinite(value):
+        return found | {"detail": f"`{claim.ours}` is {value}"}
     return found | {"ours": value, "low": low, "high": high, "verdict": _verdict(claim, value, low, high)}
 
 

@@ -6,6 +6,7 @@ name them in an audit event of their own, `OPENED`; words of commands that name 
 
 import hashlib
 import os
+import re
 import sys
 import sysconfig
 import tempfile
@@ -21,6 +22,9 @@ LISTED: Final = ("os.listdir", "os.scandir")
 _WRITES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _CODE: Final = (".pyc", ".nbi", ".nbc", ".etk", ".so")
 
+_SCRATCH: Final = re.compile(rf"{re.escape(tempfile.gettempdir())}/etude-([a-z]+-)*[a-z0-9_]{{8}}(/|$)")
+"""Folders that Etude makes for a while."""
+
 _recorders: list["OpensRecorder"] = []
 
 
@@ -31,6 +35,8 @@ class OpensRecorder:
         self.place = place
         self.read: set[str] = set()
         self.written: set[str] = set()
+        self.named: set[str] = set()
+        """By words of the command: of a folder all that is in it counts, because other processes may read it."""
 
     def note(self, event: str, given: tuple[Any, ...]) -> None:
         if event == "open":
@@ -52,6 +58,11 @@ class OpensRecorder:
         for path in sorted(self.read - self.written):
             if not _is_own(path) and (seal := seal_of(path)):
                 found[path] = seal
+        for path in sorted(self.named - self.written):
+            whole = f"{path}{os.sep}" if os.path.isdir(path) else path
+            is_made = any(other.startswith(f"{path}{os.sep}") for other in self.written)
+            if not _is_own(whole) and not is_made and (seal := seal_of(whole)):
+                found[whole] = seal
         return found
 
 
@@ -62,7 +73,7 @@ def recording(place: Path, words: Sequence[str]) -> Iterator[OpensRecorder]:
     for word in words[1:]:
         for part in {word, word.partition("=")[2], word.partition("@")[2]}:
             if os.sep in part and os.path.exists(part):
-                recorder.put(part, recorder.read)
+                recorder.put(part, recorder.named)
     _install()
     _recorders.append(recorder)
     try:
@@ -77,8 +88,11 @@ def is_as_it_was(opened: Mapping[str, str]) -> bool:
 
 
 def seal_of(path: str) -> str:
-    """A hash of a file, or of the names in a folder; empty if there is neither."""
+    """A hash of a file, of the names in a folder, or, if it ends with a slash, of all that is in it; empty if there is
+    nothing."""
     with suppress(OSError):
+        if path.endswith(os.sep) and os.path.isdir(path):
+            return content(path)
         if os.path.isdir(path):
             return _hashed("\0".join(sorted(os.listdir(path))).encode("utf-8", "surrogateescape"))
         if os.path.isfile(path):
@@ -111,7 +125,7 @@ def _hashed(text: bytes) -> str:
 
 def _is_own(path: str) -> bool:
     """Etude's code, which keys have already, its caches, Python, and what belongs to the machine."""
-    return path.endswith(_CODE) or path.startswith(_own_places())
+    return path.endswith(_CODE) or path.startswith(_own_places()) or _SCRATCH.match(path) is not None
 
 
 @cache
@@ -125,9 +139,8 @@ def _own_places() -> tuple[str, ...]:
         os.path.join(home, "Library", "Caches", "etude"),
         os.path.join(os.environ.get("XDG_STATE_HOME") or os.path.join(home, ".local", "state"), "etude"),
     )
-    scratch = os.path.join(tempfile.gettempdir(), "etude-")
     places = {package, *python, *machine, *kept} - {"", "/", "/usr/local"}
-    return (scratch, *(f"{place}{os.sep}" for place in sorted(places)))
+    return tuple(f"{place}{os.sep}" for place in sorted(places))
 
 
 @cache

@@ -69,7 +69,7 @@ def _of_claims(found: "Outcome") -> str:
     return f"{agree} of {len(found.claims)} published figures agree{f'; {others}' if others else ''}."
 
 
-TONES = {"agrees": "good", "stronger": "warn", "weaker": "warn", "contradicts": "bad", "no value": "bad"}
+TONES = {"agrees": "good", "stronger": "warn", "weaker": "warn", "contradicts": "bad"}
 
 
 def _claim(claim: dict[str, Any]) -> Told:
