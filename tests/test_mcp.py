@@ -107,7 +107,13 @@ def test_schemas_are_strict(root: Path):
         assert tool.input_schema["additionalProperties"] is False
         assert not {"json", "csv", "md", "force", "workers", "out"} & set(tool.input_schema["properties"])
     axes = tools["predict"].input_schema["properties"]
-    assert axes["tp"] | {"description": ""} == {"type": "integer", "minimum": 1, "default": 1, "description": ""}
+    assert axes["tp"] | {"description": ""} == {
+        "type": "integer",
+        "minimum": 1,
+        "maximum": 1_048_576,
+        "default": 1,
+        "description": "",
+    }
     assert "bf16" in axes["precision"]["enum"]
     assert tools["critical_path"].input_schema["properties"]["top"]["default"] == 20
 
