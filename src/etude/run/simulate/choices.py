@@ -64,6 +64,9 @@ class PacketFabric(StrEnum):
     """Senders at the rate of the line; links send only what the buffer behind them has credit for."""
     ULTRA_ETHERNET = "ultra-ethernet"
     """Senders with a window (NSCC), packets over all ways; what does not fit is cut to its header and sent again."""
+    FAIR = "fair"
+    """No real fabric, but what `flow` stands for: queues without end that send a packet of each transfer in turn, and
+    windows that fill the path."""
 
 
 class Routing(StrEnum):

@@ -55,6 +55,9 @@ PACKETS_NOTES: Final = {
     "buffer behind it and what the link moves in two of its latencies; rates of links are those of payload",
     PacketFabric.INFINIBAND: f"{_PACKETS}, without loss: a link has credit for 64 KiB in the buffer behind it and what "
     "it moves in two of its latencies, without virtual lanes; rates of links are those of payload",
+    PacketFabric.FAIR: "packets of 4 KiB, store and forward; queues without end send a packet of each transfer in "
+    "turn; windows of 1.5 times what the slowest link moves in an idle round trip, or of 16 packets, with answers that "
+    "take nothing of a link: what `flow` stands for, in packets",
     PacketFabric.ULTRA_ETHERNET: f"{_PACKETS}, over up to 16 ways each: windows (NSCC) of 1.5 times what the slowest "
     "link moves in an idle round trip, or of 16 packets; queues of the longest such trip, or of 16 packets, marks from "
     "20 to 80% of them; what does not fit is cut to 64 B and sent again; rates of links are those of payload",

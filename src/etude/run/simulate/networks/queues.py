@@ -44,6 +44,7 @@ _LOSSLESS = PacketRules(
 FABRICS = {
     "roce": _LOSSLESS,
     "infiniband": _LOSSLESS._replace(pause_bytes=CREDIT_BYTES, resume_bytes=CREDIT_BYTES),
+    "fair": _LOSSLESS._replace(answers=True, pause_bytes=0, resume_bytes=0, fair=True),
     "ultra-ethernet": _LOSSLESS._replace(
         answer_bytes=ANSWER_BYTES, answers=True, pause_bytes=0, resume_bytes=0, sender=NSCC, trims=True
     ),
@@ -72,7 +73,7 @@ def ports_of_links(topology: Topology, fabric: str, routing: str, link: I64, way
         made.ports["room_bytes"] = room
         for name, share in zip(("mark_bytes", "mark_all_bytes"), MARK_SHARES, strict=True):
             made.ports[name] = np.round(share * room)
-    else:
+    elif rules.pause_bytes:
         made.ports["pause_bytes"] += moves
         made.ports["resume_bytes"] += moves
     return made

@@ -64,6 +64,8 @@ def begin(state: PacketState, flow: int, size_bytes: int, now_ps: int) -> None:
         state.after[LISTS * flow + k] = -1
     open_window(state, flow)
     schedule_flow(state, flow, EMITS, now_ps)
+    if rules.fair and here.window == 0:
+        here.window = here.window_bytes // (rules.payload_bytes + rules.header_bytes) + 1
     if rules.sender == LINE:
         enter_ring(state, state.ports[state.link[state.way[here.way0]]], flow)
     if rules.retry_ps > 0 and rules.answers:

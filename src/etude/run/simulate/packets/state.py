@@ -67,6 +67,7 @@ PORT: Final = _numbers(
     ("pulled", LIST),
     ("idle", LIST),
     ("again", LIST),
+    "rank",  # of the packet that its queue sent last
     "turn_of",  # the flow that was served last, or -1
     "sending",  # a packet, or -1
     "answers",  # since the last packet of a flow
@@ -111,6 +112,7 @@ PACKET: Final = _numbers(
     "asks",  # 1: its receiver answers at once
     "target",  # credit that its sender asks for, or its receiver has given, or bytes received
     "tries",  # times that it was sent before
+    "rank",  # with turns for flows: bytes that its queue sends before it has gone
     "way",  # it goes over ways way..last
     "last",
     "turned",  # 1: it goes back over the links of a way of data
@@ -232,6 +234,7 @@ class PacketRules(NamedTuple):
     retry_ps: int = 0  # after which a packet that was dropped is sent again
     pull_bytes: int = 0
     pull_ps_per_byte: float = 0.0
+    fair: bool = False  # queues send a packet of each flow in turn, by bytes; else first in, first out
     least_pull_rate: float = 1.0  # below 1: receivers pull more slowly where packets are cut on their way
     seed: int = 0
 

@@ -24,7 +24,7 @@ class SimulationSettings:
     )
     fabric: PacketFabric | None = figure(
         "choice",
-        "rules of `packets`: RoCE behind PFC (default), credits of InfiniBand, or windows and cut packets",
+        "rules of `packets`: RoCE behind PFC (default), credits of InfiniBand, windows and cut packets, or fair queues",
         None,
         of=PacketFabric,
         needs="network=packets",
