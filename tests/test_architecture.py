@@ -47,7 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "base.pages": set(),
     "base.rounds": set(),
     "base.notebook": {"base.units"},
-    "kernels": {"base.errors", "base.faces"},
+    "kernels": {"base.errors", "base.faces", "base.seals"},
     "machine": GROUND | {"kernels"},
     "model": GROUND | {"kernels", "machine"},
     "store": BASE,
