@@ -356,12 +356,17 @@ def _periodic(y: F64, levels: CleanLevels, least: float, among: int, most_lag: i
     high = y > half
     if high.sum() < PERIODS or high.mean() > 0.6:
         return None
+    first = np.flatnonzero(high)
+    ordered = np.sort(y)
     for lag in range(2, top + 1):
-        for phase in np.unique(np.flatnonzero(high)[: 2 * lag] % lag).tolist():
+        phases = np.unique(first[: 2 * lag] % lag)
+        for phase in phases[
+            _may_be_high(y, ordered, lag, max(least, limit * sigma * np.sqrt(1.57 * lag / (steps + lag))))[phases]
+        ].tolist():
             mine = np.arange(phase, steps, lag)
             if len(mine) < PERIODS:
                 continue
-            rest = np.setdiff1d(np.arange(steps), mine)
+            rest = np.delete(np.arange(steps), mine)
             height = float(np.median(y[mine]) - np.median(y[rest]))
             if height < least:
                 continue
@@ -373,6 +378,18 @@ def _periodic(y: F64, levels: CleanLevels, least: float, among: int, most_lag: i
             if best is None or score > best.score * 1.05:
                 best = Episode((), "periodic", phase, int(mine[-1]), height, float(score), lag, tuple(mine.tolist()))
     return best
+
+
+def _may_be_high(y: F64, ordered: F64, lag: int, least: float) -> Bool:
+    """Phases whose middle can be this far above that of the other steps: of those the middle is at least what it would
+    be if the highest of all steps were those of the phase."""
+    steps = len(y)
+    turns = -(-steps // lag)
+    table = np.sort(np.append(y, np.full(turns * lag - steps, np.inf)).reshape(turns, lag), axis=0)
+    count = np.where(np.arange(lag) < steps - (turns - 1) * lag, turns, turns - 1)
+    middle = (table[(count - 1) // 2, np.arange(lag)] + table[count // 2, np.arange(lag)]) / 2
+    found: Bool = middle - ordered[np.maximum((steps - count - 1) // 2, 0)] >= least
+    return found
 
 
 def _now_and_then(y: F64, row: int, levels: CleanLevels, least: float, among: int) -> Episode | None:
