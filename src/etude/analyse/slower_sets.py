@@ -44,7 +44,9 @@ ENOUGH: Final = 16
 LATER: Final = 2.0
 """... and how many times as far off as the others one must be otherwise, ..."""
 LATEST: Final = 3.0
-"""... or where single values may be far off by chance."""
+"""... or where single values may be far off by chance; ..."""
+MANY: Final = 128
+"""... twice that in a single step of more ranks than these, of which one may be interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ def episodes(levels: CleanLevels, least: float) -> list[Episode]:
     if steps >= FEWEST_STEPS:
         found += _over_time(levels, least)
     taken = {row for one in found for row in one.rows}
-    means = _means(x, np.arange(steps))
+    means = np.min(x, axis=1) if levels.wild and steps == 2 else _means(x, np.arange(steps))
     rows, height, score = _above(means, levels, steps, least, np.array([r in taken for r in range(ranks)]))
     if len(rows):
         found += _whole(rows, height, score, steps)
@@ -205,7 +207,8 @@ def _above(
     with np.errstate(invalid="ignore"):
         chosen = ~lower & (height > least) & (height > limit * spread)
     if levels.values.shape[1] < FEWEST_STEPS and (levels.wild or len(known) < ENOUGH):
-        chosen &= np.nan_to_num(height) >= _apart(height, LATEST if levels.wild else LATER)
+        far = LATEST * (1 if len(height) <= MANY or levels.values.shape[1] > 1 else 2)
+        chosen &= np.nan_to_num(height) >= _apart(height, far if levels.wild else LATER)
         if levels.wild and chosen.sum() > max(1, REFERENCE * np.isfinite(height).sum()):
             chosen[:] = False  # now one and now another: that is how they vary
     rows = np.flatnonzero(chosen)
