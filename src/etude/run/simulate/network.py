@@ -118,9 +118,10 @@ class RunningNetwork:
             if flows is None:
                 changes = [(c.time_ns, links_between(topology, c.ends), c.factor) for c in lowered.options.link_changes]
                 links = links._replace(rates=rates_over_time(topology, changes))
-        if lowered.options.link_stats:
-            plans = links.schedules.plans
-            visits = room_for_visits(links.carried, plans["transfers"], registry.most_hops)
+        if lowered.options.link_stats or model == "packets":
+            plans, asked = links.schedules.plans, lowered.options.link_stats
+            hops = 1 if model == "packets" else registry.most_hops
+            visits = room_for_visits(links.carried, plans["transfers"], hops, asked)
             links = links._replace(visits=visits)
         carried = self.state.operations.table["carried"]
         carried[number] = np.arange(len(number))
@@ -244,10 +245,11 @@ class RunningNetwork:
             self.state.links.links["busy_ns"] = self.state.links.packets.ports["busy_ps"] // 1000
 
     def link_stats(self, lowered: Lowered, ops: Operations, nodes: Table) -> LinkStats | None:
-        """Statistics of links over time, if requested."""
-        if not lowered.options.link_stats or self.state.links is None or self.topology is None:
+        """Statistics of links over time, if requested; of packets always."""
+        links = self.state.links
+        if links is None or self.topology is None or not len(links.visits):
             return None
-        return link_stats(lowered, ops, nodes, self.state.links, self.topology, self.carried_op)
+        return link_stats(lowered, ops, nodes, links, self.topology, self.carried_op)
 
 
 def _operations(lowered: Lowered, ops: Operations) -> Table:

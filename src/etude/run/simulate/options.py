@@ -157,7 +157,7 @@ class Options:
     fabric: PacketFabric | None = None
     """Of packets; None: RoCE."""
     link_stats: bool = False
-    """Keep statistics of every link over time; with `links` or `flow`."""
+    """Keep statistics of every link over time; of packets they are always kept."""
     fold: bool | None = None
     """Simulate ranks that must behave alike once: None: if possible, True: raise if not, False: never."""
 
@@ -285,11 +285,8 @@ class Options:
         if self.collective_times == Times.RECORDED:
             problem = f"recorded times of collectives use no links: they are for closed forms, not for `{self.network}`"
             raise UsageError(problem, hint="leave out --collective-times, or use --network analytic")
-        if self.network == Network.PACKETS:
-            unread = {"statistics of links": self.link_stats, "links that change during the run": self.link_changes}
-            for what, given in unread.items():
-                if given:
-                    raise UsageError(f"{what} are not there for packets", hint="--network flow")
+        if self.network == Network.PACKETS and self.link_changes:
+            raise UsageError("links that change during the run are not there for packets", hint="--network flow")
         if self.fold:
             raise UsageError(
                 f"the ranks cannot be folded: with network `{self.network}` they share links, so none are equivalent",

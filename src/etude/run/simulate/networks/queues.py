@@ -11,11 +11,20 @@ import numpy as np
 from etude.kernels.arrays import I64
 from etude.kernels.compile import kernel
 from etude.machine.topology import Topology
-from etude.run.simulate.networks.slots import put_event
+from etude.run.simulate.networks.slots import keep_visit, put_event
 from etude.run.simulate.networks.state import LAND, NEVER, LinkState
 from etude.run.simulate.packets.ends import retire
 from etude.run.simulate.packets.events import advance, begin
-from etude.run.simulate.packets.state import ADAPTIVE, FIXED, NSCC, SPRAY, PacketRules, PacketState, make_packets
+from etude.run.simulate.packets.state import (
+    ADAPTIVE,
+    FIXED,
+    NSCC,
+    SPRAY,
+    PacketRules,
+    PacketState,
+    make_packets,
+    with_samples,
+)
 
 PACKET_BYTES = 4096
 PAUSE_PACKETS, RESUME_PACKETS = 15, 12
@@ -76,7 +85,7 @@ def ports_of_links(topology: Topology, fabric: str, routing: str, link: I64, way
     elif rules.pause_bytes:
         made.ports["pause_bytes"] += moves
         made.ports["resume_bytes"] += moves
-    return made
+    return with_samples(made)
 
 
 def reverse_links(topology: Topology) -> I64:
@@ -109,6 +118,7 @@ def send(state: LinkState, packets: PacketState | None, slot: int, size_bytes: i
         put_event(state, slot, now_ns + max(lag_ns, 0))
         return True
     retire(packets, slot)
+    here.visit0 = now_ns
     flow = packets.flows[slot]
     flow.way0, flow.ways, flow.back0, flow.window, flow.packets = here.path, paths.choices, -1, 0, 0
     begin(packets, slot, max(np.int64(np.ceil(here.wire_bytes)), 1), now_ns * PS)
@@ -138,11 +148,24 @@ def move_packets(state: LinkState, packets: PacketState | None, now_ns: int) -> 
         here = state.slots[slot]
         here.phase = LAND
         put_event(state, slot, now_ns + max(here.tail_ns, 0))
+        _keep_visit(state, slot, now_ns)
     clock.delivered = 0
     if clock.crowded:
         state.clock[0].crowded = 1
         return False
     return True
+
+
+@kernel(allocates=False)
+def _keep_visit(state: LinkState, slot: int, now_ns: int) -> None:
+    """Statistics: the whole transfer, as one on the first link of its way."""
+    here = state.slots[slot]
+    if len(state.visits) > 0:
+        it = state.carried[here.operation]
+        link = state.paths.link[state.paths.start[here.path]]
+        begin_ns = here.visit0
+        keep_visit(state, slot, link, state.amounts.size_bytes[it.size0 + slot - it.base], begin_ns, now_ns)
+        state.visits[state.clock[0].visits - 1].came_ns = begin_ns
 
 
 @kernel(allocates=False)

@@ -98,7 +98,7 @@ SLOT: Final = np.dtype(
         ("wire_bytes", np.float64),
         ("free_next", np.int64),
         ("line_next", np.int64),  # the next in line on its connection, or -1
-        ("visit0", np.int64),  # for a flow: the first of its visits, if kept
+        ("visit0", np.int64),  # for a flow: the first of its visits, if kept; for packets when it began
     ],
     align=True,
 )
