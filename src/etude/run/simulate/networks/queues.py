@@ -11,8 +11,9 @@ import numpy as np
 from etude.kernels.arrays import I64
 from etude.kernels.compile import kernel
 from etude.machine.topology import Topology
+from etude.run.simulate.networks.flow import end_flow
 from etude.run.simulate.networks.slots import keep_visit, put_event
-from etude.run.simulate.networks.state import LAND, NEVER, LinkState
+from etude.run.simulate.networks.state import LAND, NEVER, FlowState, LinkState, PacketDetail
 from etude.run.simulate.packets.ends import retire
 from etude.run.simulate.packets.events import advance, begin
 from etude.run.simulate.packets.state import (
@@ -137,7 +138,7 @@ def next_packet(packets: PacketState | None) -> int:
 
 
 @kernel(allocates=False)
-def move_packets(state: LinkState, packets: PacketState | None, now_ns: int) -> bool:
+def move_packets(state: LinkState, packets: PacketState | None, flows: FlowState | None, now_ns: int) -> bool:
     """All events of packets up to the instant; transfers whose last packet arrived have landed. False: no room."""
     if packets is None:
         return True
@@ -146,6 +147,7 @@ def move_packets(state: LinkState, packets: PacketState | None, now_ns: int) -> 
     for k in range(clock.delivered):
         slot = packets.delivered[k]
         here = state.slots[slot]
+        _leave_flows(state, flows, slot)
         here.phase = LAND
         put_event(state, slot, now_ns + max(here.tail_ns, 0))
         _keep_visit(state, slot, now_ns)
@@ -154,6 +156,31 @@ def move_packets(state: LinkState, packets: PacketState | None, now_ns: int) -> 
         state.clock[0].crowded = 1
         return False
     return True
+
+
+@kernel(allocates=False)
+def _leave_flows(state: LinkState, flows: FlowState | None, slot: int) -> None:
+    if flows is not None:
+        end_flow(state, flows, slot)
+
+
+@kernel(allocates=False)
+def goes_by_packets(state: LinkState, detail: PacketDetail | None, slot: int, size_bytes: int) -> bool:
+    """Whether a transfer that begins goes by packets, where others are flows."""
+    if detail is None:
+        return False
+    here, clock = state.slots[slot], state.clock[0]
+    chosen = detail.of_operation[here.operation] > 0 or detail.of_path[here.path] > 0
+    for k in range(len(detail.since_ns)):
+        chosen |= detail.since_ns[k] <= clock.now_ns < detail.until_ns[k]
+    here.by_packets = chosen
+    if chosen:
+        clock.packet_transfers += 1
+        clock.packet_bytes += size_bytes
+    else:
+        clock.flow_transfers += 1
+        clock.flow_bytes += size_bytes
+    return chosen
 
 
 @kernel(allocates=False)

@@ -53,6 +53,7 @@ def _numbers(*names: str | tuple[str, Any]) -> np.dtype[np.void]:
 LIST: Final = _numbers("head", "tail", "count")
 PORT: Final = _numbers(
     ("ps_per_byte", np.float64),
+    ("idle_ps_per_byte", np.float64),  # ... where flows leave all of it
     "wire_ps",
     "switch_ps",  # between arrival and queue of the switch behind it
     "to_switch",  # 1: a switch is behind it, which pauses it
@@ -285,6 +286,7 @@ def make_packets(
 ) -> PacketState:
     """Empty ports, one for each link, and room for this many flows."""
     ports = np.zeros(len(bytes_per_s), PORT)
+    ports["idle_ps_per_byte"] = 1e12 / bytes_per_s
     ports["ps_per_byte"], ports["wire_ps"], ports["switch_ps"] = 1e12 / bytes_per_s, wire_ps, switch_ps
     ports["to_switch"] = to_switch
     for name in ("pause_bytes", "resume_bytes", "mark_bytes", "mark_all_bytes", "room_bytes"):

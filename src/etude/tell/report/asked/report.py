@@ -45,7 +45,10 @@ class Report(Written, RanOnInput):
         like=[["compress group=dp ratio=2"]],
     )
     link_stats: str | None = figure(
-        "path", "folder of `etude simulate --link-stats`: links over time, and the tails of operations", None
+        "path",
+        "folder of `etude simulate --link-stats`: links over time, and the tails of operations",
+        None,
+        panel="Input",
     )
     reading: RunInput = part(RunInput, but=("path",))
 
