@@ -33,7 +33,7 @@ class ColumnsAnswer(msgspec.Struct):
         return b"".join(body)
 
 
-def about(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
+def contents(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
     """What is open."""
     return {
         "runs": [_about(one) for one in session.runs],
@@ -103,7 +103,7 @@ def breakdown(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
 
 
 ANSWERS: Final[Mapping[str, Answer]] = {
-    "about": about,
+    "about": contents,
     "rows": rows,
     "window": window,
     "names": names,
