@@ -1,19 +1,14 @@
 """Fits the ranges of predicted figures to the errors of held-out rows, and writes them for `etude`.
 
-    python benchmarks/fit_bands.py --scored /tmp/scored --outcomes /tmp/outcomes.json          # prints and writes
-    python benchmarks/fit_bands.py --scored /tmp/scored --outcomes /tmp/outcomes.json --dry    # prints
+    python benchmarks/fit_bands.py          # prints and writes
+    python benchmarks/fit_bands.py --dry    # prints
 
-Each row of the files of measurements is predicted as `etude score` does; what was predicted is kept in the folder
-`--scored`, and what is there is not predicted again: take another folder after a change of a prediction. The stacks of
-the catalogue were fitted to `published_train.csv`: its rows are predicted by factors to which no row of their source
-contributed (`fit_stacks.py`, whose file of outcomes `--outcomes` is), with the stack that they name and with none.
-Eager steps of one H200 are held out one by one.
-
-An error is |ln(predicted / measured)|. Its width grows with the distances of a case (`EstimateCase.distances`), by
-factors that are fitted to the logarithm of the errors and never make a range narrower. A range is the width times a
-quantile of the errors over their widths: the geometric mean of that of the rows of the same kind, which counts as often
-as the kind has sources, and that of all rows of the figure, which counts twice: what one or two sources leave of a kind
-says little of the next. Kinds with fewer than 40 rows have that of all such kinds.
+The errors are those of `held_out_errors.csv`, which `held_out_errors.py` makes. The width of |ln(predicted / measured)|
+grows with the distances of a case (`EstimateCase.distances`), by factors that are fitted to the logarithm of the errors
+and never make a range narrower. A range is the width times a quantile of the errors over their widths: the geometric
+mean of that of the rows of the same kind, which counts as often as the kind has sources, and that of all rows of the
+figure, which counts twice: what one or two sources leave of a kind says little of the next. Kinds with fewer than 40
+rows, or with rows of fewer than 5 sources, have that of all such kinds of their figure together.
 Rows of one source count together as much as the root of their number. A source's errors are divided by widths that were
 fitted without it. The range of nine of ten is wider where sources are few: of S sources by the root of Student's t at
 S - 1 degrees of freedom over the normal quantile, which is right where half of the spread is between sources (3 sources
@@ -23,32 +18,30 @@ S - 1 degrees of freedom over the normal quantile, which is right where half of 
 from __future__ import annotations
 
 import argparse
-import csv
-import json
-import os
 import sys
-import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import yaml
 from scipy.stats import norm as normal
 from scipy.stats import t as student
 
+from etude.base.figures import plain
 from etude.cost.estimates.cases import DISTANCES, EstimateCase
-from etude.cost.estimates.evidence import ErrorQuantiles, Evidence
-from etude.decide.score import score
+from etude.cost.estimates.evidence import NARROW, ErrorQuantiles, Evidence
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-HERE = Path(__file__).parent
+from held_out_errors import HERE, HeldOutRow, read_rows
+
 BANDS = HERE.parent / "src" / "etude" / "cost" / "estimates" / "bands.yaml"
 ENOUGH = 40
-"""Held-out rows of a kind from which on it has quantiles of its own."""
+"""Held-out rows of a kind from which on it has quantiles of its own,"""
+SOURCES = 5
+"""... and their sources."""
 FLOOR = 0.005
 """Added to errors before their logarithm is taken: one row that is right by chance says little of the others."""
 RIDGE = 20.0
@@ -71,123 +64,6 @@ ABOUT = {
     "time of a call": "runs of one H200",
 }
 SERVED = "published serving"
-ENERGY = "h200_extra/energy/energy.csv"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOutRow:
-    """The error of a row, what it is like, and by what it may be held out."""
-
-    case: EstimateCase
-    error: float
-    """ln(predicted / measured)."""
-    source: str
-    model: str
-    fitted: bool
-    """The predictor was fitted to other rows of its device."""
-
-
-# -- held-out rows -----------------------------------------------------------------------------------------------------
-
-
-def scored_rows(path: Path, kept: Path, **options: Any) -> list[dict[str, Any]]:
-    """The records of a file's rows; taken from the folder where they are there."""
-    name = "-".join([path.stem, *(f"{key}={value}" for key, value in options.items())])
-    place = kept / f"{name}.json"
-    if not place.exists():
-        print(f"scoring {path.name} {options or ''}", file=sys.stderr, flush=True)
-        place.write_text(json.dumps(score(path, **options).rows), "utf-8")
-    return list(json.loads(place.read_text("utf-8")))
-
-
-def held_rows(records: Iterable[dict[str, Any]], rows: Sequence[dict[str, str]], source: str = "") -> list[HeldOutRow]:
-    """Of every figure that has a case."""
-    found = []
-    for record in records:
-        for figure, basis in (record.get("basis") or {}).items():
-            measured, predicted = record["measured"].get(figure, 0.0), record["predicted"].get(figure, 0.0)
-            if "case" not in basis or measured <= 0 or predicted <= 0:
-                continue
-            row = rows[record["row"] - 1]
-            found.append(
-                HeldOutRow(
-                    case=EstimateCase(**basis["case"]), error=float(np.log(predicted / measured)), fitted=False,
-                    source=(row.get("source") or source).split(" :: ")[0], model=row.get("model") or source,
-                )
-            )  # fmt: skip
-    return found
-
-
-def table(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        return [{k: (v or "").strip() for k, v in row.items() if isinstance(k, str)} for row in csv.DictReader(file)]
-
-
-def fitted_steps(path: Path, outcomes: Path | None, *, named: bool) -> list[HeldOutRow]:
-    """Rows that stacks were fitted to, by factors without their source."""
-    from fit_stacks import fitted
-
-    from etude.steps.estimates import open_settings, step_case
-    from etude.steps.measured.outcomes import OutcomeFile
-
-    folds = {r["source"]: r["fold"] for r in table(HERE / "published_split.csv")}
-    rows = table(path)
-    fit = fitted(rows, folds, OutcomeFile(outcomes), 1, default=not named)
-    found = []
-    for sample, error in zip(fit.samples, fit.errors, strict=True):
-        case, row = sample.case, rows[sample.case.row - 1]
-        about = step_case(case.model, case.plan, case.system, case.stack, unstated=open_settings(row))
-        found.append(
-            HeldOutRow(case=replace(about, named=named), error=float(np.log1p(error)), source=row["source"],
-                       model=row["model"], fitted=True)
-        )  # fmt: skip
-    return found
-
-
-def eager_steps(path: Path, outcomes: Path | None) -> list[HeldOutRow]:
-    """Steps of one H200, each by factors without it."""
-    from fit_stacks import eager
-
-    from etude.steps.estimates import step_case
-    from etude.steps.measured.outcomes import OutcomeFile
-
-    fit = eager(OutcomeFile(outcomes), 1, path)
-    return [
-        HeldOutRow(case=step_case(s.case.model, s.case.plan, s.case.system, s.case.stack), error=float(np.log1p(error)),
-                   source=path.stem, model=s.case.model.name, fitted=True)
-        for s, error in zip(fit.samples, fit.errors, strict=True)
-    ]  # fmt: skip
-
-
-def training(shared: Path, kept: Path, outcomes: Path | None) -> list[HeldOutRow]:
-    old, more = shared / "published_train.csv", shared / "published_train_more.csv"
-    grid, steps = HERE / "h200_steps_grid.csv", shared / "h200_steps.csv"
-    found = [row for named in (True, False) for row in fitted_steps(old, outcomes, named=named)]
-    found += eager_steps(grid, outcomes)
-    found += held_rows(scored_rows(more, kept), table(more))
-    for path in (grid, steps):
-        seen = held_rows(scored_rows(path, kept), table(path), path.stem)
-        found += [row for row in seen if row.case.figure == "memory" or path == steps]
-    return found
-
-
-def served(shared: Path, kept: Path) -> list[HeldOutRow]:
-    """Serving, images and energy. What the stacks of engines and the powers were fitted to is left out: the models of
-    `serving_split.csv` and `diffusion_split.csv`, the rows `fit` of `h200_energy_split.csv`. Of a leaderboard each
-    model counts as a source."""
-    found = []
-    for name, split in (("ml_energy_llm.csv", "serving_split.csv"), ("ml_energy_diffusion.csv", "diffusion_split.csv")):
-        rows, fit = table(shared / name), {one["model"] for one in table(HERE / split)}
-        records = [one for one in scored_rows(shared / name, kept) if rows[one["row"] - 1]["model"] not in fit]
-        found += [replace(row, source=f"leaderboard: {row.model}", fitted=True) for row in held_rows(records, rows)]
-    rows, fit = table(shared / ENERGY), {r["name"] for r in table(HERE / "h200_energy_split.csv") if r["use"] == "fit"}
-    records = [one for one in scored_rows(shared / ENERGY, kept) if rows[one["row"] - 1]["name"] not in fit]
-    found += [replace(row, source=f"one H200: {row.case.kind}", fitted=True) for row in held_rows(records, rows)]
-    published = shared / "serving_published.csv"
-    return found + held_rows(scored_rows(published, kept), table(published))
-
-
-# -- the fit -----------------------------------------------------------------------------------------------------------
 
 
 def distances(rows: Sequence[HeldOutRow], fitted: set[str]) -> np.ndarray:
@@ -242,24 +118,25 @@ def of_few_sources(sources: float) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scored:
-    """Errors over their widths."""
+    """Rows with their errors over their widths."""
 
+    rows: tuple[HeldOutRow, ...]
     scaled: np.ndarray
     weight: np.ndarray
-    source: tuple[str, ...]
 
-    def of(self, which: np.ndarray) -> Scored:
-        source = tuple(name for name, counts in zip(self.source, which.tolist(), strict=True) if counts)
-        return Scored(self.scaled[which], self.weight[which], source)
+    def of(self, which: Sequence[bool]) -> Scored:
+        chosen = np.array(which, bool)
+        rows = tuple(row for row, counts in zip(self.rows, which, strict=True) if counts)
+        return Scored(rows, self.scaled[chosen], self.weight[chosen])
 
     @property
     def sources(self) -> int:
-        return len(set(self.source))
+        return len({row.source for row in self.rows})
 
-    def quantiles(self, sources: float = 0.0) -> tuple[float, float]:
+    def quantiles(self, sources: float) -> tuple[float, float]:
         """That of half, and of nine of ten, which is wider where sources are few."""
         half, most = (quantile(self.scaled, self.weight, level) for level in (0.5, 0.9))
-        return half, most * of_few_sources(sources or self.sources)
+        return half, most * of_few_sources(sources)
 
     def near(self, others: Scored) -> tuple[float, float]:
         """Held near those of all kinds."""
@@ -270,32 +147,27 @@ class Scored:
         return half, most
 
 
-def fit_evidence(figure: str, rows: Sequence[HeldOutRow]) -> Evidence:
-    """What held-out rows say of a figure."""
+def own_kinds(rows: Sequence[HeldOutRow]) -> set[str]:
+    """Kinds, and wider ones (`dense` of `dense, static batch`), of enough rows and sources."""
+    sources: dict[str, list[str]] = defaultdict(list)
+    for row in rows:
+        for kind in kinds_of(row):
+            sources[kind].append(row.source)
+    return {kind for kind, of in sources.items() if len(of) >= ENOUGH and len(set(of)) >= SOURCES}
+
+
+def fit_evidence(figure: str, rows: Sequence[HeldOutRow], own: Collection[str] | None = None) -> Evidence:
+    """What held-out rows say of a figure. `own`: kinds with quantiles of their own."""
+    own = own_kinds(rows) if own is None else own
     fitted = {row.case.device for row in rows if row.fitted}
     seen = {row.case.device for row in rows}
     growth, factors = widths(rows, fitted)
-    scaled = np.zeros(len(rows))
-    for source in {row.source for row in rows}:
-        others = [row for row in rows if row.source != source] or list(rows)
-        grown, of = widths(others, fitted)
-        blank = Evidence(about="", kinds={}, widths=grown, devices=of, fitted=tuple(fitted), seen=tuple(seen))
-        for i, row in enumerate(rows):
-            if row.source == source:
-                scaled[i] = abs(row.error) / blank.width(row.case)
-    weight, kinds = weights(rows), [kinds_of(row) for row in rows]
-    count = Counter(kind for of in kinds for kind in of)
-    few = np.array([count[row.case.kind] < ENOUGH for row in rows])
-    everything = Scored(scaled, weight, tuple(row.source for row in rows))
-    small = everything.of(few) if few.sum() >= ENOUGH else everything
+    everything = Scored(tuple(rows), over_widths(rows, fitted), weights(rows))
+    pool = everything.of([row.case.kind not in own for row in rows])
     found = {}
-    for kind in sorted(count):
-        pooled = count[kind] < ENOUGH < len(rows)
-        mine = everything.of(np.array([kind in of for of in kinds]))
-        half, most = small.quantiles() if pooled else mine.near(everything)
-        found[kind] = ErrorQuantiles(
-            rows=len(mine.scaled), sources=mine.sources, pooled=pooled, half=round(half, 4), most=round(most, 4)
-        )
+    for kind in sorted({kind for row in rows for kind in kinds_of(row)}):
+        mine = everything.of([kind in kinds_of(row) for row in rows])
+        found[kind] = quantiles_of(mine, mine if kind in own or not pool.rows else pool, everything)
     return Evidence(
         about=ABOUT.get(figure, SERVED),
         kinds=found,
@@ -303,7 +175,45 @@ def fit_evidence(figure: str, rows: Sequence[HeldOutRow]) -> Evidence:
         devices=factors,
         fitted=tuple(sorted(fitted)),
         seen=tuple(sorted(seen)),
+        precisions=tuple(sorted({f"{c.precision} on {c.device}" for c in cases_in(rows) if c.precision in NARROW})),
     )
+
+
+def over_widths(rows: Sequence[HeldOutRow], fitted: Collection[str]) -> np.ndarray:
+    """Errors over widths to which their source did not contribute."""
+    scaled = np.zeros(len(rows))
+    for source in {row.source for row in rows}:
+        others = [row for row in rows if row.source != source] or list(rows)
+        grown, of = widths(others, set(fitted))
+        known = Evidence(about="", kinds={}, widths=grown, devices=of, fitted=tuple(fitted))
+        for i, row in enumerate(rows):
+            if row.source == source:
+                scaled[i] = abs(row.error) / known.width(row.case)
+    return scaled
+
+
+def quantiles_of(mine: Scored, behind: Scored, everything: Scored) -> ErrorQuantiles:
+    """Of a kind; `behind` are the rows that its quantiles are of."""
+    half, most = behind.near(everything)
+    pooled, cases = behind is not mine, cases_in(behind.rows)
+    elements = [case.elements for case in cases if case.elements]
+    return ErrorQuantiles(
+        rows=len(mine.rows),
+        sources=mine.sources,
+        half=round(half, 4),
+        most=round(most, 4),
+        pooled=pooled,
+        pool_rows=len(behind.rows) if pooled else 0,
+        pool_sources=behind.sources if pooled else 0,
+        devices=tuple(sorted({case.device for case in cases})),
+        most_gpus=max(case.gpus for case in cases),
+        least_elements=min(elements, default=0.0),
+        most_elements=max(elements, default=0.0),
+    )
+
+
+def cases_in(rows: Iterable[HeldOutRow]) -> list[EstimateCase]:
+    return [row.case for row in rows]
 
 
 def kinds_of(row: HeldOutRow) -> tuple[str, ...]:
@@ -318,49 +228,24 @@ def by_figure(rows: Iterable[HeldOutRow]) -> dict[str, list[HeldOutRow]]:
     return dict(found)
 
 
-def all_rows(options: argparse.Namespace) -> list[HeldOutRow]:
-    measured = options.shared / "measured"
-    with tempfile.TemporaryDirectory() as temporary:
-        kept = options.scored or Path(temporary)
-        kept.mkdir(parents=True, exist_ok=True)
-        found = training(measured, kept, options.outcomes) if options.only != "serving" else []
-        return found + (served(measured, kept) if options.only != "training" else [])
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    shared = Path(os.environ.get("ETUDE_SHARED", HERE.parent.parent / "shared"))
-    parser.add_argument("--shared", type=Path, default=shared)
-    parser.add_argument("--scored", type=Path, help="keep predicted rows here, and take those that are there")
-    parser.add_argument("--outcomes", type=Path, help="the file of outcomes of fit_stacks.py")
-    parser.add_argument("--only", choices=("training", "serving"), default="", help="the figures of this alone")
-
-
-def groups(rows: Sequence[HeldOutRow]) -> dict[str, list[HeldOutRow]]:
-    found: dict[str, list[HeldOutRow]] = defaultdict(list)
-    for row in rows:
-        found[row.case.kind].append(row)
-    return dict(sorted(found.items()))
-
-
 def label(row: HeldOutRow, by: str) -> Hashable:
     return {"source": row.source, "model": row.model, "device": row.case.device}[by]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments(parser)
     parser.add_argument("--dry", action="store_true", help="print, write nothing")
     options = parser.parse_args()
-    from etude.base.figures import plain
-
-    found = {figure: fit_evidence(figure, rows) for figure, rows in by_figure(all_rows(options)).items()}
+    rows = [row for part in read_rows().values() for row in part]
+    found = {figure: fit_evidence(figure, of) for figure, of in by_figure(rows).items()}
     for figure, known in found.items():
         print(f"{figure}: widths grow with {known.widths}")
         for kind, its in known.kinds.items():
-            print(f"  {kind:20s} {its.rows:4d} rows of {its.sources:2d} sources   half within {np.expm1(its.half):6.1%}"
-                  f"   nine of ten {np.expm1(its.most):6.1%}{'   (pooled)' if its.pooled else ''}")  # fmt: skip
+            pool = f"   (pooled: {its.pool_rows} rows of {its.pool_sources} sources)" if its.pooled else ""
+            within = f"half within {np.expm1(its.half):6.1%}   nine of ten {np.expm1(its.most):6.1%}"
+            print(f"  {kind:20s} {its.rows:4d} rows of {its.sources:2d} sources   {within}{pool}")
     if not options.dry:
-        before = yaml.safe_load(BANDS.read_text("utf-8"))["figures"] if options.only else {}
+        before = yaml.safe_load(BANDS.read_text("utf-8"))["figures"]
         figures = before | {name: plain(one) for name, one in found.items()}
         text = {"made by": "benchmarks/fit_bands.py", "figures": figures}
         BANDS.write_text(yaml.safe_dump(text, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120))

@@ -1,11 +1,14 @@
 """How often ranges hold what was measured: each source, model and device is left out of the table of ranges once.
 
-    python benchmarks/validate_bands.py --scored /tmp/scored --outcomes /tmp/outcomes.json
+    python benchmarks/validate_bands.py             # every kind, with sources, models and devices left out
+    python benchmarks/validate_bands.py --table     # with sources left out, as the table of docs/stacks.md
 
-Rows and folders are those of `fit_bands.py`. The parts that are left out are whole sources, whole models and whole
-devices, so there is nothing to choose: the ranges of a part's rows are fitted to all other parts. Rows of a device that
-no other part has, and no relative of it, have no range; they are counted apart. A range that holds nine of ten should
-hold 85% to 97% of the rows of a kind, one that holds half 40% to 65%; kinds with fewer than 40 rows are pooled.
+The errors are those of `held_out_errors.csv`. The parts that are left out are whole sources, whole models and whole
+devices, so there is nothing to choose: the ranges of a part's rows are fitted to all other parts. Only which kinds are
+pooled is decided from all rows, by their number and that of their sources. Rows of a device that no other part has, and
+no relative of it, or that are far from all rows of other parts, have no range; they are counted apart. A range that
+holds nine of ten should hold 85% to 97% of the rows of a kind, one that holds half 40% to 65%. Kinds that are pooled
+count together; each of them is printed below its pool.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,13 +24,14 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from fit_bands import ENOUGH, HeldOutRow, all_rows, arguments, by_figure, fit_evidence, label
+from fit_bands import ENOUGH, by_figure, fit_evidence, label, own_kinds
+from held_out_errors import HeldOutRow, read_rows
 
 from etude.cost.estimates import Estimate, estimate_of
+from etude.cost.estimates.evidence import words_of
 
 PARTS = ("source", "model", "device")
 NINE, HALF = (0.85, 0.97), (0.40, 0.65)
-SMALL = "kinds of few rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,44 +52,103 @@ class Checked:
 
 def checked(figure: str, rows: Sequence[HeldOutRow], part: str) -> list[Checked]:
     """Each row with the range from rows of other sources, models or devices."""
-    found = []
+    found, own = [], own_kinds(rows)
     for name in dict.fromkeys(label(row, part) for row in rows):
         others = [row for row in rows if label(row, part) != name]
-        known = {figure: fit_evidence(figure, others)} if others else {}
+        known = {figure: fit_evidence(figure, others, own)} if others else {}
         found += [Checked(row, estimate_of(1.0, row.case, known)) for row in rows if label(row, part) == name]
     return found
 
 
-def line(name: str, part: str, rows: Sequence[Checked]) -> str:
-    known = [row for row in rows if row.known]
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Of the rows of a kind, or of those that are pooled."""
+
+    figure: str
+    kind: str
+    """Empty: all kinds that are pooled."""
+    rows: tuple[Checked, ...]
+    of_pool: bool = False
+
+    @property
+    def known(self) -> list[Checked]:
+        return [row for row in self.rows if row.known]
+
+    @property
+    def counts(self) -> bool:
+        """For or against the ranges."""
+        return len(self.known) >= ENOUGH and not self.of_pool
+
+    def held(self, half: bool = False) -> float:
+        return float(np.mean([row.holds(half) for row in self.known]))
+
+    @property
+    def both(self) -> bool:
+        return NINE[0] <= self.held() <= NINE[1] and HALF[0] <= self.held(half=True) <= HALF[1]
+
+    @property
+    def name(self) -> str:
+        kinds = len({row.row.case.kind for row in self.rows})
+        return words_of(self.kind) if self.kind else f"{kinds} kind{'s' if kinds > 1 else ''} of few rows or sources"
+
+
+def coverages(rows: Sequence[HeldOutRow], part: str) -> Iterator[Coverage]:
+    """Of each kind with quantiles of its own, of the pool, and of each kind in it."""
+    for figure, of in by_figure(rows).items():
+        own, kinds = own_kinds(of), defaultdict[str, list[Checked]](list)
+        for one in checked(figure, of, part):
+            kinds[one.row.case.kind].append(one)
+        yield from (Coverage(figure, kind, tuple(kinds[kind])) for kind in sorted(kinds) if kind in own)
+        few = {kind: kinds[kind] for kind in sorted(kinds) if kind not in own}
+        if few:
+            yield Coverage(figure, "", tuple(one for found in few.values() for one in found))
+        if len(few) > 1:
+            yield from (Coverage(figure, kind, tuple(found), of_pool=True) for kind, found in few.items())
+
+
+def line(one: Coverage, part: str) -> str:
+    name = f"{'    ' if one.of_pool else ''}{one.figure}: {one.name}"
+    known = one.known
     if not known:
-        return f"{name:58s} {part:7s} {0:5d} rows   {len(rows):4d} without evidence"
-    nine, half = (float(np.mean([row.holds(short) for row in known])) for short in (False, True))
+        return f"{name:70s} {part:7s} {0:5d} rows   {len(one.rows):4d} without evidence"
     width = float(np.median([row.range.most or 0.0 for row in known]))
-    ok = len(known) < ENOUGH or (NINE[0] <= nine <= NINE[1] and HALF[0] <= half <= HALF[1])
-    without = f"{len(rows) - len(known):4d} without evidence"
-    held = f"nine of ten: {nine:6.1%}   half: {half:6.1%}   median range +{np.expm1(width):.0%}"
-    return f"{name:58s} {part:7s} {len(known):5d} rows   {without}   {held}{'' if ok else '   outside'}"
+    without = f"{len(one.rows) - len(known):4d} without evidence"
+    held = f"nine of ten: {one.held():6.1%}   half: {one.held(half=True):6.1%}   median range +{np.expm1(width):.0%}"
+    outside = "   outside" if one.counts and not one.both else ""
+    return f"{name:70s} {part:7s} {len(known):5d} rows   {without}   {held}{outside}"
+
+
+def table_row(one: Coverage) -> str:
+    """Of the page."""
+    known = one.known
+    sources = len({row.row.source for row in one.rows})
+    name = f"{one.figure}: {one.name}" if not one.of_pool else f"of these: {one.name}"
+    held = [f"{one.held():.1%}", f"{one.held(half=True):.1%}"] if known else ["", ""]
+    width = f"+{np.expm1(float(np.median([row.range.most or 0.0 for row in known]))):.0%}" if known else ""
+    both = ("yes" if one.both else "no") if one.counts else ""
+    cells = [name, str(len(known)), str(len(one.rows) - len(known)), str(sources), *held, width, both]
+    return "| " + " | ".join(cells) + " |"
+
+
+HEAD = """\
+| figure: kind | rows with a range | without | sources | nine of ten | half | range in the median | both hold |
+|---|---|---|---|---|---|---|---|"""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments(parser)
-    found = by_figure(all_rows(parser.parse_args()))
-    outside = kinds = 0
-    for part in PARTS:
-        for figure, rows in found.items():
-            groups: dict[str, list[Checked]] = defaultdict(list)
-            for one in checked(figure, rows, part):
-                groups[one.row.case.kind].append(one)
-            few = [one for of in groups.values() if len(of) < ENOUGH for one in of]
-            groups = {kind: of for kind, of in sorted(groups.items()) if len(of) >= ENOUGH}
-            for kind, of in {**groups, **({SMALL: few} if few else {})}.items():
-                said = line(f"{figure}: {kind}", part, of)
-                enough = sum(one.known for one in of) >= ENOUGH
-                kinds, outside = kinds + enough, outside + (said.endswith("outside"))
-                print(said)
-    print(f"{kinds - outside} of {kinds} kinds with at least {ENOUGH} rows hold their parts of them")
+    parser.add_argument("--table", action="store_true", help="with sources left out alone, as a table of Markdown")
+    table = parser.parse_args().table
+    rows = [row for part in read_rows().values() for row in part]
+    if table:
+        print(HEAD)
+    for part in PARTS[:1] if table else PARTS:
+        found = list(coverages(rows, part))
+        for one in found:
+            print(table_row(one) if table else line(one, part))
+        said = [one for one in found if one.counts]
+        held = f"{sum(one.both for one in said)} of {len(said)} kinds with at least {ENOUGH} rows"
+        print(f"{held} hold their parts of them, with each {part} left out")
     return 0
 
 

@@ -21,6 +21,7 @@ import json
 import multiprocessing
 import sys
 import time
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -34,8 +35,8 @@ import foreign_faults
 import foreign_jobs
 from foreign_faults import Truth
 
-from etude.analyse.diagnose import diagnose
-from etude.analyse.findings import FAULTS, Verdict
+from etude.analyse.diagnose import faults
+from etude.analyse.findings import Verdict
 
 SHOW = False
 SOURCES = {"arrays": foreign_faults, "jobs": foreign_jobs}
@@ -71,7 +72,7 @@ def judged(source: str, kind: str, factor: float, seed: int) -> Judged:
     start = time.process_time()
     run, truth = SOURCES[source].injected(seed, kind, factor)
     began = time.process_time()
-    found = [one for one in diagnose(run) if one.kind in FAULTS]
+    found = faults(run)
     took = time.process_time() - began
     right = [_right(one, truth, run.job.world_size) for one in found]
     guilty = set(truth.ranks)
@@ -122,7 +123,7 @@ def main() -> None:
     SHOW = given.show
     wanted = list(_wanted(given))
     known = _known(given)
-    left = [one for one in wanted if one not in known]
+    left = [one for one in sorted(wanted, key=_turn) if one not in known]
     for done in _judged(given, left):
         known[done.source, done.truth.injected, done.truth.severity, done.seed] = done
     results = [known[one] for one in wanted if one in known]
@@ -149,6 +150,12 @@ def _wanted(given: argparse.Namespace) -> Iterator[Asked]:
         for kind in [k for k in module.KINDS if not given.kinds or k in given.kinds.split(",")]:
             for i in range(given.each):
                 yield source, kind, factors[i % len(factors)], given.seed + i
+
+
+def _turn(asked: Asked) -> int:
+    """In no order of kinds or sizes: what is judged so far is a sample of all."""
+    source, kind, _, seed = asked
+    return zlib.crc32(f"{source} {kind} {seed}".encode())
 
 
 def _known(given: argparse.Namespace) -> dict[Asked, Judged]:

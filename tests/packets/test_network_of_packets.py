@@ -134,8 +134,6 @@ def test_jobs_run_on_packets_and_what_they_do_not_read_is_refused():
     assert any(note.startswith("packets of 4 KiB") for note in found.notes)
     assert any(" packets; the longest queue: " in note for note in found.notes)
     assert found.links and all(link.busy_ns > 0 for link in found.links)
-    with pytest.raises(UsageError, match="not there for packets"):
-        simulate(job, system, network="packets", link_stats=True)
     with pytest.raises(UsageError, match="only packets have a fabric"):
         simulate(job, system, network="flow", fabric="roce")
     engine, _ = start_engine(job, system, Options(network=Network.PACKETS))

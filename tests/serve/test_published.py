@@ -10,9 +10,9 @@ from etude.make.generate.model import open_model
 from etude.steps.measured import gpu_system
 from etude.world.serve import Engine, deployed
 from etude.world.serve.catalogue import pass_tables
-from etude.world.serve.deployment import expert_params, replica_plan
+from etude.world.serve.deployment import VLLM_SHARE, MemoryShare, _blocks, expert_params, replica_plan
 from etude.world.serve.measured.engines import engine_of
-from etude.world.serve.measured.published import predicted_row
+from etude.world.serve.measured.published import _load, predicted_row
 from etude.world.serve.network import staged_ns
 from etude.world.serve.pass_time import times_ns
 from etude.world.serve.stacks import ServingStack, serving_stack
@@ -145,6 +145,34 @@ def test_stages_send_their_tokens_on():
     plain, staged = placed(1).cost, placed(2).cost
     sent = staged.layers_ns - plain.layers_ns
     assert sent.tolist() == pytest.approx([700 + tokens * 1536 / 450 for tokens in plain.tokens])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "output", "requests"),
+    [(128, 128, "30,000"), (1024, 1024, "3,000"), (1024, 8192, "1,500"), (2048, 2048, "1,500"), (20000, 2000, "1,000")],
+)
+def test_requests_that_are_all_there_at_the_start_are_fewer_the_longer_they_are(
+    prompt: int, output: int, requests: str, monkeypatch: pytest.MonkeyPatch
+):
+    """As TensorRT-LLM's performance pages say they measure."""
+    seen: list[str] = []
+    monkeypatch.setattr("etude.world.serve.measured.published._equal", lambda count, *_: seen.append(f"{count:,}"))
+    row = {**ROW, "load": "offline, all at once", "input_tokens": str(prompt), "output_tokens": str(output)}
+    _load(row, 1, engine_of("TensorRT-LLM", "0.17", open_device("h100")), [])
+    assert seen == [requests]
+
+
+def test_an_engine_takes_its_part_of_the_memory_that_weights_leave_or_of_all():
+    """GPT-2 with 1,000 MB beside 600 MB of weights and passes: 90% of all leaves 300 MB, 95% of the rest 380 MB; a
+    block takes 10 MB."""
+    shares = VLLM_SHARE, MemoryShare(fraction=0.95, of_rest=True)
+    taken = [_blocks("gpt2", 10**9, 500e6, 100e6, 10e6, share) for share in shares]
+    assert taken == [30, 38]
+    at_once, served = (
+        engine_of("TensorRT-LLM", "1.0", open_device("h100"), at_once=one).share for one in (True, False)
+    )
+    assert (at_once.fraction, served.fraction, at_once.of_rest, served.of_rest) == (0.95, 0.9, True, True)
+    assert engine_of("vllm", "0.12", open_device("h100"), at_once=True).share == VLLM_SHARE
 
 
 def test_stages_of_a_row():

@@ -80,6 +80,8 @@ MOST_OF_NODE: Final = 0.6
 """Part of a node's ranks that must be slow for the node to be."""
 FEW_HOSTS: Final = 4
 """For this number of hosts the spread is doubled: it is not known well."""
+MANY: Final = 256
+"""Hosts of which each two are compared."""
 LEAST_APART: Final = 0.01
 """By how much hosts differ at least."""
 NOT_ALL: Final = 0.4
@@ -94,7 +96,9 @@ RARE: Final = 1e-7
 """Probability by chance below which a rank has too many times that are far off."""
 OFTEN: Final = 2.5
 """How many times as often as its peers' they must be."""
-PAIR: Final = 0.85
+UNSURE: Final = 0.4
+"""Part of the findings at five standard errors that are not true, by runs that were looked at."""
+PAIR: Final = 0.75
 """Highest confidence where a rank has a single peer."""
 
 
@@ -272,7 +276,7 @@ class _Diagnosis:
                 named |= set(rows)
         calls_of = times.host
         if times.has_device and len(times.steps) >= FEWEST_STEPS and np.isfinite(calls_of.relative).any():
-            wide = clean_levels(calls_of.relative, calls_of.error, times.stage, _apart(calls_of.relative))
+            wide = clean_levels(calls_of.relative, calls_of.error, times.stage, _apart(calls_of.relative, times.stage))
             for one in episodes(wide, LEAST_CALLS):
                 rows = tuple(row for row in one.rows if row not in named)
                 if rows and one.pattern in ("whole", "since") and 2 * len(one.steps) >= len(times.steps):
@@ -495,7 +499,7 @@ class _Diagnosis:
         )
 
     def _confidence(self, one: Episode) -> float:
-        sure = 1 - 0.2 * exp(-max(one.score - 5.0, 0.0) / 2.5)
+        sure = 1 - UNSURE * exp(-max(one.score - 5.0, 0.0) / 2.0)
         alone = len(one.rows) and int((self.times.stage == self.times.stage[one.rows[0]]).sum()) < 3
         return min(sure, PAIR if alone else 0.99)
 
@@ -539,14 +543,24 @@ class _Diagnosis:
         return max(self.retimed.buys(events, 1 - 1 / factor), 0)
 
 
-def _apart(levels: F64) -> float:
-    """How far hosts differ from one another anyway; of few of them it is not known."""
+def _apart(levels: F64, stage: I64) -> float:
+    """How far hosts differ from one another anyway, by pairs of one stage: few peers lie near their own middle. Of few
+    hosts it is not known."""
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         own = np.nanmedian(levels, axis=1)
-    own = own[np.isfinite(own)]
-    seen = 1.4826 * float(np.median(np.abs(own - np.median(own)))) if len(own) else 0.0
-    return max(seen, LEAST_APART) * (1 + FEW_HOSTS / max(len(own), 1))
+    known = np.isfinite(own)
+    values, of = own[known], stage[known]
+    pairs = np.concatenate([_differences(values[of == one]) for one in np.unique(of)]) if len(of) else np.zeros(0)
+    seen = 1.0484 * float(np.median(pairs)) if len(pairs) else 0.0
+    return max(seen, LEAST_APART) * (1 + FEW_HOSTS / max(len(values), 1))
+
+
+def _differences(values: F64) -> F64:
+    """How far each two of at most MANY of these are apart."""
+    some = values[:: -(-len(values) // MANY)] if len(values) else values
+    one, other = np.triu_indices(len(some), 1)
+    return np.abs(some[one] - some[other])
 
 
 def _middle_of(values: F64, stage: I64) -> F64:

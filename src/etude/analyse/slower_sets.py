@@ -44,7 +44,9 @@ ENOUGH: Final = 16
 LATER: Final = 2.0
 """... and how many times as far off as the others one must be otherwise, ..."""
 LATEST: Final = 3.0
-"""... or where single values may be far off by chance."""
+"""... or where single values may be far off by chance; ..."""
+MANY: Final = 128
+"""... twice that in a single step of more ranks than these, of which one may be interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ def episodes(levels: CleanLevels, least: float) -> list[Episode]:
     if steps >= FEWEST_STEPS:
         found += _over_time(levels, least)
     taken = {row for one in found for row in one.rows}
-    means = _means(x, np.arange(steps))
+    means = np.min(x, axis=1) if levels.wild and steps == 2 else _means(x, np.arange(steps))
     rows, height, score = _above(means, levels, steps, least, np.array([r in taken for r in range(ranks)]))
     if len(rows):
         found += _whole(rows, height, score, steps)
@@ -205,7 +207,8 @@ def _above(
     with np.errstate(invalid="ignore"):
         chosen = ~lower & (height > least) & (height > limit * spread)
     if levels.values.shape[1] < FEWEST_STEPS and (levels.wild or len(known) < ENOUGH):
-        chosen &= np.nan_to_num(height) >= _apart(height, LATEST if levels.wild else LATER)
+        far = LATEST * (1 if len(height) <= MANY or levels.values.shape[1] > 1 else 2)
+        chosen &= np.nan_to_num(height) >= _apart(height, far if levels.wild else LATER)
         if levels.wild and chosen.sum() > max(1, REFERENCE * np.isfinite(height).sum()):
             chosen[:] = False  # now one and now another: that is how they vary
     rows = np.flatnonzero(chosen)
@@ -356,12 +359,17 @@ def _periodic(y: F64, levels: CleanLevels, least: float, among: int, most_lag: i
     high = y > half
     if high.sum() < PERIODS or high.mean() > 0.6:
         return None
+    first = np.flatnonzero(high)
+    ordered = np.sort(y)
     for lag in range(2, top + 1):
-        for phase in np.unique(np.flatnonzero(high)[: 2 * lag] % lag).tolist():
+        phases = np.unique(first[: 2 * lag] % lag)
+        for phase in phases[
+            _may_be_high(y, ordered, lag, max(least, limit * sigma * np.sqrt(1.57 * lag / (steps + lag))))[phases]
+        ].tolist():
             mine = np.arange(phase, steps, lag)
             if len(mine) < PERIODS:
                 continue
-            rest = np.setdiff1d(np.arange(steps), mine)
+            rest = np.delete(np.arange(steps), mine)
             height = float(np.median(y[mine]) - np.median(y[rest]))
             if height < least:
                 continue
@@ -373,6 +381,18 @@ def _periodic(y: F64, levels: CleanLevels, least: float, among: int, most_lag: i
             if best is None or score > best.score * 1.05:
                 best = Episode((), "periodic", phase, int(mine[-1]), height, float(score), lag, tuple(mine.tolist()))
     return best
+
+
+def _may_be_high(y: F64, ordered: F64, lag: int, least: float) -> Bool:
+    """Phases whose middle can be this far above that of the other steps: of those the middle is at least what it would
+    be if the highest of all steps were those of the phase."""
+    steps = len(y)
+    turns = -(-steps // lag)
+    table = np.sort(np.append(y, np.full(turns * lag - steps, np.inf)).reshape(turns, lag), axis=0)
+    count = np.where(np.arange(lag) < steps - (turns - 1) * lag, turns, turns - 1)
+    middle = (table[(count - 1) // 2, np.arange(lag)] + table[count // 2, np.arange(lag)]) / 2
+    found: Bool = middle - ordered[np.maximum((steps - count - 1) // 2, 0)] >= least
+    return found
 
 
 def _now_and_then(y: F64, row: int, levels: CleanLevels, least: float, among: int) -> Episode | None:

@@ -10,15 +10,20 @@ from etude.cost.stacks import Band, Stack, generation_of
 from etude.cost.stacks.open import DEFAULT, NONE
 from etude.machine.system import System
 from etude.make.generate import Plan
-from etude.make.generate.model import Model
+from etude.make.generate.model import Family, Mixer, Model
 
 ADAPTERS: Final = "adapters"
+RECURRENT: Final = "recurrent"
 OPEN: Final = ("micro_batch", "global_batch", "recompute")
 """Settings of a step that rules assume where they are not stated, beside its parallelism."""
 
 
 def kind_of(model: Model, plan: Plan, stack: Stack) -> str:
     """Which measured rows a prediction is like."""
+    if model.family != Family.DECODER:
+        return str(model.family)
+    if set(model.mixers) - {Mixer.ATTENTION, Mixer.NONE}:
+        return RECURRENT
     if plan.frozen:
         return ADAPTERS
     if stack.family in ("xla", "eager"):
@@ -46,7 +51,14 @@ def step_case(
         named=stack.name != DEFAULT,
         gpus=plan.gpus,
         unstated=unstated,
+        elements=_elements(model, plan),
     )
+
+
+def _elements(model: Model, plan: Plan) -> float:
+    """Of the activation of a micro-batch on a device, where it is split."""
+    tokens = plan.micro_batch * (plan.seq or model.seq)
+    return float(tokens * model.hidden) / (plan.cp * plan.tp)
 
 
 def step_estimate(value: float, case: EstimateCase, stack: Stack) -> Estimate:

@@ -31,6 +31,9 @@ class EstimateCase:
     """Settings of the run that were assumed."""
     batch: float = 0.0
     """Sequences at once on a device, of serving."""
+    elements: float = 0.0
+    """Of an activation on a device, of training; of a single call its bytes. The less there are, the more the host
+    and launches decide. 0: nothing is said of it."""
 
     def record(self) -> dict[str, Any]:
         """As an instance is made from it."""

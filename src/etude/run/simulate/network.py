@@ -15,6 +15,7 @@ from etude.machine.faults import links_between, with_faults
 from etude.machine.topology import Topology
 from etude.run.simulate.carrying import carried_operations
 from etude.run.simulate.costs import with_noise
+from etude.run.simulate.detail import chosen_links, packet_detail
 from etude.run.simulate.draws import call_draws
 from etude.run.simulate.link_stats import LinkStats, link_stats, room_for_visits
 from etude.run.simulate.lower import Lowered
@@ -22,11 +23,12 @@ from etude.run.simulate.networks.operation import Model, NetworkOptions
 from etude.run.simulate.networks.registry import Registry, grown
 from etude.run.simulate.networks.rerouting import Rerouting, moved, rates_over_time, waiting
 from etude.run.simulate.networks.sharing import Sharing
-from etude.run.simulate.networks.state import OPERATION, NetworkState, OperationState, Table
+from etude.run.simulate.networks.state import OPERATION, LinkState, NetworkState, OperationState, Table
 from etude.run.simulate.operations import Operations
 from etude.run.simulate.options import LinkChange, Network, PacketFabric
 from etude.run.simulate.packets.deadlock import deadlock_of
 from etude.run.simulate.result import LINKS_SHOWN, LinkUse, QueueUse
+from etude.run.simulate.scope import PacketScope, packet_scope
 from etude.run.simulate.state import with_room
 
 _MODELS: Final[dict[Network, tuple[Model, int]]] = {
@@ -62,6 +64,12 @@ PACKETS_NOTES: Final = {
     "link moves in an idle round trip, or of 16 packets; queues of the longest such trip, or of 16 packets, marks from "
     "20 to 80% of them; what does not fit is cut to 64 B and sent again; rates of links are those of payload",
 }
+
+
+BORDER_NOTE: Final = (
+    "part of the job goes by packets, the rest are flows: on a link of both, flows have their fair share, with a share "
+    "for each transfer that goes by packets, and packets have the rate that flows leave"
+)
 
 
 class CarriedBytes(NamedTuple):
@@ -102,6 +110,7 @@ class RunningNetwork:
                 busy_factor=lowered.options.overlap.communication,
                 routing=lowered.options.routing.value,
                 fabric=(lowered.options.fabric or PacketFabric.ROCE).value,
+                mixed=bool(lowered.options.packets),
             ),
             instances=None if sharing is None else sharing.instances,
             instance_of=instance_of,
@@ -118,9 +127,12 @@ class RunningNetwork:
             if flows is None:
                 changes = [(c.time_ns, links_between(topology, c.ends), c.factor) for c in lowered.options.link_changes]
                 links = links._replace(rates=rates_over_time(topology, changes))
-        if lowered.options.link_stats:
-            plans = links.schedules.plans
-            visits = room_for_visits(links.carried, plans["transfers"], registry.most_hops)
+        if lowered.options.packets:
+            links = self._mixed(links, ops, packet_scope(lowered.options.packets), number)
+        elif lowered.options.link_stats or model == "packets":
+            plans, asked = links.schedules.plans, lowered.options.link_stats
+            hops = 1 if model == "packets" else registry.most_hops
+            visits = room_for_visits(links.carried, plans["transfers"], hops, asked)
             links = links._replace(visits=visits)
         carried = self.state.operations.table["carried"]
         carried[number] = np.arange(len(number))
@@ -130,6 +142,31 @@ class RunningNetwork:
         place_of = np.full(int(lowered.base[-1]), -1, np.int64)
         place_of[ops.node[on]] = place
         self.state = self.state._replace(links=links._replace(place_of=place_of), flows=flows)
+
+    def _mixed(self, links: LinkState, ops: Operations, scope: PacketScope, number: I64) -> LinkState:
+        assert self.topology is not None
+        over = chosen_links(self.topology, scope)
+        self.notes.append(BORDER_NOTE)
+        return links._replace(detail=packet_detail(links, ops, number, scope, over))
+
+    def look_for_exceeded(self) -> None:
+        """Before a run: flows note which links are exceeded."""
+        if self.state.flows is not None:
+            self.state = self.state._replace(flows=self.state.flows._replace(looks=True))
+
+    def exceeded(self) -> I64:
+        return np.flatnonzero(self.state.flows.links["exceeded"]) if self.state.flows is not None else np.zeros(0, int)
+
+    def packets_over(self, over: I64) -> None:
+        """Transfers over these links go by packets too."""
+        links, topology = self.state.links, self.topology
+        if links is None or links.detail is None or topology is None:
+            return
+        p = links.paths
+        path = np.repeat(np.arange(len(p.start) - 1), np.diff(p.start))
+        links.detail.of_path[path[np.isin(p.link, over)]] = 1
+        name = f", {topology.link_name(int(over[0]))} among them" if len(over) else ""
+        self.notes.append(f"flows exceed {len(over):,} links{name}: what goes over them goes by packets")
 
     def change(self, change: LinkChange) -> None:
         """Changes the rate of links from now on. Flows get new rates, over other links if some failed; with `links`,
@@ -204,9 +241,16 @@ class RunningNetwork:
         fullest = int(ports["most_queue_bytes"].argmax())
         cut, resent = int(ports["trims"].sum()), int(packets.clock[0]["resent"])
         lost = f", {cut:,} of them cut and {resent:,} sent again" if cut or resent else ""
+        clock = links.clock[0]
+        border = []
+        if links.detail is not None:
+            of, size = (int(clock["packet_transfers"]), int(clock["packet_bytes"]))
+            whole, all_bytes = of + int(clock["flow_transfers"]), size + int(clock["flow_bytes"])
+            border = [f"{of:,} of {whole:,} transfers, {size / max(all_bytes, 1):.1%} of their bytes, went by packets"]
         notes = [
+            *border,
             f"{int(packets.clock[0]['sent']):,} packets{lost}; the longest queue: "
-            f"{int(ports[fullest]['most_queue_bytes']):,} B at {topology.link_name(fullest)}"
+            f"{int(ports[fullest]['most_queue_bytes']):,} B at {topology.link_name(fullest)}",
         ]
         if paused := int((ports["pauses"] > 0).sum()):
             longest = int(ports["paused_ps"].argmax())
@@ -240,14 +284,16 @@ class RunningNetwork:
 
     def _busy_ports(self) -> None:
         """Takes the time for which links were in use from their ports, if there are packets."""
-        if self.state.links is not None and self.state.links.packets is not None:
-            self.state.links.links["busy_ns"] = self.state.links.packets.ports["busy_ps"] // 1000
+        links = self.state.links
+        if links is not None and links.packets is not None and links.detail is None:
+            links.links["busy_ns"] = links.packets.ports["busy_ps"] // 1000
 
     def link_stats(self, lowered: Lowered, ops: Operations, nodes: Table) -> LinkStats | None:
-        """Statistics of links over time, if requested."""
-        if not lowered.options.link_stats or self.state.links is None or self.topology is None:
+        """Statistics of links over time, if requested; of packets always."""
+        links = self.state.links
+        if links is None or self.topology is None or not len(links.visits):
             return None
-        return link_stats(lowered, ops, nodes, self.state.links, self.topology, self.carried_op)
+        return link_stats(lowered, ops, nodes, links, self.topology, self.carried_op)
 
 
 def _operations(lowered: Lowered, ops: Operations) -> Table:

@@ -31,6 +31,18 @@ UTILISATION: Final = 0.9
 """Fraction of the memory that an engine uses, vLLM's default."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryShare:
+    """What of a device's memory an engine takes for keys and values."""
+
+    fraction: float = UTILISATION
+    of_rest: bool = False
+    """Of what weights and passes leave (TensorRT-LLM); otherwise of all, which weights and passes share (vLLM)."""
+
+
+VLLM_SHARE: Final = MemoryShare()
+
+
 class NoRoomError(UsageError):
     """A model and its keys and values do not fit a device."""
 
@@ -96,6 +108,7 @@ def deployed(
     streams: int = 0,
     packed: float = 1.0,
     pp: int = 1,
+    share: MemoryShare = VLLM_SHARE,
 ) -> Deployment:
     """One replica: the ranks of the plan. Experts may be spread over the ranks of `groups` replicas; or `experts` are
     in the host's memory, which `streams` other replicas use as well. `packed`: bytes of the experts' weights over those
@@ -128,7 +141,7 @@ def deployed(
     lora = lora_cost(model, plan.tp, system, software, engine.max_lora_rank, engine.max_loras)
     beside = float(tables.working_bytes[0]) * engine.max_num_batched_tokens + lora.slot_bytes * engine.max_loras
     block_bytes = token * engine.block_size * max(stages) * pp
-    blocks = _blocks(model.name, memory_bytes or system.device.memory_bytes, weights, beside, block_bytes)
+    blocks = _blocks(model.name, memory_bytes or system.device.memory_bytes, weights, beside, block_bytes, share)
     # The power of a host that computes is unknown.
     energy = UNKNOWN if record else energy_of(system.device, tables.energy(), plan.tp, software.power)
     caching = on_system(engine.caching, system, token * plan.tp * BLOCK_TOKENS)
@@ -151,9 +164,12 @@ def expert_params(model: Model) -> int:
     return sum(model.has_experts(layer) for layer in range(model.layers)) * model.experts * model.one_expert
 
 
-def _blocks(name: str, memory: int, weights: float, beside: float, block_bytes: float) -> int:
+def _blocks(
+    name: str, memory: int, weights: float, beside: float, block_bytes: float, share: MemoryShare = VLLM_SHARE
+) -> int:
     """Blocks of keys and values that fit beside weights and what a pass needs; 0: they take no memory."""
-    left = memory * UTILISATION - weights - beside
+    used = weights + beside
+    left = (memory - used) * share.fraction if share.of_rest else memory * share.fraction - used
     if left < block_bytes:
         raise NoRoomError(
             f"weights of {format_bytes(round(weights))} leave no memory for keys and values of {format_bytes(memory)}",

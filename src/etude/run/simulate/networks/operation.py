@@ -63,6 +63,9 @@ class NetworkOptions:
     fabric: str = "roce"
     """For `packets`: `roce`, `infiniband`, `ultra-ethernet` or `fair`."""
 
+    mixed: bool = False
+    """With `packets`: some transfers may be flows."""
+
     busy_factor: float = 1.0
     """Factor on the time of a transfer's bytes, if its sender or receiver computes when it starts; in thousandths."""
 

@@ -41,6 +41,7 @@ from etude.run.simulate.networks.state import (
     FlowState,
     LinkCosts,
     LinkState,
+    PacketDetail,
     Paths,
     Rates,
     Schedules,
@@ -323,7 +324,7 @@ class Registry:
 
     def _most_lines(self, s: Schedule) -> int:
         """Connections that may carry several transfers of the schedule, whatever the routes; 0: none does."""
-        if self.options.model != "flow" or not len(s):
+        if (self.options.model != "flow" and not self.options.mixed) or not len(s):
             return 0
         pair = s.src.astype(np.int64) * (s.members + s.helpers) + s.dst
         each = pair * s.chunks + self._way(s.chunk.astype(np.int64))
@@ -425,10 +426,16 @@ class Registry:
             rates=Rates(np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(0)),
             visits=np.zeros(0, VISIT),
             packets=self._packets(slots, column["path_link"], column["path_start"]) if o.model == "packets" else None,
+            detail=self._no_detail(len(carried), len(column["path_start"])) if o.mixed else None,
         )
         state.clock["next_ns"] = NEVER
-        flows = flow.make_flows(links, slots, self.most_hops, o.tolerance) if o.model == "flow" else None
-        return state, flows
+        if o.model != "flow" and not o.mixed:
+            return state, None
+        return state, flow.make_flows(links, slots, self.most_hops, o.tolerance)
+
+    def _no_detail(self, operations: int, paths: int) -> PacketDetail:
+        none = np.zeros(0, np.int64)
+        return PacketDetail(np.zeros(operations, np.uint8), np.zeros(paths, np.uint8), none, none)
 
     def _packets(self, slots: int, link: I64, way: I64) -> PacketState:
         return ports_of_links(self.topology, self.options.fabric, self.options.routing, link, way, slots)

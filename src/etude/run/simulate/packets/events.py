@@ -19,6 +19,7 @@ from etude.run.simulate.packets.ports import (
     pause_or_resume,
     serve,
 )
+from etude.run.simulate.packets.samples import sample
 from etude.run.simulate.packets.senders import offer, open_window
 from etude.run.simulate.packets.state import (
     ARRIVED,
@@ -84,6 +85,8 @@ def advance(state: PacketState, until_ps: int, until_delivered: bool) -> None:
         if not _has_room(state):
             clock.crowded = 1
             return
+        if now_ps >= clock.sample_ps:
+            sample(state, now_ps)
         item = take(events)
         clock.now_ps = now_ps
         clock.events += 1

@@ -151,6 +151,7 @@ def _fill(state: PacketState, port: Any, size_bytes: int) -> None:
     port.queue_since_ps = now_ps
     port.queue_bytes += size_bytes
     port.most_queue_bytes = max(port.most_queue_bytes, port.queue_bytes)
+    port.peak_bytes = max(port.peak_bytes, port.queue_bytes)
 
 
 @kernel(allocates=False)

@@ -29,6 +29,15 @@ class SimulationSettings:
         of=PacketFabric,
         needs="network=packets",
     )
+    packets: tuple[str, ...] = figure(
+        "several",
+        "only these go by packets, the rest are flows: `all_to_all`, `message`, `5ms-8ms`, `leaf.3`, `leaf.3/spine.1`, "
+        "`auto`: where flows exceed a link",
+        (),
+        like=["auto", "all_to_all"],
+        needs="network=packets",
+        rare=True,
+    )
     compute: str = figure(
         "text",
         "compute times: `recorded`, `roofline`, `table=ops.csv`, `scale=0.5`",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from etude.machine.system import Device
+from etude.world.serve.deployment import VLLM_SHARE, MemoryShare
 
 LARGE: Final = 70 << 30
 """Bytes of memory from which vLLM takes larger passes, but not on an A100."""
@@ -26,17 +27,19 @@ class EngineRules:
     """A request enters when all its keys and values have room."""
     kv_as_weights: bool = False
     """Keys and values take 8 bits where weights take 8 or fewer."""
+    share: MemoryShare = VLLM_SHARE
 
 
-def engine_of(name: str, version: str, device: Device) -> EngineRules:
+def engine_of(name: str, version: str, device: Device, *, at_once: bool = False) -> EngineRules:
     """The rules of an engine of this name and version: vLLM's for names that are not known, and the eager software of
     2023 where that is all that is known.
 
     vLLM (`EngineArgs.get_batch_defaults` of 0.9 and later): 8,192 tokens of a server on devices of 70 GiB and more
     other than the A100, else 2,048; before 0.8 prompts have passes of their own. SGLang (`ServerArgs`): prompts in
     pieces of 8,192 tokens, 16,384 from 160 GB on, before any token out. TensorRT-LLM: 8,192 tokens, prompts beside
-    tokens out, a request enters when its whole answer has room, and checkpoints in 8 or 4 bits have keys and values of
-    8."""
+    tokens out, a request enters when its whole answer has room, checkpoints in 8 or 4 bits have keys and values of 8,
+    which take 90% of the memory that weights and passes leave, or 95% where all requests are there `at_once`, as its
+    performance pages measure."""
     said = re.sub(r"[^a-z]", "", name.lower())
     if "sglang" in said:
         return EngineRules(
@@ -53,6 +56,7 @@ def engine_of(name: str, version: str, device: Device) -> EngineRules:
             mixed=True,
             reserve=True,
             kv_as_weights=True,
+            share=MemoryShare(fraction=0.95 if at_once else 0.9, of_rest=True),
         )
     large = device.memory_bytes >= LARGE and "A100" not in device.name
     first = re.match(r"0\.([0-7])(\D|$)", version) is not None or "2023" in version or "2024" in version
