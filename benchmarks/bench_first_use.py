@@ -6,8 +6,8 @@
 each command runs with the sources of another tree, too, in turn with this one, and `ratio` is its CPU time by ours: on
 a machine with other work CPU seconds grow with the load, and their ratio does not. `kernels` are those that the
 process compiled. `--pieces` runs each command also with some of what `etude.kernels` changes of Numba (ETUDE_KERNELS:
-`numba` is none of it), and the ratio is that of the whole. Both trees have their bytecode compiled beforehand, as an installed
-package has.
+`numba` is none of it), and the ratio is that of the whole. Bytecode of all trees is compiled beforehand, as that of an
+installed package is.
 """
 
 from __future__ import annotations
