@@ -3,7 +3,7 @@
     python benchmarks/validate_serving_sources.py                        # ../shared/measured/serving_published.csv
     python benchmarks/validate_serving_sources.py --table FILE.csv       # other rows of the same columns
     python benchmarks/validate_serving_sources.py --scored rows.csv      # what `etude score FILE -o rows.csv` wrote
-    python benchmarks/validate_serving_sources.py --scored /tmp/scored/serving_published.json  # kept by held_out_errors.py
+    python benchmarks/validate_serving_sources.py --scored /tmp/scored/serving_published.json  # kept
     python benchmarks/validate_serving_sources.py --by model,gpu_type    # other groups
     python benchmarks/validate_serving_sources.py --fit --scored rows.csv    # of `etude score FILE --stack vllm`
 
