@@ -62,6 +62,8 @@ ABOUT = {
     "power": "runs of one H200",
     "energy of a call": "runs of one H200",
     "time of a call": "runs of one H200",
+    "time of an operator": "operators of one H200 and of Vidur",
+    "time of a collective": "calls inside a node",
 }
 SERVED = "published serving"
 

@@ -34,6 +34,9 @@ from etude.decide.score import score
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from validate_nccl import Rows, fitted_half, key_of
+from validate_vidur import FITTED
+
 HERE = Path(__file__).parent
 ERRORS = HERE / "held_out_errors.csv"
 ENERGY = "h200_extra/energy/energy.csv"
@@ -152,6 +155,24 @@ def served(shared: Path, kept: Path) -> list[HeldOutRow]:
     return found + held_rows(scored_rows(published, kept), table(published))
 
 
+def calls(shared: Path, kept: Path) -> list[HeldOutRow]:
+    """Single operators and collectives. Devices were fitted to the models FITTED of Vidur's operators, and to one half
+    of the collectives inside a node; of the others every fourth operator is taken. Each device of Vidur's is a source,
+    and each file of collectives."""
+    operators, vidur = shared / "h200_ops.csv", shared / "vidur_ops.csv"
+    found = held_rows(scored_rows(operators, kept), table(operators), "one H200")
+    rows = table(vidur)
+    records = [one for one in scored_rows(vidur, kept) if rows[one["row"] - 1]["model"] not in FITTED]
+    found += [replace(row, source=f"Vidur: {row.case.device}", fitted=True) for row in held_rows(records[::4], rows)]
+    for path in (shared / "nccl_allreduce.csv", shared / "vidur_collectives.csv"):
+        rows = table(path)
+        keys, nothing = tuple(map(key_of, rows)), np.zeros(len(rows))
+        fit = fitted_half(Rows(keys, nothing, nothing))
+        records = [one for one in scored_rows(path, kept) if not fit[one["row"] - 1]]
+        found += [replace(row, source=path.stem, model=row.case.kind, fitted=True) for row in held_rows(records, rows)]
+    return [row for row in found if row.case.kind != "between nodes"]
+
+
 # -- the file ----------------------------------------------------------------------------------------------------------
 
 CASE: Final = tuple(EstimateCase.__slots__)
@@ -163,7 +184,7 @@ READ: Final[dict[str, Callable[[str], Any]]] = {
     "batch": float,
     "elements": float,
 }
-PARTS: Final = ("training", "serving")
+PARTS: Final = ("training", "serving", "calls")
 
 
 def write_rows(path: Path, found: dict[str, list[HeldOutRow]]) -> None:
@@ -207,6 +228,7 @@ def main() -> int:
         made: dict[str, Callable[[], list[HeldOutRow]]] = {
             "training": lambda: training(measured, kept, options.outcomes),
             "serving": lambda: served(measured, kept),
+            "calls": lambda: calls(measured, kept),
         }
         for part in PARTS:
             if options.only in ("", part):

@@ -118,12 +118,17 @@ def read(paths: Iterable[Path]) -> Rows:
         with open(path, newline="") as file:
             given = list(csv.DictReader(file))
         for r, scored in zip(given, score(path, kind="collectives").rows, strict=True):
-            row = _vidur(r) if "median_us" in r else _nccl_tests(r)
+            row = key_of(r)
             if row.kind in KINDS and row.system:
                 measured_us = float(r["median_us"] if "median_us" in r else r["time_us"])
                 found[row] = measured_us * 1e3, scored["predicted"]["time_s"] * 1e9
     measured, predicted = (np.array([pair[k] for pair in found.values()], np.float64) for k in (0, 1))
     return Rows(tuple(found), measured, predicted)
+
+
+def key_of(r: dict[str, str]) -> Row:
+    """What a row of either table is."""
+    return _vidur(r) if "median_us" in r else _nccl_tests(r)
 
 
 def _nccl_tests(r: dict[str, str]) -> Row:

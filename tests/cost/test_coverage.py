@@ -48,7 +48,7 @@ def test_counts_of_the_table_are_those_of_the_rows() -> None:
         assert its.pooled == (len(sources) < 40 or len(set(sources)) < 5)
 
 
-@pytest.mark.parametrize("figure", ["tokens per second", "time to first token"])
+@pytest.mark.parametrize("figure", ["step", "tokens per second", "time of a collective"])
 def test_every_row_behind_a_range_is_within_what_the_range_is_for(figure: str):
     for row, case in rows():
         if case.figure == figure and evidence()[figure].kinds[case.kind].rows >= 5:

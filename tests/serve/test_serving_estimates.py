@@ -44,7 +44,13 @@ def test_a_stream_has_ranges_of_its_means(capsys):
 
     assert main(["serve", "gpt2", "--system", "dgx-h100", "--rate", "4", "--count", "20", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert set(found["basis"]) == {"ttft_s", "tpot_s", "itl_s", "latency_s", "output_tokens_per_s"}
+    times = ("ttft_s", "tpot_s", "itl_s", "latency_s")
+    parts = {f"{name}.{part}" for name in times for part in found["ttft_s"] if part != "mean"}
+    assert set(found["basis"]) == {*times, *parts, "output_tokens_per_s", "energy_j"}
+    assert found["high"]["ttft_s.p99"] / found["ttft_s"]["p99"] == pytest.approx(
+        found["high"]["ttft_s"] / found["ttft_s"]["mean"]
+    )
+    assert found["basis"]["ttft_s.p99"]["text"].endswith("as wide as that of the mean")
     assert found["low"]["tpot_s"] < found["tpot_s"]["mean"] < found["high"]["tpot_s"]
     assert "too few rows of dense models, at a rate" in found["basis"]["tpot_s"]["text"]
     assert (

@@ -290,7 +290,9 @@ class _Diagnosis:
         times = self.times
         beside = episodes(clean_levels(work.relative, work.error, times.stage), self.least)
         part = work.part.upper - _middle_of(work.part.upper, times.stage)
-        beside = _wider(beside, episodes(clean_levels(part, 1.5 * work.error, times.stage), self.least))
+        by_part = episodes(clean_levels(part, 1.5 * work.error, times.stage), self.least)
+        # in a single step a few kernels are a part
+        beside = _wider(beside, [one for one in by_part if one.pattern != "now and then"])
         beside = _wider(beside, self._nodes_of_few_steps(work.relative, self.least))
         if not times.stage.any() or len(times.steps) < FEWEST_STEPS:
             return beside

@@ -37,6 +37,8 @@ LEAST_STATIC: Final = 0.004
 """Spread of equal devices, as a logarithm: what is known of them before they are seen."""
 MOST_CHANGES: Final = 4
 QUARTER: Final = 0.25
+LARGE: Final = 8
+"""Ranks from which a group may have some that are slower by more or less than most of it."""
 QUIET: Final = 0.2
 """Part of the steps in which a stage is as it usually is, at least."""
 ENOUGH: Final = 16
@@ -156,8 +158,9 @@ def episodes(levels: CleanLevels, least: float) -> list[Episode]:
 
 def _whole(rows: I64, height: F64, score: F64, steps: int) -> list[Episode]:
     every = tuple(range(steps))
-    close = height.max() <= 1.6 * height.min() + 0.01
-    if len(rows) > 1 and close:
+    far = 0.1 if len(rows) >= LARGE else 0.0  # of many a few are anywhere
+    low, high = np.quantile(height, far), np.quantile(height, 1 - far)
+    if len(rows) > 1 and high <= 1.6 * low + 0.01:
         return [
             Episode(
                 tuple(sorted(rows.tolist())),
@@ -165,7 +168,7 @@ def _whole(rows: I64, height: F64, score: F64, steps: int) -> list[Episode]:
                 0,
                 steps - 1,
                 float(np.median(height)),
-                float(score.min()),
+                float(np.median(score) if far else score.min()),
                 steps=every,
             )
         ]

@@ -48,8 +48,7 @@ class Estimate:
             return f"{shown} ({self.basis['text']})"
         number, unit = _number(shown)
         scale = number / self.value if number and self.value else 1.0
-        low, high = _digits(self.low * scale), _digits(self.high * scale)
-        return f"{shown} ({low}–{high}{'%' if unit == '%' else ''})"
+        return f"{shown}{range_text(self.low * scale, self.high * scale, '%' if unit == '%' else '')}"
 
 
 def columns(estimates: Mapping[str, Estimate]) -> dict[str, dict[str, Any]]:
@@ -59,6 +58,11 @@ def columns(estimates: Mapping[str, Estimate]) -> dict[str, dict[str, Any]]:
         name: {figure: getattr(one, name) for figure, one in estimates.items()} for name in names
     }
     return found | {"basis": {figure: dict(one.basis) for figure, one in estimates.items()}}
+
+
+def range_text(low: float | None, high: float | None, unit: str = "") -> str:
+    """` (760–930)`; empty where nothing is known."""
+    return "" if low is None or high is None else f" ({_digits(low)}–{_digits(high)}{unit})"
 
 
 def _number(text: str) -> tuple[float, str]:

@@ -29,6 +29,7 @@ WORDS: Final = {
     "convnet": "convolutional models",
     "composed": "models of several towers",
     "programs": "programs that never ran",
+    "between nodes": "groups over several nodes",
     "dense": "dense models",
     "experts": "mixtures of experts",
     "xla": "models under XLA",

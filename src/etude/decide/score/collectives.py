@@ -11,6 +11,7 @@ import numpy as np
 
 from etude.base.errors import UsageError
 from etude.cost.collectives import collective_time_ns, p2p_time_ns
+from etude.cost.estimates import EstimateCase, estimate_of
 from etude.decide.score.kind import CsvRow, Item, PredictedRow, ScoreKind, ScoreRequest, check_system, table_rows
 from etude.decide.score.nccl_tests import is_nccl_tests, read_nccl_tests
 from etude.decide.score.source import ScoreFile
@@ -23,6 +24,9 @@ VIDUR: Final = ("system", "collective", "workers", "devices_per_node", "bytes", 
 SYSTEMS: Final = {"V100": "dgx-2", "A100": "dgx-a100", "H100": "dgx-h100", "H200": "dgx-h200", "B200": "dgx-b200"}
 VIDUR_SYSTEMS: Final = {"a100_dgx": "dgx-a100", "h100_dgx": "dgx-h100"}
 """Those of its machines that the catalogue has; pairs of GPUs joined by a bridge are not among them."""
+FIGURE: Final = "time of a collective"
+LARGE: Final = 1_000_000
+"""Bytes of a call from which on the links decide."""
 SEND_RECV: Final = "send_recv"
 GATHERING: Final = (Collective.ALL_GATHER, Collective.GATHER)
 
@@ -55,8 +59,21 @@ def predict(item: Item, asked: ScoreRequest) -> PredictedRow:
     if call.gpus > call.per_node:
         assumed.append("the network between nodes is that of the system")
     assumed.append("NCCL's own choice of algorithm and protocol")
-    time_ns = call_time_ns(open_part(name, call.gpus, call.per_node), call)
-    return PredictedRow(measured={"time_s": call.time_us / 1e6}, predicted={"time_s": time_ns / 1e9}, assumed=assumed)
+    part = open_part(name, call.gpus, call.per_node)
+    predicted = {"time_s": call_time_ns(part, call) / 1e9}
+    found = estimate_of(predicted["time_s"], call_case(call, part))
+    measured = {"time_s": call.time_us / 1e6}
+    return PredictedRow(measured=measured, predicted=predicted, assumed=assumed, estimates={"time_s": found})
+
+
+def call_case(call: MeasuredCall, part: System) -> EstimateCase:
+    """What the errors of a call depend on. Of groups over several nodes nothing is known: no measured row says what is
+    between its nodes."""
+    if call.gpus > call.per_node:
+        kind = "between nodes"
+    else:
+        kind = "messages below 1 MB" if call.size_bytes < LARGE else "messages of 1 MB and more"
+    return EstimateCase(figure=FIGURE, kind=kind, device=part.device.name)
 
 
 def call_of(row: CsvRow) -> MeasuredCall:

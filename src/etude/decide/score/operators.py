@@ -10,6 +10,7 @@ from etude.base.errors import UsageError
 from etude.cost import ops
 from etude.cost.calibrate import row_work
 from etude.cost.compute import compute_time_ns
+from etude.cost.estimates import EstimateCase, estimate_of
 from etude.cost.ops import OpTable, Work
 from etude.decide.score.devices import device_of
 from etude.decide.score.kind import CsvRow, Item, PredictedRow, ScoreKind, ScoreRequest, check_device, table_rows
@@ -19,6 +20,10 @@ from etude.model.schema import UNKNOWN
 
 DEVICE: Final = "h200"
 PLAIN: Final = ("op", "shape", "flops", "bytes", "microseconds")
+FIGURE: Final = "time of an operator"
+KINDS: Final = {True: "products and attention", False: "other operators"}
+PRODUCTS: Final = ("linear", "matmul", "gemm", "bmm", "sdpa", "grouped", "attn_pre", "attn_post", "mlp_up", "mlp_down")
+"""How names of products, and of attention, begin."""
 VIDUR: Final = ("device", "op", "tokens", "tp", "heads", "kv_heads", "hidden", "ffn", "gated", "median_us")
 
 
@@ -40,9 +45,17 @@ def predict(item: Item, asked: ScoreRequest) -> PredictedRow:
     assumed += [] if plain else ["norms, sums and embeddings are not split over tensor-parallel ranks"]
     assumed += [f"device {DEVICE}: the row names none"] if plain and not asked.system else []
     measured_ns = round(float(timed.row["microseconds" if plain else "median_us"]) * 1000)
+    predicted = {"time_s": timed.time_ns / 1e9}
+    found = estimate_of(predicted["time_s"], operator_case(timed.row, _named(timed.row, asked)))
     return PredictedRow(
-        measured={"time_s": measured_ns / 1e9}, predicted={"time_s": timed.time_ns / 1e9}, assumed=assumed
+        measured={"time_s": measured_ns / 1e9}, predicted=predicted, assumed=assumed, estimates={"time_s": found}
     )
+
+
+def operator_case(row: CsvRow, device: str) -> EstimateCase:
+    """What the errors of a single operator depend on: products and attention, or what is bound by the memory."""
+    products = row["op"].startswith(PRODUCTS)
+    return EstimateCase(figure=FIGURE, kind=KINDS[products], device=device_of(device).name)
 
 
 def timed_rows(path: Path, asked: ScoreRequest) -> list[Item]:

@@ -15,6 +15,7 @@ from etude.base.errors import UsageError
 from etude.base.parameters import PYTHON, unknown
 from etude.base.trust import limited
 from etude.decide.search.found import Found
+from etude.decide.search.ranges import with_ranges
 from etude.decide.search.request import SearchRequest, SpaceFile
 from etude.decide.search.solver import search_space
 
@@ -90,7 +91,8 @@ def solve(given: SpaceFile, asked: SearchRequest) -> Found:
     kind = module_of(given)
     begin(asked)
     with nullcontext() if asked.trust else limited():
-        found = search_space(kind.space(given, asked), asked)
+        space = kind.space(given, asked)
+        found = with_ranges(search_space(space, asked), given.kind, space.scores)
     return kept(found, asked, given.where)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from etude.base.errors import UsageError
 from etude.decide.search.axes import AxesSpace, Point
 from etude.decide.search.found import Found, Row
+from etude.decide.search.ranges import without_unknown
 from etude.decide.search.request import DRAWING, PARALLEL, SearchRequest, SpaceFile
 from etude.decide.search.solver import Answer, Trials
 from etude.decide.study.expressions import evaluated
@@ -89,7 +90,7 @@ class StudySpace(AxesSpace):
         at = [self._at(one) for one in some]
         run = [one for one in at if self._allowed(one)]
         table = self.evaluate(Points(rows=run), self.asked.carrying()).to_pylist() if run else []
-        answers = iter(map(self.limits.answer, table))
+        answers = iter(map(self.limits.answer, without_unknown(table, self.metrics)))
         return [next(answers) if self._allowed(one) else self.rest for one in at]
 
     def found(self, trials: Trials[Point]) -> Found:

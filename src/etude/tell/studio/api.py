@@ -8,7 +8,8 @@ from typing import Any, Final
 import msgspec
 
 from etude.base.errors import UsageError
-from etude.tell.studio import windows
+from etude.tell.studio import ask, overview, pairs, windows
+from etude.tell.studio.change import KNOBS, WhatIfs
 from etude.tell.studio.session import StudioRun, StudioSession
 from etude.tell.view.slices import Sort
 
@@ -102,6 +103,77 @@ def breakdown(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
     return found | {"command": f"etude timeline {one.words} -o run.pftrace", "python": one.python}
 
 
+def heat(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
+    """Ranks by steps."""
+    return overview.heat_map(session.run(given))
+
+
+def findings(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
+    """What is wrong."""
+    return overview.findings(session.run(given))
+
+
+def tables(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
+    """What can be queried."""
+    return ask.table_columns(session.run(given))
+
+
+def query(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
+    """Rows of a query."""
+    return ask.query(session.run(given), text(given, "sql"))
+
+
+def what_ifs(session: StudioSession, given: dict[str, Any]) -> WhatIfs:
+    one = session.run(given)
+    found: WhatIfs = one.once("what-ifs", lambda: WhatIfs(one))
+    return found
+
+
+def knobs(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
+    """What can be turned, and the machines there are."""
+    from etude.machine import system_names
+
+    usual = what_ifs(session, given).usual
+    names = [usual, *(name for name in system_names() if name != usual)]
+    return {
+        "knobs": [knob.record() for knob in KNOBS],
+        "systems": names,
+        "ranks": len(session.run(given).index.ranks),
+        "write": session.out is not None,
+    }
+
+
+def change(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
+    """The step where the knobs are."""
+    return what_ifs(session, given).result(_state(given))
+
+
+def compare(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
+    """Why one run takes longer than another."""
+    found = pairs.comparison(session.run(given, "first"), session.run(given, "second"))
+    return found | ({"command": "", "python": ""} if given.get("second") in session.computed else {})
+
+
+def pair(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
+    """A run before and after the knobs, as two runs that can be shown."""
+    one, found = session.run(given), what_ifs(session, given)
+    before, after = ({"system": state["system"]} if "system" in (state := _state(given)) else {}), _state(given)
+    numbers_of = [pairs.run_of(session, one, found.simulated(state), one.words) for state in (before, after)]
+    return {"numbers": numbers_of, "runs": [_about(session.computed[number]) for number in numbers_of]}
+
+
+def save(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
+    """Writes a what-if: its job, its files, and the commands."""
+    return what_ifs(session, given).save(_state(given), session.out, text(given, "name"))
+
+
+def _state(given: dict[str, Any]) -> dict[str, Any]:
+    state = given.get("state", {})
+    if not isinstance(state, dict):
+        raise UsageError("`state` is not an object")
+    return state
+
+
 ANSWERS: Final[Mapping[str, Answer]] = {
     "about": contents,
     "rows": rows,
@@ -110,6 +182,15 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "search": search,
     "slice": slice_at,
     "breakdown": breakdown,
+    "heat": heat,
+    "findings": findings,
+    "tables": tables,
+    "query": query,
+    "knobs": knobs,
+    "change": change,
+    "pair": pair,
+    "compare": compare,
+    "save": save,
 }
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from etude.base.errors import UsageError
 from etude.model.job import Job
 from etude.model.run import Run
 from etude.steps.asked.runs import RunSource
 from etude.tell.studio.index import TimelineIndex, index_of
+from etude.tell.studio.windows import warm
 
 
 @dataclass
@@ -28,7 +31,9 @@ class StudioRun:
     @classmethod
     def of(cls, source: RunSource) -> StudioRun:
         asked = repr((source.system, source.timing and source.timing.stat().st_mtime_ns, source.times, source.groups))
-        return cls(source, index_of(source.path, asked, source.open, _about))
+        found = cls(source, index_of(source.path, asked, source.open, _about))
+        warm(found.index)
+        return found
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
         """What is computed when it is first asked for."""
@@ -69,16 +74,44 @@ def _about(run: Run) -> dict[str, Any]:
     }
 
 
+MOST_COMPUTED: Final = 4
+"""Runs that were computed and can still be shown."""
+
+
 @dataclass
 class StudioSession:
     """The runs of a studio, and the folder that what-ifs are written to, if there is one."""
 
     runs: tuple[StudioRun, ...]
     out: Path | None = None
+    computed: dict[int, StudioRun] = field(default_factory=dict)
+    _folder: Any = None
+    _turn: threading.Lock = field(default_factory=threading.Lock)
 
-    def run(self, given: dict[str, Any]) -> StudioRun:
+    @property
+    def scratch(self) -> str:
+        """A folder that goes with the session."""
+        with self._turn:
+            if self._folder is None:
+                self._folder = tempfile.TemporaryDirectory(prefix="etude-studio-", ignore_cleanup_errors=True)
+            return str(self._folder.name)
+
+    def add(self, run: StudioRun) -> int:
+        """The number of a run that was computed; the oldest of many are forgotten."""
+        with self._turn:
+            number = max(self.computed, default=99) + 1
+            self.computed[number] = run
+            while len(self.computed) > MOST_COMPUTED:
+                shutil.rmtree(self.computed.pop(min(self.computed)).index.folder, ignore_errors=True)
+            return number
+
+    def run(self, given: dict[str, Any], key: str = "run") -> StudioRun:
         """The run that a request is about: the first, unless it says `run: 1`."""
-        number = given.get("run", 0)
+        number = given.get(key, 0)
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise UsageError(f"`{key}` is not the number of a run")
+        if number in self.computed:
+            return self.computed[number]
         if number not in range(len(self.runs)):
-            raise UsageError(f"there is no run {number}", hint=f"{len(self.runs)} open")
+            raise UsageError(f"there is no run {number}", hint="a what-if is computed again when it is asked for")
         return self.runs[number]

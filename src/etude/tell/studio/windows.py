@@ -196,3 +196,13 @@ def slice_at(index: TimelineIndex, rank: int, row: int, time_ns: int, by: int = 
     else:
         i = int(first_ending_after(part.end, own_ns))
     return slice_of(index, rank, row, i) if 0 <= i < len(part.start) else None
+
+
+def warm(index: TimelineIndex) -> None:
+    """Compiles what a view needs, before anybody waits for it."""
+    if len(index.rows) and len(index.ranks):
+        rank = int(index.ranks[0])
+        drawn = [(rank, row) for row in index.rows_of(0)[:1]]
+        window(index, drawn, 0, 1, 1)
+        range_breakdown(index, drawn, 0, 1)
+        next_slice(index, [rank], index.names[0], index.span_ns)

@@ -7,6 +7,8 @@ when: tp * pp <= 8
 score: {step: step_time_ns}            # or several: {step: step_time_ns, memory: memory_peak_bytes}
 better: {mfu: higher}                  # less is better, where nothing is said
 limits: {memory: memory <= 80e9}       # expressions over axes and scores
+
+A score that is a figure of the command has the range that the command gives it: `step_low`, `step_high`.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from etude.decide.search.ranges import metrics_with_ranges
 from etude.decide.search.request import SearchRequest, SpaceFile
 from etude.decide.search.study_space import StudySpace, study_options
 from etude.decide.study import evaluate
@@ -29,7 +32,7 @@ class CommandSpace(StudySpace):
 
     def evaluate(self, points: Points, how: Mapping[str, Any]) -> pa.Table:
         how = {**how, "execute": self.asked.execute, "trust": self.asked.trust, "where": self.given.where}
-        return evaluate(points, str(self.given.keys["run"]), self.metrics, **how)
+        return evaluate(points, str(self.given.keys["run"]), metrics_with_ranges(self.metrics), **how)
 
 
 def space(given: SpaceFile, asked: SearchRequest) -> CommandSpace:

@@ -29,9 +29,9 @@ from etude.decide.search.request import PARALLEL, SearchRequest, SpaceFile, know
 from etude.decide.search.solver import ALL, Answer, CandidateSpace, Trials
 from etude.decide.study import evaluate
 from etude.decide.study.space import Space as Points
+from etude.world.serve.asked.ranges import with_ranges
 from etude.world.serve.asked.service import ModelService, Replicas, check_stages
 from etude.world.serve.asked.stream import RequestStream, is_generated
-from etude.world.serve.asked.text import with_ranges
 from etude.world.serve.engine import Engine
 from etude.world.serve.limits import parse_limits
 from etude.world.serve.pools import Between, Pool

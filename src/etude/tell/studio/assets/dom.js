@@ -14,6 +14,9 @@ export function el(tag, given = {}, ...children) {
   return made;
 }
 
+// Replaces what is in an element; what is null is left out.
+export const fill = (place, ...children) => place.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined));
+
 export const $ = (selector) => document.querySelector(selector);
 
 const UNITS = [["s", 1e9], ["ms", 1e6], ["µs", 1e3], ["ns", 1]];

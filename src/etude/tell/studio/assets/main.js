@@ -1,9 +1,19 @@
 // The studio: tabs, what is open, and what the link says.
+import { questions } from "./ask.js";
+import { change } from "./change.js";
+import { compare } from "./compare.js";
 import { $, ask, el, say, tell } from "./dom.js";
+import { overview } from "./overview.js";
 import * as state from "./state.js";
 import { Timeline } from "./timeline.js";
 
-const VIEWS = { timeline: ["Timeline", showTimeline] };
+const VIEWS = {
+  timeline: ["Timeline", showTimeline],
+  overview: ["Overview", (place) => overview(place, { run: 0, about: open.about.runs[0], state, go: leadTo })],
+  ask: ["Ask", (place) => questions(place, { run: 0, state })],
+  change: ["Change", (place) => change(place, { run: 0, state, showAfter })],
+  compare: ["Compare", showPair],
+};
 const KEYS = [["← →  or A D", "pan"], ["+ −  or W S", "zoom"], ["Home", "the whole run"], ["↑ ↓", "choose a row"], ["[ ]", "previous, next slice of the row"],
   ["Enter", "what is at the left edge of the row"], ["/", "search a name; Enter or N: the next one"], ["M", "mark; two marks measure a range"], ["Esc", "clear"],
   ["1 … 9", "views"], ["Shift + drag", "select a range"], ["Ctrl + wheel", "zoom at the pointer"]];
@@ -23,6 +33,28 @@ async function showTimeline(place) {
   place.append(open.timeline.element);
   await open.timeline.start();
   tell(`etude studio ${one.words}`, one.python);
+}
+
+// A finding, or a cell of the map: its ranks and its window in the timeline.
+async function leadTo(ranks, [first, last]) {
+  await show("timeline");
+  await open.timeline.show(ranks, first, last);
+}
+
+// Before and after the knobs, as two timelines.
+async function showAfter(knobs) {
+  state.set({ knobs, pair: "change" });
+  await show("compare");
+}
+
+async function showPair(place) {
+  const { runs, sorts } = open.about;
+  const two = runs.length > 1 && state.get("pair") !== "change";
+  if (!two) { say("simulating both …"); tell("", ""); }
+  const pair = two ? { numbers: [0, 1], runs } : await ask("pair", { run: 0, state: state.get("knobs", {}) });
+  for (const one of pair.runs) one.tell = tell;
+  say("");
+  await compare(place, { ...pair, sorts, state });
 }
 
 async function show(name) {

@@ -134,7 +134,8 @@ export class Timeline {
     });
     try {
       const [says, [row, start, end, busy, node, name, slices, sort]] = await this.waits;
-      this.data = { says, rows: rows.map((one) => `${one.rank}/${one.row}`), row, start, end, busy, node, name, slices, sort };
+      this.data = { says, rows: rows.map((one) => `${one.rank}/${one.row}`), row, start, end, busy, node, name, slices, sort, of: this.sorts.map(() => []) };
+      for (let i = 0; i < sort.length; i += 1) this.data.of[sort[i]].push(i);
       this.told.textContent = says.exact ? `${count(says.slices)} slices in ${count(says.pieces)} pieces` : `bins: too many slices to look at each`;
     } catch (problem) {
       say(problem.message, true);
@@ -185,8 +186,7 @@ export class Timeline {
     const named = [];
     for (let sort = 0; sort < this.ink.sorts.length; sort += 1) {
       pen.fillStyle = this.ink.sorts[sort];
-      for (let i = 0; i < data.row.length; i += 1) {
-        if (data.sort[i] !== sort) continue;
+      for (const i of data.of[sort]) {
         const y = tops[data.row[i]];
         const x = Math.max(this.left, this.left + (data.start[i] - this.first) * scale);
         const far = Math.min(this.width, this.left + (data.end[i] - this.first) * scale);

@@ -12,9 +12,11 @@ from etude.base.grammar import line
 from etude.base.outputs import OutputPlace, Printed
 from etude.base.parameters import replaces, spelled
 from etude.base.talk import say
+from etude.cost.estimates import range_text
 from etude.machine import open_system
 from etude.world.scenario import PrintedScenario, ScenarioText, only_workload, workload_of
 from etude.world.serve.asked.kept import OUTPUT, KeptStream, ServedPlace, told
+from etude.world.serve.asked.ranges import MEAN
 from etude.world.serve.asked.text import HOLDS, TextInput, TextServed, TextServing, holds_rps, said_of, text_serving
 from etude.world.serve.asked.window import write_window
 from etude.world.serve.elastic.scale import EXAMPLE, scale_rule
@@ -183,15 +185,22 @@ def lines(found: TextServed) -> list[str]:
     return told
 
 
+def _range(one: dict[str, Any], figure_name: str, part: str = MEAN) -> str:
+    """Of a figure, or of a percentile of it."""
+    name = figure_name if part == MEAN else f"{figure_name}.{part}"
+    return range_text(*(one.get(end, {}).get(name) for end in ("low", "high")))
+
+
 def stream_figures(one: dict[str, Any]) -> dict[str, Any]:
     shown = {"requests": f"{one['requests']:,} in {one['duration_s']:,.1f} s"}
     for key, what in TIMES.items():
         if one[key]:
-            shown[what] = ", ".join(f"{name} {value:.4g} s" for name, value in one[key].items())
+            values = one[key].items()
+            shown[what] = ", ".join(f"{name} {value:.4g} s{_range(one, key, name)}" for name, value in values)
     shown["within the limits"] = f"{one['within_limits']:.1%}, {one['goodput_rps']:.2f} requests/s"
     for tier, its in one["tiers"].items():
         shown[f"... {tier}"] = f"{its['within_limits']:.1%} of {its['requests']:,}, {its['goodput_rps']:.2f} requests/s"
-    shown["tokens out/s"] = f"{one['output_tokens_per_s']:,.0f}"
+    shown["tokens out/s"] = f"{one['output_tokens_per_s']:,.0f}{_range(one, 'output_tokens_per_s')}"
     shown["keys and values"] = f"{one['kv_peak']:.1%} of the blocks at peak, {one['preemptions']:,} preemptions"
     if found_tokens := one["cache_hit_tokens"]:
         shown["prefix-cache hits"] = (
@@ -200,7 +209,8 @@ def stream_figures(one: dict[str, Any]) -> dict[str, Any]:
     if one["kv_sent_bytes"]:
         shown["sent"] = f"{one['kv_sent_bytes'] / 1e9:,.2f} GB of keys and values, {one['transfer_s']:.4g} s each"
     if one["energy_j"] is not None:
-        shown["energy"] = f"{one['energy_j']:,.0f} J, {one['idle_energy_j']:,.0f} J of it while idle"
+        used = f"{one['energy_j']:,.0f} J{_range(one, 'energy_j')}"
+        shown["energy"] = f"{used}, {one['idle_energy_j']:,.0f} J of it while idle"
     if one["step_imbalance"] is not None:
         shown["waiting at barriers"] = f"{one['step_imbalance']:.1%} of all steps"
     if one["changes"]:
@@ -208,6 +218,8 @@ def stream_figures(one: dict[str, Any]) -> dict[str, Any]:
         loaded = f", {sum(moved) / 1e9:,.1f} GB of weights loaded" if moved else ""
         shown["changes"] = f"{len(one['changes'])}{loaded}"
         shown["replica time"] = f"{one['replica_s']:,.0f} replica seconds"
+    if basis := one.get("basis"):
+        shown["range"] = f"9 of 10, by {next(iter(basis.values()))['text']}"
     shown["rules"] = one["engine"]
     shown["replicas busy"] = f"{one['busy']:.1%}, the busiest {one['imbalance']:.1%} above the mean"
     return shown

@@ -9,9 +9,8 @@ from etude.base.errors import UsageError
 from etude.base.figures import figure, text
 from etude.base.parameters import parameters_of, request_of
 from etude.base.shapes import names_in
-from etude.cost.estimates import Estimate, columns, estimate_of, no_evidence
-from etude.machine import open_system
 from etude.make.generate.model import Model, positions_of
+from etude.world.serve.asked.ranges import with_ranges
 from etude.world.serve.asked.service import (
     ModelService,
     ProgramInput,
@@ -22,7 +21,6 @@ from etude.world.serve.asked.service import (
     replicas_of,
 )
 from etude.world.serve.asked.stream import PANEL, RequestStream, StreamInput, stream_of
-from etude.world.serve.estimates import FIGURES, RATE, serving_case
 from etude.world.serve.program_tables import ServedProgram
 from etude.world.serve.requests import Requests
 from etude.world.serve.results import summary
@@ -168,46 +166,6 @@ class TextServed:
             chosen = self.points[shown_point(curve)][1]
             shown = self.service.serve(chosen.requests, keep_passes=True, again=True)
         return shown, summary(shown, limits=self.service.limits) | self.more | curve
-
-
-RANGES: Final = {
-    "ttft_s": "ttft_s",
-    "tpot_s": "tpot_s",
-    "itl_s": "itl_s",
-    "latency_s": "latency_s",
-    "output_tokens_per_s": "tokens_per_s",
-}
-"""Figure of a stream -> what errors are kept of. Of times it is the mean over requests."""
-PROGRAMS: Final = "programs"
-
-
-def with_ranges(service: ModelService, one: dict[str, Any]) -> dict[str, Any]:
-    """The summary of a stream with `low`, `high`, `low_50`, `high_50` and `basis` of its figures."""
-    values = {name: one[name]["mean"] if isinstance(one[name], dict) else one[name] for name in RANGES}
-    return one | columns(
-        {name: _estimate(service, one, RANGES[name], value) for name, value in values.items() if value is not None}
-    )
-
-
-def _estimate(service: ModelService, one: dict[str, Any], figure: str, value: float) -> Estimate:
-    costs, said = service.costs, FIGURES[figure]
-    if service.model is None:
-        return no_evidence(value, f"for the {said} of {PROGRAMS}")
-    if costs.get("ops") or costs.get("stack") == "none":
-        how = "by a profile of operators" if costs.get("ops") else "without a software stack"
-        return no_evidence(value, f"for the {said} {how}")
-    first = service.pools[0]
-    waiting = one["latency_s"]["mean"] * one["requests"] / one["duration_s"] if one["latency_s"] else 0.0
-    case = serving_case(
-        figure,
-        open_system(first.system or service.system).device.name,
-        experts=bool(service.model.experts),
-        load=RATE,
-        precision=str(costs.get("precision", "bf16")),
-        gpus=sum(pool.gpus for pool in service.pools),
-        batch=waiting,
-    )
-    return estimate_of(value, case)
 
 
 # -- several rates -----------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from etude.base.errors import UsageError
-from etude.machine import open_system
+from etude.machine import System, open_system
 from etude.make.generate.model import Model, open_model, stored_as
 from etude.steps.measured import gpu_system
 from etude.world.serve.deployment import Deployment, deployed, replica_plan
@@ -95,7 +95,7 @@ def predicted_row(
     rules = engine_of(row.get("engine", ""), row.get("engine_version", ""), on.device, at_once=at_once)
     model = _model(row, said)
     precision, packed = _precision(row, model, said)
-    split = _split(row, model, said)
+    split = _split(row, model, rules, said)
     load = _load(row, split.copies, rules, said)
     shared = split.ep > split.tp
     engine = replace(load.engine, barrier=True) if shared and split.copies > 1 else load.engine
@@ -103,8 +103,8 @@ def predicted_row(
     plan = replica_plan(model, split.tp, ep=split.tp if shared else split.ep, precision=precision)
     placed = deployed(
         model, plan, on, engine, stack=stack or rules.stack, ops=ops, groups=split.copies if shared else 1,
-        kv_dtype=_kv_dtype(row, rules, precision, said), packed=packed, pp=split.pp,
-        share=rules.share,
+        kv_dtype=_kv_dtype(row, rules, precision if packed == 1.0 else _packed_kv(on), said),
+        packed=packed, pp=split.pp, share=rules.share,
     )  # fmt: skip
     found = _served(load, engine, placed, split)
     measured = {figure: number(row, column) for column, figure in MEASURED.items() if row.get(column)}
@@ -149,6 +149,12 @@ def _precision(row: Row, model: Model, said: list[str]) -> tuple[str, float]:
     raise UsageError(f"weights in {stated}{dense} are not predicted", hint=f"known: {', '.join(PRECISIONS)}")
 
 
+def _packed_kv(on: System) -> str:
+    """The precision that keys and values follow where experts are packed: TensorRT-LLM's options of gpt-oss have 8 bits
+    on devices with products of 4."""
+    return "fp4" if "fp4" in on.device.peak_flop_per_s else "bf16"
+
+
 def _kv_dtype(row: Row, rules: EngineRules, precision: str, said: list[str]) -> str:
     if row.get("kv_precision"):
         return row["kv_precision"]
@@ -170,8 +176,12 @@ class RankSplit:
     """Ranks over which experts are spread."""
 
 
-def _split(row: Row, model: Model, said: list[str]) -> RankSplit:
+def _split(row: Row, model: Model, rules: EngineRules, said: list[str]) -> RankSplit:
     gpus, copies, pp = whole(row, "gpus"), whole(row, "dp", 1), whole(row, "pp", 1)
+    ranks = gpus // pp
+    if rules.shared_experts and model.experts and copies == 1 < ranks and not row.get("ep") and not gpus % pp:
+        said.append(f"each of {ranks} ranks has requests of its own, and experts are spread over all (attention DP)")
+        return RankSplit(copies=ranks, tp=1, pp=pp, ep=ranks)
     if gpus % (copies * pp):
         raise UsageError(f"{copies} copies of {pp} stages on {gpus} GPUs")
     tp = gpus // (copies * pp)
