@@ -365,7 +365,7 @@ export class Timeline {
   // -- marks and ranges ---------------------------------------------------------------------------------------------
 
   mark(ns) {
-    this.marks = this.marks.length === 2 ? [Math.round(ns)] : [...this.marks, Math.round(ns)];
+    this.marks = this.marks.length === 2 || this.marks[0] === Math.round(ns) ? [Math.round(ns)] : [...this.marks, Math.round(ns)];
     this.fresh();
     if (this.marks.length === 2) this.measure();
     else say(`mark at ${time(ns, 7)}: a second one measures`);
