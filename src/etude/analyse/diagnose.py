@@ -96,6 +96,8 @@ RARE: Final = 1e-7
 """Probability by chance below which a rank has too many times that are far off."""
 OFTEN: Final = 2.5
 """How many times as often as its peers' they must be."""
+SURE_LINK: Final = 0.9
+"""Least confidence of a link in few steps."""
 UNSURE: Final = 0.4
 """Part of the findings at five standard errors that are not true, by runs that were looked at."""
 PAIR: Final = 0.75
@@ -402,6 +404,8 @@ class _Diagnosis:
         found = []
         for link in Links(self.run, stretches, self.node).slow(self.calls, max(self.least, 0.04)):
             slow = link.slow
+            if len(self.times.steps) < FEWEST_STEPS and slow.confidence < SURE_LINK:
+                continue
             first, last = stretches.first_step(slow.first), stretches.first_step(slow.last)
             steps = (first, last) if stretches.by_step and not slow.whole else None
             cost = self._cost_of_link(link.ranks, slow.factor)
