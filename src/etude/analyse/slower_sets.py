@@ -36,6 +36,8 @@ SHOWN: Final = 0.75
 LEAST_STATIC: Final = 0.004
 """Spread of equal devices, as a logarithm: what is known of them before they are seen."""
 MOST_CHANGES: Final = 4
+CLEARER: Final = 1.1
+"""How many times as clear as one change of level a stretch must be, which has two."""
 QUARTER: Final = 0.25
 LARGE: Final = 8
 """Ranks from which a group may have some that are slower by more or less than most of it."""
@@ -455,8 +457,9 @@ def _quiet_reference(means: F64, rows: I64, least: float) -> F64:
 
 
 def _cuts(x: F64, levels: CleanLevels, limit: float, least: float) -> list[int]:
-    """Places where the level of one of these ranks changes: the best of all, then within its two sides."""
-    steps = x.shape[1]
+    """Places where the level of one of these ranks changes: the best of all, then within its two sides; or both ends of
+    a stretch, where that explains more than one place does."""
+    steps = len(x[0])
     x = np.where(np.isfinite(x), x, np.nanmedian(x))
     total = np.concatenate([np.zeros((len(x), 1)), np.cumsum(x, axis=1)], axis=1)
     found: list[int] = []
@@ -467,29 +470,36 @@ def _cuts(x: F64, levels: CleanLevels, limit: float, least: float) -> list[int]:
         for cut in range(a + HOLD, b - HOLD + 1):
             before = (total[:, cut] - total[:, a]) / (cut - a)
             after = (total[:, b] - total[:, cut]) / (b - cut)
-            z = np.abs(after - before) / np.hypot(levels.error(cut - a), levels.error(b - cut))
-            joint = float(np.sqrt((np.sort(z)[-max(1, len(z) // 2) :] ** 2).mean()))
+            joint = _joint(np.abs(after - before) / np.hypot(levels.error(cut - a), levels.error(b - cut)))
             if joint > best and np.abs(after - before).max() > 0.7 * least:
                 best, place = joint, cut
-        if place >= 0 and best > (limit if a == 0 and b == steps else 0.7 * limit):
+        whole = a == 0 and b == steps
+        much, ends = _middle_stretch(total, steps, levels, least) if whole else (0.0, [])
+        if whole and much > limit and (much > CLEARER * best or best <= limit):
+            found += ends
+        elif place >= 0 and best > (limit if whole else 0.7 * limit):
             found.append(place)
             waiting += [(a, place), (place, b)]
-        elif a == 0 and b == steps:  # a stretch in the middle: its two ends
-            found += _middle_stretch(total, steps, levels, limit, least)
     return sorted(set(found))
 
 
-def _middle_stretch(total: F64, steps: int, levels: CleanLevels, limit: float, least: float) -> list[int]:
+def _joint(z: F64) -> float:
+    """Of the half of the ranks that changed most."""
+    return float(np.sqrt((np.sort(z)[-max(1, len(z) // 2) :] ** 2).mean()))
+
+
+def _middle_stretch(total: F64, steps: int, levels: CleanLevels, least: float) -> tuple[float, list[int]]:
+    """(how clearly, both ends) of the stretch that differs most from the rest."""
     best, place = 0.0, (0, 0)
     for width in range(HOLD, steps // 2 + 1):
         inside = (total[:, width:] - total[:, :-width]) / width
         outside = (total[:, -1:] - (total[:, width:] - total[:, :-width])) / (steps - width)
-        z = (inside - outside) / np.hypot(levels.error(width), levels.error(steps - width))
-        at = int(np.argmax(np.abs(z).max(axis=0)))
-        much = float(np.abs(z[:, at]).max())
+        z = np.abs(inside - outside) / np.hypot(levels.error(width), levels.error(steps - width))
+        at = int(np.argmax(z.max(axis=0)))
+        much = _joint(z[:, at])
         if much > best and np.abs(inside - outside)[:, at].max() > 0.7 * least:
             best, place = much, (at, at + width)
-    return [p for p in place if 0 < p < steps] if best > limit else []
+    return best, [p for p in place if 0 < p < steps]
 
 
 # -- the job as a whole ------------------------------------------------------------------------------------------------
