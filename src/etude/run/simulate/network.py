@@ -20,6 +20,7 @@ from etude.run.simulate.draws import call_draws
 from etude.run.simulate.link_stats import LinkStats, link_stats, room_for_visits
 from etude.run.simulate.lower import Lowered
 from etude.run.simulate.networks.operation import Model, NetworkOptions
+from etude.run.simulate.networks.program import NetworkProgram
 from etude.run.simulate.networks.registry import Registry, grown
 from etude.run.simulate.networks.rerouting import Rerouting, moved, rates_over_time, waiting
 from etude.run.simulate.networks.sharing import Sharing
@@ -92,8 +93,10 @@ class RunningNetwork:
         self.state = NetworkState(
             OperationState(_operations(lowered, ops), empty_heap(len(ops) + 1), *done), links=None, flows=None
         )
-        if lowered.options.network in _MODELS:
-            self._carry(lowered, ops, sharing, *_MODELS[lowered.options.network])
+        self.program: NetworkProgram | None = None
+        network = lowered.options.network
+        if network is not None and network.has_links:
+            self._carry(lowered, ops, sharing, *_MODELS.get(network, ("external", 2)))
 
     def _carry(self, lowered: Lowered, ops: Operations, sharing: Sharing | None, model: Model, window: int) -> None:
         """Moves operations onto links where possible."""
@@ -119,6 +122,10 @@ class RunningNetwork:
         registry.register(made)
         registry.register_messages(messages)
         links, flows = registry.state()
+        if model == "external":
+            command = (lowered.options.network or Network.LINKS).command
+            self.program = NetworkProgram(command, topology)
+            self.notes.append(f"the network is another program, `{command}`: what its links carry is not known here")
         if model == "packets":
             self.notes.append(PACKETS_NOTES[lowered.options.fabric or PacketFabric.ROCE])
         self.carried_op = number
@@ -187,6 +194,11 @@ class RunningNetwork:
         flows.fresh[:live] = flows.live[:live]
         flows.clock["fresh"][0] = live
 
+    def close(self) -> None:
+        """Ends the program that is the network, if there is one."""
+        if self.program is not None:
+            self.program.close()
+
     def no_way(self) -> ClusterError | DeadlockError | None:
         """The error for transfers that wait for links that failed and do not come back, or for full buffers."""
         links, topology = self.state.links, self.topology
@@ -207,6 +219,10 @@ class RunningNetwork:
 
     def grow(self, room: int) -> None:
         """Makes room for this many more ends of operations, and for more transfers if there was too little."""
+        links = self.state.links
+        if self.program is not None and links is not None and self.program.is_asked(links):
+            self.program.exchange(links)
+            return
         operations = self.state.operations
         self.state = self.state._replace(operations=operations._replace(ends=with_room(operations.ends, room)))
         if self.state.links is not None and self.state.links.clock[0]["crowded"]:

@@ -305,11 +305,24 @@ class Options:
             raise UsageError(problem, hint="leave out --collective-times, or use --network analytic")
         if self.network == Network.PACKETS and self.link_changes:
             raise UsageError("links that change during the run are not there for packets", hint="--network flow")
+        if self.network is not None and self.network.command:
+            self._check_program()
         if self.fold:
             raise UsageError(
                 f"the ranks cannot be folded: with network `{self.network}` they share links, so none are equivalent",
                 hint="leave out --fold: all ranks are simulated",
             )
+
+    def _check_program(self) -> None:
+        """What another program that is the network does not read."""
+        unread = {
+            "links that change during the run": bool(self.link_changes),
+            "statistics of links": self.link_stats,
+            "routing": self.routing != Routing.STATIC,
+        }
+        for what, given in unread.items():
+            if given:
+                raise UsageError(f"{what}: another program is the network", hint="--network flow")
 
 
 def _check_name(name: str, what: Collective, algorithm: str) -> None:

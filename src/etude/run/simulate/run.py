@@ -74,7 +74,10 @@ def simulate_with_links(
     lowered, notes = lower(job, system, options)
     ops = operations(lowered)
     engine, said = start(lowered, ops)
-    stopped = _go(engine, options.link_changes, progress)
+    try:
+        stopped = _go(engine, options.link_changes, progress)
+    finally:
+        engine.network.close()
     if not stopped and engine.done_nodes < engine.nodes:
         if (problem := engine.network.no_way()) is not None:
             raise problem

@@ -13,7 +13,7 @@ from etude.cost.schedule import Schedule, message
 from etude.kernels.arrays import I64
 from etude.run.simulate.choices import PacketFabric
 
-Model = Literal["flow", "links", "packets"]
+Model = Literal["flow", "links", "packets", "external"]
 Routing = Literal["static", "adaptive", "spray"]
 FABRICS: Final = tuple(fabric.value for fabric in PacketFabric)
 _MESSAGE = message()
@@ -70,7 +70,7 @@ class NetworkOptions:
     """Factor on the time of a transfer's bytes, if its sender or receiver computes when it starts; in thousandths."""
 
     def __post_init__(self) -> None:
-        if self.model not in ("flow", "links", "packets"):
+        if self.model not in ("flow", "links", "packets", "external"):
             raise UsageError(f"unknown network model `{self.model}`", hint="known: flow, links, packets")
         if self.fabric not in FABRICS:
             raise UsageError(f"unknown fabric `{self.fabric}`", hint=f"known: {', '.join(FABRICS)}")

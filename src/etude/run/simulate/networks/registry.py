@@ -29,6 +29,7 @@ from etude.run.simulate.networks.state import (
     MEMBER,
     MILLI,
     NEVER,
+    OUTSIDE_CLOCK,
     PLACE,
     PLAN,
     SHARED_INSTANCE,
@@ -41,6 +42,7 @@ from etude.run.simulate.networks.state import (
     FlowState,
     LinkCosts,
     LinkState,
+    OutsideState,
     PacketDetail,
     Paths,
     Rates,
@@ -427,6 +429,9 @@ class Registry:
             visits=np.zeros(0, VISIT),
             packets=self._packets(slots, column["path_link"], column["path_start"]) if o.model == "packets" else None,
             detail=self._no_detail(len(carried), len(column["path_start"])) if o.mixed else None,
+            outside=OutsideState(np.zeros(1, OUTSIDE_CLOCK), numbers[2].copy(), numbers[3].copy())
+            if o.model == "external"
+            else None,
         )
         state.clock["next_ns"] = NEVER
         if o.model != "flow" and not o.mixed:
@@ -514,7 +519,7 @@ def grown(state: LinkState, flows: FlowState | None) -> tuple[LinkState, FlowSta
     if packets is not None and packets.clock[0]["crowded"]:
         state.clock["crowded"] = 0
         return state._replace(packets=with_more_packets(packets)), flows
-    events = state.events
+    events, outside = state.events, state.outside
     item, key, turn = (flow.twice(array) for array in (events.item, events.key, events.turn))
     place = np.concatenate((events.place, np.full(len(events.place), -1)))
     state.clock["crowded"] = 0
@@ -524,5 +529,8 @@ def grown(state: LinkState, flows: FlowState | None) -> tuple[LinkState, FlowSta
         ready=flow.twice(state.ready),
         order=flow.twice(state.order),
         packets=None if packets is None else with_more_flows(packets),
+        outside=None
+        if outside is None
+        else OutsideState(outside.clock, flow.twice(outside.slot), flow.twice(outside.at_ns)),
     )
     return larger, None if flows is None else flow.grown(flows)

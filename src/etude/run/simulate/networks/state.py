@@ -233,6 +233,23 @@ class PacketDetail(NamedTuple):
     until_ns: I64
 
 
+OUTSIDE_CLOCK: Final = _numbers(
+    "posted",  # messages that the program does not know of yet
+    "moving",  # ... and those that have not arrived
+    "known_ns",  # up to when it has said what arrives
+    "limit_ns",  # up to when it is asked
+    "asks",  # 1: it is asked before anything else happens
+)
+
+
+class OutsideState(NamedTuple):
+    """Messages for another program, which is the network."""
+
+    clock: NDArray[Any]
+    slot: I64
+    at_ns: I64
+
+
 class LinkCosts(NamedTuple):
     cut_through: bool  # of the model `links`
     endpoint_ns: int  # before the first transfers of a member, and after every arrival
@@ -301,6 +318,7 @@ class LinkState(NamedTuple):
     visits: Table  # empty unless requested
     packets: PacketState | None  # of the model `packets`
     detail: PacketDetail | None  # with it: some transfers are flows
+    outside: OutsideState | None  # another program is the network
 
 
 class OperationState(NamedTuple):

@@ -19,6 +19,7 @@ import numpy as np
 from etude.kernels.arrays import I64
 from etude.kernels.compile import kernel
 from etude.kernels.heap import take
+from etude.run.simulate.networks.external import post_outside
 from etude.run.simulate.networks.flow import begin_beside, begin_flow, end_flow, leave_line, share_out, take_line
 from etude.run.simulate.networks.links import hop
 from etude.run.simulate.networks.queues import goes_by_packets, move_packets, next_packet, send
@@ -119,6 +120,8 @@ def _move_on(state: LinkState, flows: FlowState | None, slot: int) -> None:
         here.wire_bytes = _wire_bytes(state, here.operation, row, size_bytes)
     lag_ns = amounts.lag_ns[it.lag0 + transfer] if it.lag0 >= 0 else 0
     if flows is None:
+        if post_outside(state, state.outside, slot, size_bytes, lag_ns):
+            return
         if not send(state, state.packets, slot, size_bytes, lag_ns):
             hop(state, slot, size_bytes, lag_ns)
     elif here.by_packets:

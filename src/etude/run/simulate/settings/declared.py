@@ -13,7 +13,7 @@ class SimulationSettings:
     network: Network | None = figure(
         "choice",
         "`analytic`: closed forms; `links`: one message at a time on a link; `flow`: links are shared fairly; "
-        "`packets`: queues. Graphs need `flow`",
+        "`packets`: queues; `external:COMMAND`: another program. Graphs need `flow`",
         None,
         of=Network,
     )
