@@ -192,6 +192,27 @@ def test_a_link_opens_the_same_view(page: Browser) -> None:
     assert page.evaluate("window.studio.timeline.ranks") == [2]
 
 
+def test_the_view_is_exported(page: Browser) -> None:
+    for text, name in (("PNG", "timeline.png"), ("SVG", "timeline.svg"), ("Offline page", "report.html")):
+        page.evaluate("window.studio.saved = null; document.querySelector('#share').click()")
+        page.evaluate(
+            f"[...document.querySelectorAll('dialog button')].find((one) => one.textContent === '{text}').click()"
+        )
+        page.wait("window.studio.saved !== null")
+        saved, size = page.evaluate("window.studio.saved")
+        assert saved == name and size > 2_000
+        page.evaluate("document.querySelector('#dialog').close()")
+
+
+def test_plans_are_points(page: Browser) -> None:
+    plan = {"model": "gpt2", "gpus": 2, "global_batch": 2, "seq": 128}
+    visit(page, page.evaluate("window.studioAddress"), view="plans", plan=plan)
+    page.wait("document.querySelector('main').dataset.ready === 'true'")
+    assert page.evaluate("document.querySelectorAll('.result tbody tr').length") == 3
+    page.evaluate("document.querySelector('.result tbody tr').click()")
+    page.wait("document.querySelector('#command').textContent.startsWith('etude predict')")
+
+
 HOSTILE = (
     "<script>window.hit = 1</script>",
     "<img src=x onerror='window.hit = 1'>",

@@ -130,6 +130,26 @@ def test_before_and_after_are_two_timelines(session: StudioSession) -> None:
     assert delta > 0
 
 
+def test_a_plan_is_that_of_predict(session: StudioSession) -> None:
+    given = {"model": "gpt2", "system": "dgx-h100", "gpus": 4, "tp": 2, "global_batch": 4, "seq": 128}
+    found = asked(session, "plan", **given)
+    own = etude.predict("gpt2", "dgx-h100", gpus=4, tp=2, global_batch=4, seq=128)
+    assert (found["step_ns"], found["memory_bytes"]) == (own.step_time_ns, own.generated.memory_peak_bytes)
+    assert found["fits"] and found["command"].startswith("etude predict gpt2 --gpus=4 --tp=2")
+    assert "problem" in asked(session, "plan", **given | {"tp": 3})
+    assert "catalogue" in refused(session, "plan", **given | {"model": "/etc/passwd"})
+
+
+def test_files_to_share_are_those_of_the_commands(session: StudioSession, tmp_path: Path) -> None:
+    answer = client(session).post(f"/{TOKEN}/api/share", json={"kind": "perfetto", "ranks": [1, 2]})
+    etude.timeline(session.runs[0].run(), tmp_path / "own.pftrace", ranks=[1, 2])
+    assert answer.status_code == 200 and answer.content == (tmp_path / "own.pftrace").read_bytes()
+    assert answer.headers["x-etude-name"] == "run.pftrace"
+    page = client(session).post(f"/{TOKEN}/api/share", json={"kind": "page", "ranks": []})
+    assert page.content.startswith(b"<!doctype html>") or b"<html" in page.content[:200]
+    assert refused(session, "share", kind="../x", ranks=[])
+
+
 def test_a_what_if_is_saved_where_it_may_be(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()

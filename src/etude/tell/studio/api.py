@@ -8,9 +8,10 @@ from typing import Any, Final
 import msgspec
 
 from etude.base.errors import UsageError
-from etude.tell.studio import ask, overview, pairs, windows
+from etude.tell.studio import ask, overview, pairs, plans, windows
 from etude.tell.studio.change import KNOBS, WhatIfs
 from etude.tell.studio.session import StudioRun, StudioSession
+from etude.tell.studio.share import shared_file
 from etude.tell.view.slices import Sort
 
 Answer = Callable[[StudioSession, dict[str, Any]], Any]
@@ -32,6 +33,14 @@ class ColumnsAnswer(msgspec.Struct):
             plain = column.tobytes()
             body += [plain, b"\0" * (-len(plain) % 8)]
         return b"".join(body)
+
+
+class FileAnswer(msgspec.Struct):
+    """An answer that is a file, and the command that writes it."""
+
+    name: str
+    content: bytes
+    command: str
 
 
 def contents(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
@@ -167,6 +176,21 @@ def save(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
     return what_ifs(session, given).save(_state(given), session.out, text(given, "name"))
 
 
+def share(session: StudioSession, given: dict[str, Any]) -> FileAnswer:
+    """A page that opens offline, or a file for Perfetto."""
+    return FileAnswer(*shared_file(session.run(given), text(given, "kind"), numbers(given, "ranks")))
+
+
+def catalogue(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
+    """Models and systems."""
+    return plans.models_and_systems()
+
+
+def plan(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
+    """One plan."""
+    return plans.plan_point(given)
+
+
 def _state(given: dict[str, Any]) -> dict[str, Any]:
     state = given.get("state", {})
     if not isinstance(state, dict):
@@ -191,6 +215,9 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "pair": pair,
     "compare": compare,
     "save": save,
+    "share": share,
+    "catalogue": catalogue,
+    "plan": plan,
 }
 
 

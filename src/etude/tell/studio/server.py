@@ -8,12 +8,13 @@ import threading
 from collections.abc import Callable
 from importlib.resources import files
 from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 
 from etude.base.errors import EtudeError, UsageError
 from etude.tell.studio.access import StudioAccess
-from etude.tell.studio.api import ANSWERS, ColumnsAnswer
+from etude.tell.studio.api import ANSWERS, ColumnsAnswer, FileAnswer
 from etude.tell.studio.session import StudioSession
 
 ASSETS: Final = {
@@ -60,8 +61,8 @@ def studio_app(session: StudioSession, access: StudioAccess) -> Any:
             body += piece
             if len(body) > MOST_BYTES:
                 return _said(413, "the request is too large", access)
-        status, kind, found = await run_in_threadpool(answer_to, session, request.path_params["what"], body)
-        return Response(found, status, media_type=kind, headers=access.headers)
+        status, kind, found, more = await run_in_threadpool(answer_to, session, request.path_params["what"], body)
+        return Response(found, status, media_type=kind, headers=access.headers | more)
 
     routes = [
         Route("/{token}/", asset),
@@ -71,26 +72,32 @@ def studio_app(session: StudioSession, access: StudioAccess) -> Any:
     return _guarded(applications.Starlette(routes=routes), access)
 
 
-def answer_to(session: StudioSession, what: str, body: bytes) -> tuple[int, str, bytes]:
-    """(status, media type, body) of one question."""
+def answer_to(session: StudioSession, what: str, body: bytes) -> tuple[int, str, bytes, dict[str, str]]:
+    """(status, media type, body, more headers) of one question."""
     if what not in ANSWERS:
-        return 404, "application/json", msgspec.json.encode({"problem": "there is no such question"})
+        return _problem(404, "there is no such question")
     try:
         given = msgspec.json.decode(body or b"{}")
         if not isinstance(given, dict):
             raise UsageError("not an object")
         found = ANSWERS[what](session, given)
     except EtudeError as problem:
-        told = {"problem": problem.problem, "hint": getattr(problem, "hint", "")}
-        return 400, "application/json", msgspec.json.encode(told)
+        return _problem(400, problem.problem, problem.hint)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return 400, "application/json", msgspec.json.encode({"problem": "not JSON"})
+        return _problem(400, "not JSON")
     except Exception:
         logging.getLogger(__name__).exception("`%s` failed", what)
-        return 500, "application/json", msgspec.json.encode({"problem": f"`{what}` failed: this is a bug in etude"})
+        return _problem(500, f"`{what}` failed: this is a bug in etude")
     if isinstance(found, ColumnsAnswer):
-        return 200, "application/octet-stream", found.to_bytes()
-    return 200, "application/json", msgspec.json.encode(found)
+        return 200, "application/octet-stream", found.to_bytes(), {}
+    if isinstance(found, FileAnswer):
+        told = {"x-etude-name": found.name, "x-etude-command": quote(found.command)}
+        return 200, "application/octet-stream", found.content, told
+    return 200, "application/json", msgspec.json.encode(found), {}
+
+
+def _problem(status: int, why: str, hint: str = "") -> tuple[int, str, bytes, dict[str, str]]:
+    return status, "application/json", msgspec.json.encode({"problem": why, "hint": hint}), {}
 
 
 def page_files() -> list[tuple[str, bytes, str]]:

@@ -4,6 +4,8 @@ import { change } from "./change.js";
 import { compare } from "./compare.js";
 import { $, ask, el, say, tell } from "./dom.js";
 import { overview } from "./overview.js";
+import { plans } from "./plans.js";
+import { shareParts } from "./share.js";
 import * as state from "./state.js";
 import { Timeline } from "./timeline.js";
 
@@ -13,6 +15,7 @@ const VIEWS = {
   ask: ["Ask", (place) => questions(place, { run: 0, state })],
   change: ["Change", (place) => change(place, { run: 0, state, showAfter })],
   compare: ["Compare", showPair],
+  plans: ["Plans", (place) => plans(place, { state })],
 };
 const KEYS = [["← →  or A D", "pan"], ["+ −  or W S", "zoom"], ["Home", "the whole run"], ["↑ ↓", "choose a row"], ["[ ]", "previous, next slice of the row"],
   ["Enter", "what is at the left edge of the row"], ["/", "search a name; Enter or N: the next one"], ["M", "mark; two marks measure a range"], ["Esc", "clear"],
@@ -96,10 +99,10 @@ function help() {
   dialog("Keys", el("dl", { class: "keys" }, rows));
 }
 
-export function dialog(title, ...content) {
+function dialog(title, ...content) {
   const box = $("#dialog");
   const close = el("button", { type: "button", onclick: () => box.close() }, "Close");
-  box.replaceChildren(el("h2", {}, title), ...content, close);
+  box.replaceChildren(el("h2", {}, title), ...content.flat(), close);
   box.showModal();
 }
 
@@ -117,6 +120,7 @@ async function start() {
     theme(next);
     open.timeline?.draw();
   });
+  $("#share").addEventListener("click", () => dialog("Share", shareParts(open)));
   $("#help").addEventListener("click", help);
   addEventListener("keydown", keys);
   state.onMove(() => { theme(state.get("theme")); show(state.get("view", "timeline")); });

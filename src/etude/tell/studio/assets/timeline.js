@@ -202,6 +202,20 @@ export class Timeline {
     if (this.picked) this.#paintPicked(pen, place, top);
   }
 
+  // Each piece in view: top of its row, x, y, width, height, sort, name.
+  each(hear) {
+    const top = this.scroll.scrollTop, data = this.data;
+    const tops = new Map(this.rows.map((row) => [`${row.rank}/${row.row}`, row.top - top]));
+    for (let i = 0; data && i < data.row.length; i += 1) {
+      const y = tops.get(data.rows[data.row[i]]), x = Math.max(this.left, this.x(data.start[i])), far = Math.min(this.width, this.x(data.end[i]));
+      if (!(y > -ROW && y < this.seen) || far <= x) continue;
+      const full = data.slices[i] === 1 ? 1 : Math.max(0.25, Math.min(1, data.busy[i] / Math.max(1, data.end[i] - data.start[i])));
+      hear(y, x, y + ROW - 1 - (ROW - 2) * full, Math.max(0.5, far - x), (ROW - 2) * full, data.sort[i], data.name[i] >= 0 ? this.names[data.name[i]] : "");
+    }
+  }
+
+  labels() { return this.#visible().map((row) => [row.top - this.scroll.scrollTop, `${row.rank} · ${row.lane}`]); }
+
   #paintNames(pen, named) {
     pen.font = "11px system-ui, sans-serif";
     pen.textBaseline = "middle";
