@@ -1,10 +1,12 @@
 import errno
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from etude.base import files
 from etude.base.errors import UsageError
 from etude.base.files import writing
 
@@ -67,6 +69,53 @@ def test_what_appeared_meanwhile_is_not_replaced(tmp_path: Path):
         (tmp_path / "run.et").write_text("theirs")
     assert (tmp_path / "run.et").read_text() == "theirs"
     assert names(tmp_path) == ["run.et"]
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "folder over an empty one"])
+def test_of_two_writers_at_the_same_moment_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str):
+    """The other one comes between the last look and the name."""
+
+    def put(path: Path, text: str) -> None:
+        if kind == "file":
+            path.write_text(text)
+        else:
+            path.mkdir(exist_ok=True)
+            (path / "a").write_text(text)
+
+    target = tmp_path / "run"
+    if kind == "folder over an empty one":
+        target.mkdir()
+    settle = files._settle
+    monkeypatch.setattr(files, "_settle", lambda path: (settle(path), put(target, "theirs")))
+    with pytest.raises(UsageError, match="somebody else"), writing(target) as path:
+        put(path, "ours")
+    assert (target if kind == "file" else target / "a").read_text() == "theirs"
+    assert names(tmp_path) == ["run"]
+
+
+def test_a_folder_that_others_replace_meanwhile_is_of_one_of_them(tmp_path: Path):
+    target = tmp_path / "run"
+
+    def write(text: str) -> None:
+        for _ in range(20):
+            with writing(target, force=True) as path:
+                fill(path, text)
+                (path / "b").write_text(text)
+
+    with ThreadPoolExecutor(3) as pool:
+        for done in [pool.submit(write, text) for text in "xyz"]:
+            done.result()
+    assert (target / "w.0.et").read_text() == (target / "b").read_text()
+    assert names(tmp_path) == ["run"]
+
+
+def test_where_names_cannot_be_swapped_a_folder_is_moved_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(files, "_exchanged", lambda one, other: False)
+    for text in ("old", "new"):
+        with writing(tmp_path / "run", force=True) as path:
+            fill(path, text)
+        assert (tmp_path / "run" / "w.0.et").read_text() == text
+    assert names(tmp_path) == ["run"]
 
 
 def test_force_replaces_a_file(tmp_path: Path):

@@ -6,6 +6,7 @@ with writing("run.et") as path:     # a name next to run.et; nothing is there ye
 """
 
 import csv
+import ctypes
 import errno
 import hashlib
 import mmap
@@ -26,6 +27,12 @@ from etude.base.errors import UsageError
 from etude.base.trust import check_write
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_THERE = (errno.EEXIST, errno.ENOTEMPTY)
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
+"""Of disks whose files have one name each."""
+_TRIES = 5
+_HERE, _EXCHANGE = -100, 2
+"""Linux: names are those of the current folder; both stay, with each other's content."""
 _MACHINE = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 OPENED = "etude.opened"
 """Audit event of a file that is opened by other means than Python's `open`."""
@@ -60,7 +67,7 @@ def writing(path: str | os.PathLike[str], *, force: bool = False, own: bool = Fa
         with _undisturbed():
             _check(target, shown, force)  # again: someone may have been faster
             _settle(temporary)
-            _put(temporary, target, shown)
+            _put(temporary, target, shown, force)
     except BaseException as problem:
         with _undisturbed():
             _remove(temporary)
@@ -108,23 +115,74 @@ def _check(target: Path, shown: Path, force: bool) -> None:
         raise UsageError("is the current folder, which is not replaced", where=str(shown))
 
 
-def _put(temporary: Path, target: Path, shown: Path) -> None:
+def _put(temporary: Path, target: Path, shown: Path, force: bool) -> None:
     if target.is_dir() and not temporary.is_dir():
         raise UsageError("is a folder, but the output is a file", where=str(shown), hint="give a name inside it")
     if target.is_file() and temporary.is_dir():
         raise UsageError("is a file, but the output is a folder", where=str(shown), hint="give another name")
-    if not (temporary.is_dir() and target.exists()):
+    if not force:
+        _put_new(temporary, target, shown)
+    elif temporary.is_dir():
+        _put_folder(temporary, target)
+    else:
         os.replace(temporary, target)
-        return
-    # No call swaps a folder for another in one step everywhere: move the old one aside, and back if that fails.
+
+
+def _put_new(temporary: Path, target: Path, shown: Path) -> None:
+    """In one step that fails if somebody was faster: of two writers of the same place one is refused."""
+    try:
+        if temporary.is_dir():
+            os.rename(temporary, target)  # an empty folder gives way, any other does not
+            return
+        os.link(temporary, target)
+    except OSError as problem:
+        if problem.errno in _THERE:
+            raise UsageError(
+                "exists already: somebody else has just written it",
+                where=str(shown),
+                hint="give another name, or --force to replace it",
+            ) from None
+        if temporary.is_dir() or problem.errno not in _NO_LINKS:
+            raise
+        os.replace(temporary, target)
+    else:
+        temporary.unlink()
+
+
+def _put_folder(temporary: Path, target: Path) -> None:
+    """The old one goes when the new one has its name. Where others replace it meanwhile, the last stays."""
+    for left in reversed(range(_TRIES)):
+        try:
+            if _exchanged(temporary, target):
+                _remove(temporary)
+            else:
+                _put_beside(temporary, target)
+            return
+        except OSError as problem:
+            if not left or problem.errno not in (*_THERE, errno.ENOENT):
+                raise
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Whether the two names were swapped, in one step; False where the system or the disk cannot, or one is missing."""
+    swap = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
+    return swap is not None and swap(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0
+
+
+def _put_beside(temporary: Path, target: Path) -> None:
+    """In two steps: the old one is moved aside, and back if that fails."""
     aside = _beside(target, "old")
-    os.replace(target, aside)
+    if target.exists():
+        os.replace(target, aside)
     try:
         os.replace(temporary, target)
     except BaseException:
-        os.replace(aside, target)
+        if aside.exists() and not target.exists():
+            os.replace(aside, target)
         raise
-    _remove(aside)
+    finally:
+        if aside.exists() and target.exists():
+            _remove(aside)
 
 
 def _beside(target: Path, why: str) -> Path:
