@@ -197,7 +197,7 @@ def over_widths(rows: Sequence[HeldOutRow], fitted: Collection[str]) -> np.ndarr
 def quantiles_of(mine: Scored, behind: Scored, everything: Scored) -> ErrorQuantiles:
     """Of a kind; `behind` are the rows that its quantiles are of."""
     half, most = behind.near(everything)
-    pooled, cases = behind is not mine, cases_in(behind.rows)
+    pooled, cases = behind is not mine, cases_in(mine.rows)
     elements = [case.elements for case in cases if case.elements]
     return ErrorQuantiles(
         rows=len(mine.rows),
@@ -207,7 +207,7 @@ def quantiles_of(mine: Scored, behind: Scored, everything: Scored) -> ErrorQuant
         pooled=pooled,
         pool_rows=len(behind.rows) if pooled else 0,
         pool_sources=behind.sources if pooled else 0,
-        devices=tuple(sorted({case.device for case in cases})),
+        devices=tuple(sorted({case.device for case in cases_in(behind.rows)})),
         most_gpus=max(case.gpus for case in cases),
         least_elements=min(elements, default=0.0),
         most_elements=max(elements, default=0.0),

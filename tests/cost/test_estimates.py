@@ -119,3 +119,69 @@ def test_devices_with_larger_errors_have_wider_ranges():
     assert estimate_of(1.0, case(), known).most == pytest.approx(0.3)
     assert case(batch=80.0).distances([H100]) == {"batch": 1.0}
     assert case(batch=4.0).distances([H100]) == {}
+
+
+def limited(**more: object) -> dict[str, Evidence]:
+    """A table whose rows are on H100s and TPUs, of 8 to 64 devices, with 1,000 to 100,000 elements."""
+    its = ErrorQuantiles(rows=80, sources=8, half=0.05, most=0.2, **more)  # type: ignore[arg-type]
+    return {"step": replace(KNOWN["step"], kinds={"dense": its}, precisions=(f"fp8 on {H100}",))}
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"precision": "fp4"}, "of 4-bit products on NVIDIA H100 SXM5 80GB"),
+        ({"precision": "fp8", "device": TPU}, "of 8-bit products on Google TPU v5e"),
+        ({"gpus": 641}, "of dense models on 641 devices: the most measured are 64"),
+        ({"elements": 99.0}, "of dense models of so small products, where the host decides"),
+        ({"elements": 1_000_001.0}, "of dense models of so large products"),
+    ],
+)
+def test_beyond_the_rows_there_is_no_range(more: dict[str, object], said: str):
+    known = limited(most_gpus=64.0, least_elements=1_000.0, most_elements=100_000.0)
+    assert estimate_of(1.0, case(**more), known).basis["text"] == f"no evidence for the step {said}"
+
+
+@pytest.mark.parametrize(
+    "more", [{"gpus": 640}, {"elements": 100.0}, {"elements": 1_000_000.0}, {"precision": "fp8", "device": H200}, {}]
+)
+def test_up_to_ten_times_as_far_there_is_one(more: dict[str, object]):
+    known = limited(most_gpus=64.0, least_elements=1_000.0, most_elements=100_000.0)
+    assert estimate_of(1.0, case(**more), known).basis["evidence"]
+
+
+def test_a_kind_whose_rows_are_on_other_devices_has_no_range():
+    found = estimate_of(1.0, case(device=TPU), limited(devices=(H100,)))
+    assert found.basis["text"] == "no evidence for the step of dense models on Google TPU v5e"
+    assert estimate_of(1.0, case(device=H200), limited(devices=(H100,))).basis["evidence"]  # of one generation
+
+
+def test_ranges_never_become_narrower_with_distance():
+    """Of the table of the package: each distance, and all of them one after another."""
+    known = evidence()["step"]
+    near = EstimateCase(figure="step", kind="dense", device=H100)
+    steps = [{"named": False}, {"precision": "fp8"}, {"gpus": 1024}, {"unstated": 2}]
+    so_far, wide = near, known.width(near)
+    for step in steps:
+        assert known.width(replace(near, **step)) >= known.width(near)  # type: ignore[arg-type]
+        so_far = replace(so_far, **step)  # type: ignore[arg-type]
+        assert known.width(so_far) >= wide
+        wide = known.width(so_far)
+
+
+def test_figures_that_are_made_of_another_have_its_range():
+    step = Estimate(value=2.0, half=0.1, most=0.2, basis={"text": "rows"})
+    rate = step.at(500.0)  # tokens per second
+    assert rate.high / rate.value == pytest.approx(step.high / step.value)
+    assert rate.low * step.high == pytest.approx(rate.value * step.value)
+    assert (step.about, replace(step, most=None).about) == ("9 of 10, by rows", "rows")
+
+
+def test_pooled_kinds_say_how_many_rows_are_behind_their_range():
+    its = ErrorQuantiles(rows=8, sources=1, half=0.1, most=0.4, pooled=True, pool_rows=48, pool_sources=4)
+    basis = estimate_of(1.0, case(), {"step": replace(KNOWN["step"], kinds={"dense": its})}).basis
+    assert (basis["rows"], basis["pool_rows"], basis["pool_sources"]) == (8, 48, 4)
+    assert basis["text"] == (
+        "8 held-out rows of 1 source, steps: dense models, "
+        "pooled with other kinds of few rows or sources: 48 held-out rows of 4 sources"
+    )

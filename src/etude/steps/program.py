@@ -64,10 +64,11 @@ class ProgramStep:
             "peak_allocated_bytes": (memory.peak_allocated_bytes, "memory"),
             "peak_reserved_bytes": (memory.peak_reserved_bytes, "memory"),
         }
-        return {
+        found = {
             name: estimate_of(float(value), EstimateCase(figure=figure, kind=PROGRAMS, device=device))
             for name, (value, figure) in figures.items()
         }
+        return found | {"mfu": found["step_ns"].at(self.mfu)}
 
     def record(self) -> dict[str, Any]:
         memory = self.program.fullest

@@ -41,6 +41,12 @@ class Estimate:
         """Another figure that is proportional to this one, or to its inverse."""
         return replace(self, value=value)
 
+    @property
+    def about(self) -> str:
+        """What the range is, and what it rests on."""
+        said = str(self.basis["text"])
+        return said if self.most is None else f"9 of 10, by {said}"
+
     def text(self, write: Callable[[float], str]) -> str:
         """`825 ms (760–930)`: the value and the range of nine in ten, in the unit of the value."""
         shown = write(self.value)

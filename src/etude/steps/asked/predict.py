@@ -155,7 +155,7 @@ def predict_figures(result: PredictedStep) -> Any:
         "model FLOP/s utilisation": figures["mfu"].text(lambda share: f"{share:.1%}"),
         "peak memory": figures["memory_peak_bytes"].text(lambda size: format_bytes(round(size))),
         "stack": found.stack.name if found.stack else "none",
-        "range": f"9 of 10, by {figures['step_time_ns'].basis['text']}",
+        "range": figures["step_time_ns"].about,
         **_of_pipeline(found),
         **_of_lengths(found),
         **mapped_figures(found.generated),

@@ -219,7 +219,8 @@ def stream_figures(one: dict[str, Any]) -> dict[str, Any]:
         shown["changes"] = f"{len(one['changes'])}{loaded}"
         shown["replica time"] = f"{one['replica_s']:,.0f} replica seconds"
     if basis := one.get("basis"):
-        shown["range"] = f"9 of 10, by {next(iter(basis.values()))['text']}"
+        first = next(iter(basis.values()))
+        shown["range"] = f"9 of 10, by {first['text']}" if first["evidence"] else first["text"]
     shown["rules"] = one["engine"]
     shown["replicas busy"] = f"{one['busy']:.1%}, the busiest {one['imbalance']:.1%} above the mean"
     return shown
