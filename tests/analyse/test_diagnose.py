@@ -43,6 +43,20 @@ def test_most_ranks_slow_from_a_step_on_is_not_a_few_that_were_fast():
     assert (one.kind, one.ranks, one.steps) == ("throttled", guilty, (15, 29))
 
 
+def test_a_rank_that_is_slow_for_three_of_ten_steps():
+    slower = noise(10, 8)
+    slower[2:5, 4] *= 1.3
+    (one,) = [f for f in diagnose(run_of(slower)) if f.kind in FAULTS]
+    assert (one.kind, one.ranks, one.steps) == ("slow_rank", (4,), (2, 4))
+
+
+def test_a_large_group_is_one_finding_though_some_of_it_are_much_slower():
+    slower = noise(3, 64)
+    slower[:, 3:19] *= 1.2
+    slower[:, 5] *= 1.3
+    assert told(run_of(slower)) == [("throttled", tuple(range(3, 19)))]
+
+
 def test_the_same_share_of_kernels_is_not_a_slow_rank_if_only_some_take_longer():
     rng = np.random.default_rng(3)
     kernels = np.ones((60, 8, 3)) * rng.normal(1, 0.005, (60, 8, 3))

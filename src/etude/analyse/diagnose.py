@@ -83,7 +83,7 @@ NOT_ALL: Final = 0.4
 """Part of a slow-down below which the fastest kinds of kernels are not slower: clock or power are limited."""
 MUCH_WILD: Final = 0.4
 """Share of a slow-down from which single times that are far off are its cause."""
-LITTLE: Final = 0.005
+LITTLE: Final = 0.01
 """Share of a run that a fault must cost where few steps cannot exclude chance."""
 CLEAR: Final = 10.0
 """Standard errors from which it need not, and from twice as many of which a late host need not come late, too."""
@@ -286,8 +286,10 @@ class _Diagnosis:
         beside = episodes(clean_levels(work.relative, work.error, times.stage), self.least)
         part = work.part.upper - stage_middle(work.part.upper, times.stage)
         by_part = episodes(clean_levels(part, 1.5 * work.error, times.stage), self.least)
-        # in a single step a few kernels are a part
-        beside = with_others(beside, [one for one in by_part if one.pattern != "now and then"])
+        most = len(times.ranks) // (1 if len(times.steps) >= FEWEST_STEPS else 2)
+        # in a single step a few kernels are a part, and what ranks hold may be
+        by_part = [one for one in by_part if one.pattern != "now and then" and len(one.rows) <= most]
+        beside = with_others(beside, by_part)
         beside = with_others(beside, self._nodes_of_few_steps(work.relative, self.least))
         if not times.stage.any() or len(times.steps) < FEWEST_STEPS:
             return beside
@@ -397,8 +399,9 @@ class _Diagnosis:
         found = []
         for link in Links(self.run, stretches, self.node).slow(self.calls, max(self.least, 0.04)):
             slow = link.slow
-            if len(self.times.steps) < FEWEST_STEPS and slow.confidence < SURE_LINK:
-                continue
+            few = len(self.times.steps) < FEWEST_STEPS
+            if few and (slow.confidence < SURE_LINK or not slow.whole):
+                continue  # a part of a step is slow by chance in one of many links
             first, last = stretches.first_step(slow.first), stretches.first_step(slow.last)
             steps = (first, last) if stretches.by_step and not slow.whole else None
             cost = self._cost_of_link(link.ranks, slow.factor)
