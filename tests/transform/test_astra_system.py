@@ -234,8 +234,44 @@ def test_a_group_without_members_is_refused(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_what_astra_never_runs_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = tmp_path / "job"
-    assert main(["generate", "micro", "reduce", "--ranks", "4", "--bytes", "1MB", "-o", str(source)]) == 0
+    parts = []
+    for rank in range(2):
+        b = TraceBuilder()
+        b.add(Kind.COLL, "sum", collective=Collective.REDUCE_SCATTER_BLOCK, in_bytes=1 << 20)
+        parts.append(b.part(rank=rank, groups={}))
+    (source := tmp_path / "job").mkdir()
+    columns.write_job(assemble("w", parts), source)
     assert main(["convert", str(source), str(tmp_path / "run"), "--to", "astra", "--system", "dgx-h100"]) == 2
-    assert "it aborts on reduce" in capsys.readouterr().err
+    assert "it aborts on reduce_scatter_block" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("what", "other", "size_bytes"),
+    [
+        (Collective.BARRIER, Collective.ALL_REDUCE, 0),
+        (Collective.REDUCE, Collective.REDUCE_SCATTER, 1 << 20),
+        (Collective.GATHER, Collective.ALL_GATHER, 1 << 20),
+        (Collective.SCATTER, Collective.ALL_TO_ALL, 1 << 20),
+    ],
+)
+def test_what_it_aborts_on_is_written_as_what_it_can_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], what: Collective, other: Collective, size_bytes: int
+) -> None:
+    """Two of each on 4 ranks, and the note says so; a barrier has a byte for each of the 4 ranks."""
+    parts = []
+    for rank in range(4):
+        b = TraceBuilder()
+        first = b.add(Kind.COLL, "a", collective=what, in_bytes=size_bytes)
+        b.add(Kind.COLL, "b", collective=what, in_bytes=size_bytes, data=[first])
+        parts.append(b.part(rank=rank, groups={}))
+    (source := tmp_path / "job").mkdir()
+    columns.write_job(assemble("w", parts), source)
+    out = tmp_path / "run"
+    assert main(["convert", str(source), str(out), "--to", "astra", "--system", "dgx-h100"]) == 0
+    name = what.name.lower()
+    assert f"{name} (8 nodes) is written as {other.name.lower()}, which it can run" in capsys.readouterr().err
+    found = chakra.read_job(out).trace(0)
+    assert found.collective.tolist() == [int(other)] * 2
+    assert found.in_bytes.tolist() == [size_bytes or 4] * 2
+    assert "exit code 134" in (out / "README.md").read_text()

@@ -17,6 +17,7 @@ from etude.analyse.fell_behind import MissingRank, fell_behind, members_of
 from etude.analyse.launches import launched
 from etude.analyse.operations import CollectiveCalls, group_name
 from etude.analyse.recorded_calls import recorded_number
+from etude.base.units import counted
 from etude.kernels.arrays import I64, Bool
 from etude.model.job import Job, ranges
 from etude.model.match import Matching, match
@@ -159,8 +160,8 @@ def _stopped(job: Job, found: CollectiveCalls, waits: Bool) -> Iterator[MissingR
             yield MissingRank(
                 int(job.ranks[one]),
                 sure,
-                f"reached {int(done[one])} of {most} collectives of group `{group_name(job, group)}` of {len(members)} "
-                f"ranks; the first one it does not join is {kind} {_number(job, found, first)}",
+                f"reached {int(done[one])} of {counted(most, 'collective')} of group `{group_name(job, group)}` of "
+                f"{len(members)} ranks; the first one it does not join is {kind} {_number(job, found, first)}",
                 _step(job, found, first),
             )
 

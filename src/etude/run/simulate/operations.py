@@ -190,7 +190,8 @@ def _collective_times(
     if groups.partial.any():
         count, total = int((by_record & groups.partial[of_op]).sum()), int(groups.partial[of_op].sum())
         notes.append(
-            f"members of {int(groups.partial.sum()):,} groups are not in the job: of {total:,} collectives there "
+            f"members of {counted(int(groups.partial.sum()), 'group')} are not in the job: of "
+            f"{counted(total, 'collective')} there "
             f"{count:,} last as recorded and {total - count:,} as modelled, and none waits for absent ranks"
         )
     return _slowed(time_ns, groups.factor[of_op], ~by_record), by_record

@@ -222,13 +222,13 @@ def in_dialect(job: Job, to: str, dialect: str) -> tuple[Job, list[str]]:
 
     if dialect == "storage":
         return as_storage(job), []
-    left = 0
+    left, before = 0, job if dialect == "astra" else None
     if dialect in ("astra", "memory"):
         job, left = as_memory(job)
     if dialect == "astra":
         job = for_astra(job)
     told = [f"{left:,} storage nodes are not reads or writes of known size and are not changed"] if left else []
-    return job, [*told, *(astra_problems(job) if to == "et" else [])]
+    return job, [*told, *(astra_problems(job, before) if to == "et" else [])]
 
 
 def _cannot_run(problems: list[str], dialect: str) -> list[str]:

@@ -1,6 +1,7 @@
 """What ASTRA-sim needs of `.et` files and a Job does not hold.
 
 - Groups are numbers from 1 on: it reads their names as such. Names that are such numbers stay.
+- Barriers, reductions to one rank, gathers and scatters are collectives that it can run: see `astra_collectives`.
 - What only moves bytes says one operation: its roofline divides by them.
 - Communication is on the device, where a recording of gloo has it on the host; a node that only describes groups is an
   operator of the host that takes no time: it aborts on both as they are.
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 from etude.base.units import counted
 from etude.kernels.arrays import I32, I64, distinct_values
 from etude.kernels.compile import kernel
+from etude.make.transform.dialects.astra_collectives import rooted_notes, without_rooted
 from etude.model.graph import dependencies, topological_order
 from etude.model.job import Job
 from etude.model.match import WORLD, Matching, match, positions
@@ -47,7 +49,7 @@ SIMULATED: Final = (
 
 def for_astra(job: Job) -> Job:
     """The job as ASTRA-sim can read it."""
-    return _with_operations(_on_known_units(_numbered(_with_even_sizes(job))))
+    return _with_operations(_on_known_units(_numbered(_with_even_sizes(without_rooted(job)))))
 
 
 # -- units -------------------------------------------------------------------------------------------------------------
@@ -177,9 +179,9 @@ def _fullest(found: Matching, sides: list[int]) -> I64 | bool:
 # -- what it cannot run ------------------------------------------------------------------------------------------------
 
 
-def astra_problems(job: Job) -> list[str]:
+def astra_problems(job: Job, before: Job | None = None) -> list[str]:
     """Messages about what ASTRA-sim hangs on, aborts on or simulates wrongly; [] if it runs the files of the job as
-    they are."""
+    they are. `before` is the job of which `for_astra` made it: what was written as something else is among them."""
     found = match(job)
     order = order_problem(job, found)
     return [
@@ -187,6 +189,7 @@ def astra_problems(job: Job) -> list[str]:
         *_size_problems(job, found),
         *_node_problems(job),
         *([order] if order else []),
+        *(rooted_notes(before) if before is not None else []),
     ]
 
 

@@ -179,6 +179,9 @@ AstraSim_Analytical_Congestion_Unaware \\
 {flags}
 ```
 
+With one dimension and groups it may abort with exit code 134 after all results are printed, because it frees shared
+objects twice: the results are right.
+
 The same in Etude:
 
 ```
