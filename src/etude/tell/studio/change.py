@@ -201,7 +201,7 @@ class WhatIfs:
         }
 
     def _assumed(self, state: WhatIfState) -> list[str]:
-        """What nobody said."""
+        """What was not given, and is taken."""
         unsaid = not self.one.source.system and state.system == self.usual
         return [f"no system was given: both are simulated on {state.system}"] if unsaid else []
 
