@@ -1,10 +1,16 @@
-"""Pictures of report pages, taken in a headless Chromium: `python docs/pictures.py --screens`."""
+"""Pictures of report pages and of the studio, taken in a headless Chromium: `python docs/pictures.py --screens`."""
 
 import base64
+import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from pictures import do, need
+
+if TYPE_CHECKING:
+    from browser import Browser
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
@@ -24,3 +30,39 @@ def take(out: Path) -> None:
             browser.open(Path(f"{name}.html"), width=1200, height=900)
             shot = browser.send("Page.captureScreenshot", format="webp", quality=80)
             (out / f"{name}.webp").write_bytes(base64.b64decode(shot["data"]))
+        take_studio(browser, out)
+
+
+VIEWS = {
+    "studio-timeline": ("timeline", 1280, "light"),
+    "studio-overview": ("overview", 1280, "dark"),
+    "studio-change": ("change", 1280, "light"),
+    "studio-narrow": ("change", 400, "dark"),
+}
+"""Picture -> view of the studio, width and theme."""
+DONE = {
+    "timeline": "!!window.studio?.timeline?.data && !window.studio.timeline.waits",
+    "overview": "document.querySelector('.findings, .found .empty') !== null",
+    "change": "document.querySelector('main').dataset.ready === 'true'",
+}
+
+
+def take_studio(browser: "Browser", out: Path) -> None:
+    """Writes studio-*.webp: views of the studio on a small job, two knobs turned."""
+    from etude.steps.asked.runs import RunSource
+    from etude.tell.studio import StudioServer, StudioSession
+    from etude.tell.studio.session import StudioRun
+
+    do("generate gpt2 --gpus 8 --tp 2 --seq 256 --steps 3 -o studio-job")
+    server = StudioServer(StudioSession((StudioRun.of(RunSource(Path("studio-job"), "dgx-h100")),)))
+    server.start()
+    for name, (view, width, theme) in VIEWS.items():
+        state = quote(json.dumps({"view": view, "theme": theme, "knobs": {"bandwidth": 2, "kernels": 1.5}}))
+        browser.send("Emulation.setDeviceMetricsOverride", width=width, height=760, deviceScaleFactor=1, mobile=False)
+        browser.send("Page.navigate", url="about:blank")
+        browser.send("Page.navigate", url=f"{server.address}#{state}")
+        browser.wait(f"document.documentElement?.dataset.ready === 'true' && ({DONE[view]})")
+        browser.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        shot = browser.send("Page.captureScreenshot", format="webp", quality=70)
+        (out / f"{name}.webp").write_bytes(base64.b64decode(shot["data"]))
+    server.stop()

@@ -55,6 +55,7 @@ def test_the_commands_that_are_shown_give_the_same_step(
         capsys.readouterr()
         assert main([*words, "--json"] if words[0] == "simulate" else words) == 0
     assert json.loads(capsys.readouterr().out)["makespan_ns"] == found["after"]["makespan_ns"]
+    assert eval(found["python"], {"etude": etude}).makespan_ns == found["after"]["makespan_ns"]
     assert found["before"]["makespan_ns"] == etude.simulate(session.runs[0].job(), "dgx-h100").makespan_ns
 
 

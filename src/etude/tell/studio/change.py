@@ -195,10 +195,15 @@ class WhatIfs:
             "system": state.system,
             "before": _figures(before),
             "after": _figures(after),
-            "notes": [*notes, *after.notes],
+            "notes": [*self._assumed(state), *notes, *after.notes],
             "edits": state.all_edits,
             **self.words(state),
         }
+
+    def _assumed(self, state: WhatIfState) -> list[str]:
+        """What was not given, and is taken."""
+        unsaid = not self.one.source.system and state.system == self.usual
+        return [f"no system was given: both are simulated on {state.system}"] if unsaid else []
 
     def simulated(self, given: Mapping[str, Any]) -> Simulated:
         with self._turn:
@@ -256,11 +261,11 @@ class WhatIfs:
         return {"written": str(place)}
 
     def _python(self, state: WhatIfState) -> str:
-        edits = "".join(f", {one!r}" for one in state.all_edits)
-        job = f"etude.open({str(self.one.source.path)!r})"
-        job = f"etude.edit({job}{edits})" if edits else job
+        """The line of Python that gives the same; an edited job is the one that the command before it wrote."""
+        job = "what-if/job" if state.all_edits else str(self.one.source.path)
         options = "".join(f", {name}={value!r}" for name, value in state.options.items())
-        return f"etude.simulate({job}, {'what-if/system.yaml' if state.changes_machine else state.system!r}{options})"
+        system = "what-if/system.yaml" if state.changes_machine else state.system
+        return f"etude.simulate(etude.open({job!r}), {system!r}{options})"
 
 
 def _edited_job(job: Job, state: WhatIfState) -> tuple[Job, list[str]]:

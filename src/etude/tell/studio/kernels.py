@@ -99,12 +99,10 @@ def add_to_bins(slices, first_ns, width_ns, out):
     for i in range(len(start)):
         sort = slices.sort_of[node[i]]
         at = (start[i] - first_ns) // width_ns
-        now = start[i]
-        while now < end[i] and at < len(out):
-            until = min(end[i], first_ns + (at + 1) * width_ns)
-            out[at, sort] += until - now
-            now = until
-            at += 1
+        last = min((end[i] - 1 - first_ns) // width_ns, len(out) - 1)
+        for bin_ in range(at, last + 1):
+            begin = first_ns + bin_ * width_ns
+            out[bin_, sort] += min(end[i], begin + width_ns) - max(start[i], begin)
 
 
 @kernel(allocates=False)

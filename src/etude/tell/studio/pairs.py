@@ -25,11 +25,12 @@ def comparison(first: StudioRun, second: StudioRun) -> dict[str, Any]:
     a, b = first.run(), second.run()
     spans = [run.timing.span() for run in (a, b)]
     before, after = (0 if span is None else span[1] - span[0] for span in spans)
-    word = "as long" if before == after else f"{after / max(before, 1) - 1:+.1%}"
+    change = after / max(before, 1) - 1
+    word = "as long as" if before == after else f"{abs(change):.1%} {'longer' if change > 0 else 'less time'} than"
     operations = compare(a, b)
     tables = {"Time of a device": breakdowns(a, b), "Operations, the largest change first": operations.select(SHOWN)}
     return {
-        "words": f"The second takes {word} compared with the first.",
+        "words": f"The second takes {word} the first.",
         "tables": {name: rows_of(_plain(table), ROWS) for name, table in tables.items()},
         "command": f"etude compare {first.words} {second.words}",
         "python": f"{first.python}; etude.compare(run, other)",
