@@ -1,12 +1,13 @@
 """What a first use and a small command take: CPU and wall seconds, with an empty cache of kernels and with a full one.
 
-    python benchmarks/bench_first_use.py [--against ../before/src] [--only info] [--no-demo]
+    python benchmarks/bench_first_use.py [--against ../before/src] [--only info] [--no-demo] [--pieces numba,run,inner]
 
 `cold` is a process with an empty cache, `warm` the least CPU time of `--times` processes after it. With `--against`
 each command runs with the sources of another tree, too, in turn with this one, and `ratio` is its CPU time by ours: on
 a machine with other work CPU seconds grow with the load, and their ratio does not. `kernels` are those that the
-process compiled. Both trees have their bytecode compiled beforehand, as an installed
-package has.
+process compiled. `--pieces` runs each command also with some of what `etude.kernels` changes of Numba (ETUDE_KERNELS:
+`numba` is none of it), and the ratio is that of the whole. Bytecode of all trees is compiled beforehand, as that of an
+installed package is.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ COMMANDS = {
     "check": "check {out}/small",
     "breakdown": "breakdown {out}/job",
     "link": "link {sample} -o {out}/job --force",
+    "serve": "serve gpt2 --system dgx-h100 --rate 4 --count 50",
     "simulate": "simulate {out}/small --system dgx-h100 --json",
     "astra": "simulate astra {out}/astra/llama3-8b --network {out}/astra/network.yml --system {out}/astra/system.json "
     "--remote-memory {out}/astra/memory.json --groups {out}/astra/llama3-8b.json",
@@ -43,8 +45,8 @@ COMMANDS = {
 class Tree:
     """Sources, and a cache of kernels of their own."""
 
-    def __init__(self, sources: Path, folder: Path) -> None:
-        self.sources, self.folder = sources, folder
+    def __init__(self, sources: Path, folder: Path, pieces: str = "") -> None:
+        self.sources, self.folder, self.pieces = sources, folder, pieces
         self.out = folder / "out"
         self.out.mkdir(parents=True)
         compileall.compile_dir(sources, quiet=2)
@@ -55,6 +57,7 @@ class Tree:
         environment = os.environ | {
             "PYTHONPATH": str(self.sources),
             "NUMBA_CACHE_DIR": str(self.folder / "cache"),
+            "ETUDE_KERNELS": self.pieces,
         }
         known = self.kernels()
         before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
@@ -89,6 +92,7 @@ def main() -> int:
     parser.add_argument("--against", type=Path, help="the `src` of another tree")
     parser.add_argument("--only", default="", help="commands, separated by commas")
     parser.add_argument("--no-demo", action="store_true", help="leave out the demo, which takes longest")
+    parser.add_argument("--pieces", default="", help="settings of ETUDE_KERNELS to compare with, separated by commas")
     parser.add_argument("--times", type=int, default=3, help="warm runs of each command")
     given = parser.parse_args()
     chosen = (
@@ -97,16 +101,18 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         sources = [HERE] + ([given.against.resolve()] if given.against else [])
         trees = [Tree(source, Path(folder) / str(number)) for number, source in enumerate(sources)]
+        trees += [Tree(HERE, Path(folder) / pieces, pieces) for pieces in given.pieces.split(",") if pieces]
         for tree in trees:
             for command in PREPARED:
                 tree.run(command)
-        print(f"{'command':12} {'':5} {'kernels':>8} {'CPU s':>8} {'wall s':>8} {'before':>8} {'ratio':>6}")
+        others = "".join(f" {tree.pieces or 'before':>8} {'ratio':>6}" for tree in trees[1:])
+        print(f"{'command':12} {'':5} {'kernels':>8} {'CPU s':>8} {'wall s':>8}{others}")
         for name in chosen:
             found = measured(trees, COMMANDS[name], 0 if name == "demo" else given.times)
             for at, kind in enumerate(("cold", "warm")[: len(found[0])]):
                 cpu, wall, kernels = found[0][at]
-                beside = f"{found[1][at][0]:>8.2f} {found[1][at][0] / cpu:>6.2f}" if len(found) > 1 else ""
-                print(f"{name:12} {kind:5} {kernels:>8} {cpu:>8.2f} {wall:>8.2f} {beside}", flush=True)
+                compared = "".join(f" {one[at][0]:>8.2f} {one[at][0] / cpu:>6.2f}" for one in found[1:])
+                print(f"{name:12} {kind:5} {kernels:>8} {cpu:>8.2f} {wall:>8.2f}{compared}", flush=True)
     return 0
 
 

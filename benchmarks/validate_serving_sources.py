@@ -12,6 +12,9 @@ are refused are counted with their reasons. Whole sources are held out: every se
 the names, by `held_out`, chosen before any error was seen. Rows of the other sources are fitted to: `--fit` prints the
 constants of the stacks eager-2023 and vllm-2024.
 
+Rows whose source is said to give an order alone (README of the rows: devices of argonne_llm_inference_bench that are
+not NVIDIA's) are in all lines but those of `for accuracy`.
+
 Order: pairs of rows of one source that differ only in the GPU, or only in the precision of the weights, and whose
 measured figures differ by more than 15%: how many of them the predictions put in the same order.
 """
@@ -41,6 +44,7 @@ CASE = (
     "concurrency", "request_rate", "max_batch",
 )  # fmt: skip
 """Columns that a pair has in common."""
+NVIDIA = ("A100", "H100", "GH200")
 FEWER = re.compile(r"(?i)[-_ ](instruct|fp8|fp4|nvfp4|int4|hf|sft|awq|gptq)\b")
 """Words of a model's name that say how its weights are stored or tuned, and not its shape."""
 Pair = tuple[dict[str, str], dict[str, Any]]
@@ -72,6 +76,10 @@ def scored(path: Path, written: Path | None) -> list[dict[str, Any]]:
                          if value and name.startswith(f"{part}_")} for part in ("measured", "predicted")}
             for line in csv.DictReader(file)
         ]  # fmt: skip
+
+
+def for_accuracy(row: dict[str, str]) -> bool:
+    return row["source"] != "argonne_llm_inference_bench" or row["gpu_type"] in NVIDIA
 
 
 def error(record: dict[str, Any], figure: str) -> float | None:
@@ -193,6 +201,7 @@ def main() -> int:
     parts = {
         "held out": [pair for pair in pairs if pair[0]["source"] in apart],
         "others": [pair for pair in pairs if pair[0]["source"] not in apart],
+        "for accuracy": [pair for pair in pairs if for_accuracy(pair[0])],
         "all": pairs,
     }
     for what, chosen in parts.items():

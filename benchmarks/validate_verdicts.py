@@ -2,6 +2,9 @@
 
     python benchmarks/validate_verdicts.py --each 7 --clean 120 --seed 5000
     python benchmarks/validate_verdicts.py --source jobs --each 10 --factors 1.05 --kinds rank,host_calls
+    python benchmarks/validate_verdicts.py --state verdicts.jsonl --minutes 6
+
+With `--state` each run is kept as it is judged: the same command goes on where it was stopped.
 
 `foreign_faults` (arrays) and `foreign_jobs` (stages) write the runs; half of the clean ones come from each.
 
@@ -18,9 +21,12 @@ import json
 import multiprocessing
 import sys
 import time
+import zlib
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,8 +35,8 @@ import foreign_faults
 import foreign_jobs
 from foreign_faults import Truth
 
-from etude.analyse.diagnose import diagnose
-from etude.analyse.findings import FAULTS, Verdict
+from etude.analyse.diagnose import faults
+from etude.analyse.findings import Verdict
 
 SHOW = False
 SOURCES = {"arrays": foreign_faults, "jobs": foreign_jobs}
@@ -38,6 +44,7 @@ SOURCES = {"arrays": foreign_faults, "jobs": foreign_jobs}
 
 @dataclass
 class Judged:
+    source: str
     truth: Truth
     seed: int
     named: bool
@@ -45,6 +52,9 @@ class Judged:
     sure: list[tuple[float, bool]]
     said: list[str]
     seconds: float
+    """CPU, of the diagnosis."""
+    made_in: float
+    """CPU, of the injector."""
 
     @property
     def wrong(self) -> bool:
@@ -54,15 +64,16 @@ class Judged:
     def text(self) -> str:
         t = self.truth
         named = f"innocent {self.innocent[:6]}" if self.innocent else ""
-        where = f"{t.program} {t.size} ranks {t.steps} steps from {t.since}: {t.ranks[:8]} {named}"
+        where = f"{self.source} {t.program} {t.size} ranks {t.steps} steps from {t.since}: {t.ranks[:8]} {named}"
         return "\n    ".join([f"\n{t.injected} {t.severity} seed {self.seed} {where}", *self.said])
 
 
 def judged(source: str, kind: str, factor: float, seed: int) -> Judged:
+    start = time.process_time()
     run, truth = SOURCES[source].injected(seed, kind, factor)
-    began = time.perf_counter()
-    found = [one for one in diagnose(run) if one.kind in FAULTS]
-    took = time.perf_counter() - began
+    began = time.process_time()
+    found = faults(run)
+    took = time.process_time() - began
     right = [_right(one, truth, run.job.world_size) for one in found]
     guilty = set(truth.ranks)
     innocent = {r for one in found if len(one.ranks) < truth.size for r in one.ranks} - guilty
@@ -71,7 +82,7 @@ def judged(source: str, kind: str, factor: float, seed: int) -> Judged:
     named = any(right) and not innocent if truth.kinds[:1] != ("throttled",) else _covered(found, truth)
     said = [f"{one.kind} {one.ranks[:6]} {one.confidence:.2f} {one.score:.1f} {one.words}" for one in found]
     sure = [(one.confidence, ok) for one, ok in zip(found, right, strict=True)]
-    made = Judged(truth, seed, named, tuple(sorted(innocent)), sure, said, took)
+    made = Judged(source, truth, seed, named, tuple(sorted(innocent)), sure, said, took, began - start)
     if SHOW and made.wrong:
         print(made.text, file=sys.stderr, flush=True)
     return made
@@ -105,41 +116,105 @@ def main() -> None:
     asked.add_argument("--show", action="store_true", help="on stderr, what is said of runs that are judged wrong")
     asked.add_argument("--json", type=Path)
     asked.add_argument("--workers", type=int, default=1, help="processes; the same runs and figures")
+    asked.add_argument("--state", type=Path, help="keep what was judged, and go on with what is in it")
+    asked.add_argument("--minutes", type=float, default=0.0, help="CPU minutes after which it stops, with --state")
     given = asked.parse_args()
     global SHOW
     SHOW = given.show
+    wanted = list(_wanted(given))
+    known = _known(given)
+    left = [one for one in sorted(wanted, key=_turn) if one not in known]
+    for done in _judged(given, left):
+        known[done.source, done.truth.injected, done.truth.severity, done.seed] = done
+    results = [known[one] for one in wanted if one in known]
+    report(results)
+    if len(results) < len(wanted):
+        print(f"{len(wanted) - len(results)} of {len(wanted)} runs are left: the same command goes on with them")
+    if given.json:
+        given.json.write_text(json.dumps([_record(one) for one in results], indent=1))
+
+
+Asked = tuple[str, str, float, int]
+"""Source, kind, how much longer something takes, seed."""
+
+
+def _wanted(given: argparse.Namespace) -> Iterator[Asked]:
     factors = [float(f) for f in given.factors.split(",")]
-    asked_for, sources = [], given.source.split(",")
+    sources = given.source.split(",")
     for number, source in enumerate(sources):
-        module = SOURCES[source]
+        module: Any = SOURCES[source]
         module.MOST = min(module.MOST, given.most)
         module.SIZES = tuple(size for size in module.SIZES if size <= given.largest)
-        mine = range(number, given.clean, len(sources))
-        asked_for += [(source, "clean", 1.0, given.seed + i) for i in mine]
-        for kind in [k for k in module.KINDS if not given.kinds or k in given.kinds.split(",")] if given.each else ():
-            asked_for += [(source, kind, factors[i % len(factors)], given.seed + i) for i in range(given.each)]
-    if given.workers > 1:
-        judged(sources[0], "clean", 1.0, given.seed)  # what is compiled once need not be by each of them
+        for i in range(number, given.clean, len(sources)):
+            yield source, "clean", 1.0, given.seed + i
+        for kind in [k for k in module.KINDS if not given.kinds or k in given.kinds.split(",")]:
+            for i in range(given.each):
+                yield source, kind, factors[i % len(factors)], given.seed + i
+
+
+def _turn(asked: Asked) -> int:
+    """In no order of kinds or sizes: what is judged so far is a sample of all."""
+    source, kind, _, seed = asked
+    return zlib.crc32(f"{source} {kind} {seed}".encode())
+
+
+def _known(given: argparse.Namespace) -> dict[Asked, Judged]:
+    """What is in the file of an earlier start, which was asked for runs of the same sizes."""
+    sizes = {"most": given.most, "largest": given.largest}
+    if given.state is None:
+        return {}
+    if not given.state.exists():
+        given.state.write_text(json.dumps(sizes) + "\n")
+    first, *lines = given.state.read_text().splitlines()
+    if json.loads(first) != sizes:
+        sys.exit(f"{given.state} holds runs of {first}, not of {json.dumps(sizes)}")
+    found = (_read(json.loads(line)) for line in lines)
+    return {(one.source, one.truth.injected, one.truth.severity, one.seed): one for one in found}
+
+
+def _read(kept: dict[str, Any]) -> Judged:
+    truth = {key: tuple(value) if isinstance(value, list) else value for key, value in kept.pop("truth").items()}
+    innocent, sure = tuple(kept.pop("innocent")), [(float(much), bool(ok)) for much, ok in kept.pop("sure")]
+    return Judged(truth=Truth(**truth), innocent=innocent, sure=sure, **kept)
+
+
+def _judged(given: argparse.Namespace, left: list[Asked]) -> Iterator[Judged]:
+    """One after the other, or by several processes, until the minutes are over."""
+    if given.workers > 1 and left:
+        judged(*left[0])  # what is compiled once need not be by each of them
         with multiprocessing.get_context("fork").Pool(given.workers) as pool:
-            results = pool.starmap(judged, asked_for, chunksize=1)
+            yield from _kept(given, pool.imap(_one, left, chunksize=1))
     else:
-        results = [judged(*one) for one in asked_for]
-    report(results)
-    if given.json:
-        kept = [
-            {
-                "kind": r.truth.injected,
-                "program": r.truth.program,
-                "ranks": r.truth.size,
-                "steps": r.truth.steps,
-                "severity": r.truth.severity,
-                "named": r.named,
-                "innocent": list(r.innocent),
-                "said": r.said,
-            }
-            for r in results
-        ]
-        given.json.write_text(json.dumps(kept, indent=1))
+        yield from _kept(given, map(_one, left))
+
+
+def _one(asked: Asked) -> Judged:
+    return judged(*asked)
+
+
+def _kept(given: argparse.Namespace, results: Iterable[Judged]) -> Iterator[Judged]:
+    spent = 0.0
+    for one in results:
+        if given.state is not None:
+            with given.state.open("a") as out:
+                out.write(json.dumps(asdict(one), default=int) + "\n")
+        yield one
+        spent += one.seconds + one.made_in
+        if given.minutes and spent > 60 * given.minutes:
+            return
+
+
+def _record(one: Judged) -> dict[str, Any]:
+    return {
+        "kind": one.truth.injected,
+        "program": one.truth.program,
+        "ranks": one.truth.size,
+        "steps": one.truth.steps,
+        "severity": one.truth.severity,
+        "named": one.named,
+        "innocent": list(one.innocent),
+        "said": one.said,
+    }
 
 
 def report(results: list[Judged]) -> None:
@@ -169,15 +244,17 @@ def report(results: list[Judged]) -> None:
         n = sum(bool(r.innocent) for r in faulty)
         print(f"innocent ranks: in {n} of {len(faulty)} faulty runs ({100 * n / len(faulty):.1f}%)")
     every = [pair for r in results for pair in r.sure]
-    for low, high in ((0, 0.8), (0.8, 0.9), (0.9, 0.95), (0.95, 0.98), (0.98, 1.01)):
-        mine = [ok for sure, ok in every if low <= sure < high]
+    for least, most in ((0, 0.8), (0.8, 0.9), (0.9, 0.95), (0.95, 0.98), (0.98, 1.01)):
+        mine = [ok for sure, ok in every if least <= sure < most]
         if mine:
-            said = float(np.mean([sure for sure, _ in every if low <= sure < high]))
-            print(
-                f"confidence {low:.2f} to {min(high, 1):.2f}: mean {said:.3f}, right {np.mean(mine):.3f} of {len(mine)}"
-            )
+            said = float(np.mean([sure for sure, _ in every if least <= sure < most]))
+            between = f"{least:.2f} to {min(most, 1):.2f}"
+            print(f"confidence {between}: mean {said:.3f}, right {np.mean(mine):.3f} of {len(mine)}")
     slowest = max(results, key=lambda r: r.seconds)
-    print(f"seconds: {sum(r.seconds for r in results):.0f} in all, {slowest.seconds:.1f} at most")
+    print(
+        f"CPU seconds: {sum(r.seconds for r in results):.0f} to diagnose, {slowest.seconds:.1f} at most, and "
+        f"{sum(r.made_in for r in results):.0f} to inject"
+    )
 
 
 if __name__ == "__main__":

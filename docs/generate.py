@@ -1,5 +1,5 @@
 """Writes the pages that are made from the code: data-model.md from the schema, machines.md from the catalogue,
-gallery.md from the studies, systems.md from the studies and systems.yaml.
+gallery.md with its chart from the studies, systems.md from the studies and systems.yaml.
 
 `--check` only says whether they are up to date.
 """
@@ -7,7 +7,7 @@ gallery.md from the studies, systems.md from the studies and systems.yaml.
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, fields
 from enum import IntEnum
 from pathlib import Path
@@ -301,6 +301,12 @@ def machines_page() -> str:
     return "".join([*parts, "## Sources\n\n", sources()])
 
 
+CHART = """![Ours over the published figure, for each claim of each study](pictures/claims.svg)
+
+*A row for each study; a dot is a claim with a figure, a square a statement, and what lies beyond the scale is at its edge. Red has the other sign, with the reason at its right; each mark has its claim and why ours differs as its title. (`python docs/pictures.py claims`)*
+
+"""
+
 GALLERY_HEAD = """# Gallery of studies
 
 Published systems as [studies](studies.md), one YAML file each. `etude study run NAME` runs one, `etude study show NAME` prints its file, `--neutral` switches its mechanism off. Figures of a paper are its authors'; a **shape** is reproduced from stated inputs with a stated margin and never tuned to a figure, an **exact** check has none, an **identity** is decided by the inputs alone. `whole`: every exact property that the entry's description asks for is a check of its own; `partial` says what is missing. `faithful`: the mechanism is simulated from stated inputs, and the published figure could have come out differently; `thin` says why that is not so.
@@ -337,30 +343,37 @@ def gallery_page() -> str:
     return "".join(parts)
 
 
-def _claims_of_all() -> str:
-    """What a full run of the gallery found, kept in a file; why it differs is in the entries."""
+def kept_claims() -> Iterator[tuple[str, str, Any, dict[str, Any]]]:
+    """Study, settings, claim, and what the last run found, kept in a file; why it differs is in the entries."""
     from etude.decide.study import entries
     from etude.decide.study import study as opened
 
     kept = json.loads((DOCS.parent / "benchmarks/claims.json").read_text("utf-8"))
-    rows = []
     for e in entries():
-        run = kept.get(e["name"], {"claims": []})
+        run = kept.get(e["name"], {"claims": [], "settings": ""})
         for claim, found in zip(opened(e["name"]).spec.claims, run["claims"], strict=bool(run["claims"])):
-            ours = _figure(found.get("ours"), found)
-            if "low" in found:
-                ours += f" ({_figure(found['low'], {})} to {_figure(found['high'], {})})"
-            if run["settings"] == "quick":
-                ours += ", *quick*"
-            ends = found.get("published")
-            said = " to ".join(_figure(v, {}) for v in ends) if isinstance(ends, list) else _figure(ends, found)
-            words = "; ".join(filter(None, (claim.conditions, claim.why)))
-            rows.append((f"`{e['name']}`", claim.figure, said, ours, found["verdict"], words))
+            yield e["name"], run["settings"], claim, found
+
+
+def _claims_of_all() -> str:
+    rows: list[tuple[str, ...]] = []
+    for study, settings, claim, found in kept_claims():
+        ours = _figure(found.get("ours"), found)
+        if "low" in found:
+            ours += f" ({_figure(found['low'], {})} to {_figure(found['high'], {})})"
+        if settings == "quick":
+            ours += ", *quick*"
+        ends = found.get("published")
+        said = " to ".join(_figure(v, {}) for v in ends) if isinstance(ends, list) else _figure(ends, found)
+        words = "; ".join(filter(None, (claim.conditions, claim.why)))
+        rows.append((f"`{study}`", claim.figure, said, ours, found["verdict"], words))
     counts = Counter(row[4] for row in rows)
     said = ", ".join(f"{v} {counts[v]}" for v in VERDICTS if counts[v])
-    head = CLAIMS_HEAD.replace("{counts}", f"{len(rows)} figures and statements of {len(kept)} entries: {said}")
+    head = CLAIMS_HEAD.replace(
+        "{counts}", f"{len(rows)} figures and statements of {len({r[0] for r in rows})} entries: {said}"
+    )
     columns = ("study", "published figure", "published", "ours", "verdict", "conditions, and why ours differs")
-    return head + table(columns, sorted(rows, key=lambda row: VERDICTS.index(row[4])))
+    return head + CHART + table(columns, sorted(rows, key=lambda row: VERDICTS.index(row[4])))
 
 
 def _figure(value: Any, claim: dict[str, Any]) -> str:
@@ -429,6 +442,7 @@ def _system(row: dict[str, str], gallery: list[dict[str, Any]]) -> tuple[str, st
 
 
 def main(argv: list[str]) -> int:
+    from gallery_chart import claims
     from generate_api import analyse_index, api_page
 
     analyses = DOCS / "analyse" / "index.md"
@@ -438,6 +452,7 @@ def main(argv: list[str]) -> int:
         DOCS / "data-model.md": page(),
         DOCS / "machines.md": machines_page(),
         DOCS / "gallery.md": gallery_page(),
+        DOCS / "pictures/claims.svg": claims(),
         DOCS / "systems.md": systems_page(),
     }
     if "--check" in argv:

@@ -216,11 +216,13 @@ PICTURES: dict[str, Callable[[], str]] = {
 
 
 def all_pictures() -> dict[str, Callable[[], str]]:
+    import gallery_chart
     import pictures_more
     import pictures_pages
     import pictures_tools
 
-    return {**PICTURES, **pictures_more.PICTURES, **pictures_pages.PICTURES, **pictures_tools.PICTURES}
+    modules = (pictures_more, pictures_pages, pictures_tools, gallery_chart)
+    return {**PICTURES, **{name: draw for module in modules for name, draw in module.PICTURES.items()}}
 
 
 @contextlib.contextmanager

@@ -47,7 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "base.pages": set(),
     "base.rounds": set(),
     "base.notebook": {"base.units"},
-    "kernels": {"base.errors", "base.faces"},
+    "kernels": {"base.errors", "base.faces", "base.seals"},
     "machine": GROUND | {"kernels"},
     "model": GROUND | {"kernels", "machine"},
     "store": BASE,
@@ -110,6 +110,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tell.report": BASE
     | WORLD
     | {"cost", "capture.opening", "make.transform", "analyse", "steps", "tell.view", "__init__"},
+    "tell.studio": BASE
+    | {"store", "cost", "capture.opening", "make.generate", "make.transform", "run.simulate", "analyse", "steps"}
+    | {"tell.view", "tell.report", "__init__"},
     "tell.archive": BASE | WORLD | {"store", "capture.opening", "analyse", "steps", "tell.report", "__init__"},
     "decide.study": BASE | {"tell.view", "__init__"},  # its points are commands, which the command line runs for it
     "decide.search": BASE
@@ -125,7 +128,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | VERBS
     | WORLD
     | {"store", "cost", "capture.opening", "base.remote", "steps", "tell.report", "tell.archive", "tell.demo"}
-    | {"decide.study", "decide.search", "decide.score", "decide.validate"}
+    | {"tell.studio", "decide.study", "decide.search", "decide.score", "decide.validate"}
     | {"world.scenario"}  # what verbs print of themselves
     | {"surface.verb", "surface.mcp", "surface.api", "__init__"},
     # what `etude.NAME` calls where several rooms are put together
@@ -243,7 +246,7 @@ def test_a_face_has_few_names_and_each_is_there(room: str):
 
 
 COMPOSERS = (
-    "surface.api", "steps", "world.serve", "world.fleet", "tell.report", "tell.archive", "decide.study",
+    "surface.api", "steps", "world.serve", "world.fleet", "tell.report", "tell.archive", "tell.studio", "decide.study",
     "capture.opening", "surface.mcp", "surface.cli", "__init__",
 )  # fmt: skip
 SHELVES = ("analyse", "tell.view")

@@ -32,6 +32,7 @@ QUICK = (
     "qualify",
     "operators",
     "life",
+    "claims",
 )
 
 

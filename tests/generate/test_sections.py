@@ -282,6 +282,42 @@ def test_dealing_matters_only_where_images_are_uneven(models: dict[str, str]):
     assert work > less
 
 
+def test_inputs_dealt_one_by_one_whichever_samples_they_belong_to(models: dict[str, str]):
+    """Eight samples on four ranks, half of them with images, four each: one by one four images on every rank; dealt by
+    sample each rank has one sample, so all four as well; as they come a rank has the images of its own two samples."""
+
+    def images(deal: str, **more: Any) -> tuple[list[int], Sectioned]:
+        image = {"active": 0.5, "deal": deal, "per_sample": 4, **more}
+        found = made(seeing(models, image=image))
+        one = found.sections[0]
+        return np.bincount(one.slot[one.slot >= 0] % 4, minlength=4).tolist(), found
+
+    each, found = images("inputs")
+    assert each == [4, 4, 4, 4]
+    assert (found.sections[0].busy_samples, found.sections[0].busy_inputs) == (4, 16)
+    assert images("even")[0] == [1, 1, 1, 1]  # samples
+    # Images of samples, 2 or 12, drawn; dealt one by one no rank has two more than another.
+    uneven, found = images("inputs", inputs="2:0.5,12:0.5")
+    total = found.sections[0].busy_inputs
+    assert sum(uneven) == total
+    assert max(uneven) - min(uneven) <= 1
+    whole, other = images("even", inputs="2:0.5,12:0.5")
+    assert sorted(set(whole)) == [2, 12]
+    assert other.sections[0].busy_inputs == total
+
+
+def test_bytes_of_inputs_over_a_border_are_counted_one_by_one(models: dict[str, str]):
+    """On ranks of its own every image crosses once, 4 of the 16 tokens of a sample, and its gradient back once."""
+    for deal in ("inputs", "even"):
+        image = {"shares": "", "gpus": 4, "per_sample": 4, "inputs": "1:0.5,6:0.5", "deal": deal}
+        found = made(seeing(models, image=image) | {"gpus": 8})
+        there, back = found.border_bytes["image-text"]
+        assert there == found.sections[0].busy_inputs * 4 * 64 * 2
+        assert back == there
+        assert sum(sent(found.job).values()) == there + back
+        assert list(check(found.job)) == []
+
+
 # -- what cannot be ----------------------------------------------------------------------------------------------
 
 

@@ -54,3 +54,11 @@ def test_marks_that_follow_each_other_are_one_series_with_gaps_or_without() -> N
     assert one.part.notes == ()
     assert set(steps_of_operators(one)) == {6, 7, 8, UNKNOWN}
     assert np.count_nonzero(one.part.trace.step == 8) >= 11
+
+
+def test_a_mark_that_reaches_a_little_into_the_next_one_leaves_no_step_out() -> None:
+    one = linked(
+        mark(6, 0, 1002), mark(7, 1000, 2002), mark(8, 2000, 3000), *[op("x", at, 8, at) for at in (1500, 2500)]
+    )
+    assert one.part.notes == ()
+    assert set(np.unique(one.part.trace.step).tolist()) >= {6, 7, 8}

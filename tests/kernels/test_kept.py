@@ -14,6 +14,7 @@ import pytest
 from llvmlite import binding
 
 import etude
+from etude.base.errors import UsageError
 from etude.kernels import guard, kept, native
 from etude.kernels.compile import kernel
 from etude.kernels.kinds import NoKindError, kinds, text
@@ -132,6 +133,79 @@ def test_processes_that_compile_the_same_kernel_at_once_leave_one_whole_entry(tm
         assert {told.split()[0] for told in pool.map(lambda _: run(tmp_path, CALL), range(3))} == {"10"}
     assert [path.suffix for path in (tmp_path / "cache").rglob("one.*")] == [kept.SUFFIX]
     assert run(tmp_path, CALL) == "10 False"
+
+
+POISON = """
+import os, pickle, sys
+class Bad:
+    def __reduce__(self):
+        return os.system, (f"touch {sys.argv[1]}",)
+sys.stdout.buffer.write(pickle.dumps((Bad(),)))
+"""
+
+
+def _poison(mark: Path) -> bytes:
+    return subprocess.run([sys.executable, "-c", POISON, str(mark)], capture_output=True, check=True).stdout
+
+
+@pytest.mark.parametrize("settings", [{}, {kept.SWITCH: "numba"}])
+def test_files_of_others_are_not_run_and_damaged_ones_are_made_again(tmp_path: Path, settings: dict[str, str]) -> None:
+    """Pickles with a command, alone and behind the seal of what was there, and whatever a broken disk leaves."""
+    (tmp_path / "one.py").write_text(ONE)
+    settings = settings | {"XDG_STATE_HOME": str(tmp_path / "state")}
+    assert run(tmp_path, CALL, **settings).startswith("10 ")
+    files = {path: path.read_bytes() for path in (tmp_path / "cache").rglob("*.*") if path.is_file()}
+    assert {path.suffix for path in files} == ({".nbi", ".nbc"} if kept.SWITCH in settings else {kept.SUFFIX})
+    bad = _poison(tmp_path / "mark")
+    for wrong in (
+        lambda whole: bad,
+        lambda whole: whole[:32] + bad,
+        lambda whole: b"",
+        lambda whole: whole[:-1] + b"?",
+    ):
+        for path, whole in files.items():
+            path.write_bytes(wrong(whole))
+        assert run(tmp_path, CALL, **settings).startswith("10 ")
+        assert not (tmp_path / "mark").exists()
+        assert {path.suffix for path in (tmp_path / "cache").rglob("*.*")} == {path.suffix for path in files}
+        assert all(len(path.read_bytes()) > 100 for path in files)  # made again
+    moved = {path.read_bytes() for path in files}
+    (tmp_path / "state" / "etude" / "seal.key").write_bytes(bytes(32))  # another user's
+    assert run(tmp_path, CALL, **settings).startswith("10 ")
+    now = {path.read_bytes() for path in (tmp_path / "cache").rglob("*.*") if path.is_file()}
+    assert now - moved
+
+
+def test_an_entry_under_another_name_is_not_read(tmp_path: Path) -> None:
+    assert kept.write_sealed(str(tmp_path / "a"), b"code")
+    assert kept.read_sealed(str(tmp_path / "a")) == b"code"
+    (tmp_path / "a").rename(tmp_path / "b")
+    assert kept.read_sealed(str(tmp_path / "b")) is None
+
+
+def test_where_no_key_can_be_kept_nothing_is_kept_and_all_is_compiled(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text(ONE)
+    (tmp_path / "state").write_text("a file and no folder")
+    for _ in range(2):
+        assert run(tmp_path, CALL, XDG_STATE_HOME=str(tmp_path / "state")) == "10 True"
+    assert not [path for path in (tmp_path / "cache").rglob("*.*") if path.is_file()]
+
+
+@pytest.mark.skipif(not kept.usable(), reason="kernels are kept by Numba here")
+def test_one_switch_leaves_all_to_numba(tmp_path: Path) -> None:
+    (tmp_path / "made.py").write_text(KERNELS)
+    own = run(tmp_path, CALLS)
+    assert run(tmp_path, CALLS, **{kept.SWITCH: "numba"}) == own
+    code = "from etude.kernels import dispatch, kept; print(dispatch.CHANGED, kept.usable())"
+    assert run(tmp_path, code, **{kept.SWITCH: "numba"}) == "False False"
+    code = "from etude.surface.cli import main; print(main(['info', 'nothing.et']))"
+    assert run(tmp_path, code, NUMBA_DISABLE_JIT="1") == "2"
+
+
+def test_a_piece_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(kept.SWITCH, "inner,outer")
+    with pytest.raises(UsageError, match="no outer"):
+        kept.used("inner")
 
 
 def test_where_objects_have_another_layout_numba_keeps_the_code(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from etude.make.generate.model import open_model
 from etude.steps.measured import gpu_system
 from etude.world.serve import Engine, deployed
 from etude.world.serve.catalogue import pass_tables
-from etude.world.serve.deployment import expert_params, replica_plan
+from etude.world.serve.deployment import VLLM_SHARE, MemoryShare, _blocks, expert_params, replica_plan
 from etude.world.serve.measured.engines import engine_of
-from etude.world.serve.measured.published import predicted_row
+from etude.world.serve.measured.published import _load, _split, predicted_row
 from etude.world.serve.network import staged_ns
 from etude.world.serve.pass_time import times_ns
 from etude.world.serve.stacks import ServingStack, serving_stack
@@ -55,6 +55,9 @@ def test_rules_of_engines_by_name_version_and_device(name: str, version: str, de
         ("vllm", "", "vllm-0.12"),
         ("sglang", "0.5.6", "sglang"),
         ("TensorRT-LLM", "0.17", "tensorrt-llm"),
+        ("TensorRT-LLM", "2024 (not stated)", "tensorrt-llm"),
+        ("TensorRT-LLM", "1.0.0rc3", "tensorrt-llm-1.0"),
+        ("TRT-LLM", "", "tensorrt-llm-1.0"),
         ("not stated in the repository", "2023", "eager-2023"),
         ("not stated", "", "vllm"),
     ],
@@ -88,7 +91,7 @@ def test_casts_in_other_kernels_leave_as_many_kernels_as_a_wide_pass_has():
 
 def test_the_row_says_whose_rules_it_took():
     said = predicted_row({**ROW, "engine": "TensorRT-LLM", "load": "closed loop", "concurrency": "2"}).assumed
-    assert "stack tensorrt-llm for the engine `TensorRT-LLM`" in said
+    assert "stack tensorrt-llm-1.0 for the engine `TensorRT-LLM`" in said
     rules = "rules of the engine: TensorRT-LLM's, prompts share passes with tokens out"
     assert any(text.startswith(rules) for text in said)
 
@@ -145,6 +148,76 @@ def test_stages_send_their_tokens_on():
     plain, staged = placed(1).cost, placed(2).cost
     sent = staged.layers_ns - plain.layers_ns
     assert sent.tolist() == pytest.approx([700 + tokens * 1536 / 450 for tokens in plain.tokens])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "output", "requests"),
+    [(128, 128, "30,000"), (1024, 1024, "3,000"), (1024, 8192, "1,500"), (2048, 2048, "1,500"), (20000, 2000, "1,000")],
+)
+def test_requests_that_are_all_there_at_the_start_are_fewer_the_longer_they_are(
+    prompt: int, output: int, requests: str, monkeypatch: pytest.MonkeyPatch
+):
+    """As TensorRT-LLM's performance pages say they measure."""
+    seen: list[str] = []
+    monkeypatch.setattr("etude.world.serve.measured.published._equal", lambda count, *_: seen.append(f"{count:,}"))
+    row = {**ROW, "load": "offline, all at once", "input_tokens": str(prompt), "output_tokens": str(output)}
+    _load(row, 1, engine_of("TensorRT-LLM", "0.17", open_device("h100")), [])
+    assert seen == [requests]
+
+
+def test_an_engine_takes_its_part_of_the_memory_that_weights_leave_or_of_all():
+    """GPT-2 with 1,000 MB beside 600 MB of weights and passes: 90% of all leaves 300 MB, 95% of the rest 380 MB; a
+    block takes 10 MB."""
+    shares = VLLM_SHARE, MemoryShare(fraction=0.95, of_rest=True)
+    taken = [_blocks("gpt2", 10**9, 500e6, 100e6, 10e6, share) for share in shares]
+    assert taken == [30, 38]
+    at_once, served = (
+        engine_of("TensorRT-LLM", "1.0", open_device("h100"), at_once=one).share for one in (True, False)
+    )
+    assert (at_once.fraction, served.fraction, at_once.of_rest, served.of_rest) == (0.95, 0.9, True, True)
+    assert engine_of("vllm", "0.12", open_device("h100"), at_once=True).share == VLLM_SHARE
+
+
+def test_passes_with_prompts_have_no_graphs_in_tensorrt_llm_from_1_0_on():
+    """GPT-2 on an H100: what the host takes to launch its kernels is a lower limit of a pass with a prompt alone."""
+    model, engine = open_model("gpt2"), Engine()
+    placed = deployed(model, replica_plan(model, 1), open_system("dgx-h100"), engine, stack="tensorrt-llm-1.0")
+    decode, prompt = PassContent(0, 0.0, 8, 800, 8, 100), PassContent(8, 36.0, 0, 0, 1, 0)
+    of_decode, of_prompt = times_ns(placed.cost, [decode, prompt])
+    kernels = placed.cost.floor_ns[3] / 752  # gaps of 752 ns
+    assert of_prompt == pytest.approx(65_446 * kernels + 14_012 + 412_792 + 7_212, abs=1)
+    assert of_decode < of_prompt / 3
+
+
+@pytest.mark.parametrize(
+    ("version", "load", "more", "shared"),
+    [
+        ("1.0 (PyTorch backend)", "offline, all at once", {}, True),
+        ("0.17", "offline, all at once", {}, False),
+        ("1.0 (PyTorch backend)", "offline, all at once", {"ep": "2"}, False),
+        ("1.0 (PyTorch backend)", "closed loop", {}, False),
+    ],
+)
+def test_tensorrt_llm_measures_experts_with_requests_on_each_rank(
+    version: str, load: str, more: dict[str, str], shared: bool
+):
+    row = {**ROW, "gpus": "2", "load": load, **more}
+    rules = engine_of("TensorRT-LLM", version, open_device("h100"), at_once="at once" in load)
+    found = _split(row, open_model("mixtral-8x7b"), rules, [])
+    assert (found.copies, found.tp, found.ep) == ((2, 1, 2) if shared else (1, 2, int(more.get("ep", 1))))
+    dense = _split(row, open_model("gpt2"), rules, [])
+    assert (dense.copies, dense.tp, dense.ep) == (1, 2, 1)
+
+
+def test_an_engine_has_its_own_work_on_each_stage():
+    """Four stages with a quarter of the layers each: 412,792 ns for a pass and 7,212 for a sequence on each."""
+    model, engine, system = open_model("gpt2"), Engine(), open_system("dgx-h100")
+    one, four = (
+        deployed(model, replica_plan(model, 1), system, engine, stack="vllm-0.12", pp=pp).cost for pp in (1, 4)
+    )
+    assert (four.engine_ns / 4).tolist() == one.engine_ns.tolist() == [412_792, 412_792, 7_212, 7_212]
+    assert (four.floor_ns[4], one.floor_ns[4]) == (4 * 14_012, 14_012)
+    assert four.floor_ns[:4].tolist() == one.floor_ns[:4].tolist()
 
 
 def test_stages_of_a_row():

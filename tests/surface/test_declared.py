@@ -62,8 +62,8 @@ def test_what_prints_a_result_prints_json(name: str) -> None:
     assert not tables or (tables == {"csv", "md"} and "json" in parameters)
 
 
-SILENT = ("study show", "study new", "systems check", "mcp")
-"""The file of a study, a file that is written, a yes or no, a server."""
+SILENT = ("study show", "study new", "systems check", "mcp", "studio")
+"""The file of a study, a file that is written, a yes or no, servers."""
 
 
 def test_what_works_on_a_cluster_works_in_parallel_here() -> None:

@@ -16,10 +16,11 @@ from etude.base.notebook import card, note, records, shares
 from etude.surface.cli import main
 from etude.tell.report.fleet.training import hours_section
 from etude.tell.view.charts import Bar, BarPiece, Heading, bars, legend, table
+from etude.tell.view.heat import heat
 from etude.tell.view.lengths import in_notebook, sized, sizes
 from etude.tell.view.markup import Markup, escaped, heading, joined, paragraph
 from etude.tell.view.page import Figure, Page, PageSection, Told, render
-from etude.tell.view.plots import Axis, PlotPoint, StripInterval, heat, plot, strip
+from etude.tell.view.plots import Axis, PlotPoint, StripInterval, plot, strip
 
 HOSTILE = (
     "<script>document.title='PWNED'</script>",

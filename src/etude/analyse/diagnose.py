@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
-from math import exp, log
+from math import exp
 from typing import Final
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy as np
 from etude.analyse.desync import desync
 from etude.analyse.drifting import clock_drifts, leaks
 from etude.analyse.findings import FAULTS, Verdict
+from etude.analyse.joined_episodes import after_first, slow_rank_of, with_others
 from etude.analyse.lateness import Lateness, Shows
 from etude.analyse.missing import missing
 from etude.analyse.node_sets import nodes_apart
@@ -35,8 +36,8 @@ from etude.analyse.slower_sets import (
     episodes,
     stage_changes,
 )
-from etude.analyse.stretches import Slow
 from etude.analyse.unequal_calls import unequal_calls
+from etude.analyse.usual_spread import host_spread, stage_middle, wild_ranks
 from etude.analyse.what_if import Retimed
 from etude.base.errors import UsageError
 from etude.kernels.arrays import F64, I64
@@ -78,10 +79,6 @@ PATTERNS: Final = {
 }
 MOST_OF_NODE: Final = 0.6
 """Part of a node's ranks that must be slow for the node to be."""
-FEW_HOSTS: Final = 4
-"""For this number of hosts the spread is doubled: it is not known well."""
-LEAST_APART: Final = 0.01
-"""By how much hosts differ at least."""
 NOT_ALL: Final = 0.4
 """Part of a slow-down below which the fastest kinds of kernels are not slower: clock or power are limited."""
 MUCH_WILD: Final = 0.4
@@ -90,11 +87,11 @@ LITTLE: Final = 0.005
 """Share of a run that a fault must cost where few steps cannot exclude chance."""
 CLEAR: Final = 10.0
 """Standard errors from which it need not, and from twice as many of which a late host need not come late, too."""
-RARE: Final = 1e-7
-"""Probability by chance below which a rank has too many times that are far off."""
-OFTEN: Final = 2.5
-"""How many times as often as its peers' they must be."""
-PAIR: Final = 0.85
+SURE_LINK: Final = 0.9
+"""Least confidence of a link in few steps."""
+UNSURE: Final = 0.4
+"""Part of the findings at five standard errors that are not true, by runs that were looked at."""
+PAIR: Final = 0.75
 """Highest confidence where a rank has a single peer."""
 
 
@@ -220,7 +217,7 @@ class _Diagnosis:
             kind = {"drift": "drift", "periodic": "periodic"}.get(one.pattern, "common_change")
             part = len(one.steps) / len(times.steps) * (0.5 if kind == "drift" else 1.0)
             lost = (1 - exp(-one.height)) * part
-            found.append(self._finding(kind, "job", everyone, _later(one), lost * work_ns))
+            found.append(self._finding(kind, "job", everyone, after_first(one), lost * work_ns))
         return found
 
     def _of_idle(self) -> list[Verdict]:
@@ -236,7 +233,7 @@ class _Diagnosis:
             for one in common_episodes(np.nan_to_num(idle[1:]), 0.002, self.least):
                 if one.pattern == "periodic":
                     cost = float(one.height * usual * len(one.steps))
-                    made = self._finding("periodic", "job", everyone, _later(one), cost)
+                    made = self._finding("periodic", "job", everyone, after_first(one), cost)
                     found.append(replace(made, figures={"idle": 1.0}))
         waits = float(np.nanmedian(loading[1:] if len(loading) > 2 else loading)) if len(loading) else 0.0
         if waits >= LOADING:
@@ -250,21 +247,21 @@ class _Diagnosis:
         named: set[int] = set()
         common = {(one.kind, one.every) for one in known if one.level == "job"}
         of_work = times.compute
-        wild = {row: part for row, _, _, part in _wild(of_work, named)}
+        wild = {row: part for row, _, _, part in wild_ranks(of_work, named)}
         for one in self._holding_up(self._of_devices(of_work), Shows.BESIDE_OTHERS):
             if len(one.rows) == 1 and wild.get(one.rows[0], 0.0) > MUCH_WILD * one.height:
                 continue  # single times explain it
             one = self._with_its_node(one)
             found += self._slow(one)
             named |= set(one.rows)
-        for row, far, usual, part in _wild(of_work, named):
+        for row, far, usual, part in wild_ranks(of_work, named):
             found.append(self._far(row, far, usual, part))
             named.add(row)
         idle = times.idle
         scale = replace(clean_levels(idle, np.full_like(idle, 0.001), times.stage, 0.002), wild=True)
         waits = _not_alike(idle)
         least = self.least * (1 if len(times.steps) > 2 else 2)  # once, a host may be interrupted by chance
-        of_hosts = _wider(episodes(scale, least), self._nodes_of_few_steps(idle, least))
+        of_hosts = with_others(episodes(scale, least), self._nodes_of_few_steps(idle, least))
         for one in self._holding_up(of_hosts, Shows.AT_FIRST):
             rows = tuple(row for row in one.rows if row not in named)
             if rows and waits and ("periodic", one.every) not in common:
@@ -272,7 +269,9 @@ class _Diagnosis:
                 named |= set(rows)
         calls_of = times.host
         if times.has_device and len(times.steps) >= FEWEST_STEPS and np.isfinite(calls_of.relative).any():
-            wide = clean_levels(calls_of.relative, calls_of.error, times.stage, _apart(calls_of.relative))
+            wide = clean_levels(
+                calls_of.relative, calls_of.error, times.stage, host_spread(calls_of.relative, times.stage)
+            )
             for one in episodes(wide, LEAST_CALLS):
                 rows = tuple(row for row in one.rows if row not in named)
                 if rows and one.pattern in ("whole", "since") and 2 * len(one.steps) >= len(times.steps):
@@ -285,9 +284,11 @@ class _Diagnosis:
         """Devices above their peers; over time also whole stages of a pipeline, above what they were."""
         times = self.times
         beside = episodes(clean_levels(work.relative, work.error, times.stage), self.least)
-        part = work.part.upper - _middle_of(work.part.upper, times.stage)
-        beside = _wider(beside, episodes(clean_levels(part, 1.5 * work.error, times.stage), self.least))
-        beside = _wider(beside, self._nodes_of_few_steps(work.relative, self.least))
+        part = work.part.upper - stage_middle(work.part.upper, times.stage)
+        by_part = episodes(clean_levels(part, 1.5 * work.error, times.stage), self.least)
+        # in a single step a few kernels are a part
+        beside = with_others(beside, [one for one in by_part if one.pattern != "now and then"])
+        beside = with_others(beside, self._nodes_of_few_steps(work.relative, self.least))
         if not times.stage.any() or len(times.steps) < FEWEST_STEPS:
             return beside
         moved = work.relative + stage_changes(work.past - work.relative, times.stage)
@@ -323,7 +324,7 @@ class _Diagnosis:
             if times.has_device and one.score >= 2 * CLEAR:
                 kept.append(one)
                 continue
-            rows = tuple(row for row in one.rows if self.lateness.holds_up(_as_slow(one, row), accused, how))
+            rows = tuple(row for row in one.rows if self.lateness.holds_up(slow_rank_of(one, row), accused, how))
             if rows:
                 kept.append(replace(one, rows=rows))
         return kept
@@ -359,7 +360,7 @@ class _Diagnosis:
     def _mean_of(self, levels: F64, one: Episode) -> float:
         """Mean over the ranks and steps of an episode, above the middle of all ranks in these steps."""
         steps = np.array(list(one.steps) or list(range(len(self.times.steps))))
-        part = levels[:, steps] - _middle_of(levels[:, steps], self.times.stage)
+        part = levels[:, steps] - stage_middle(levels[:, steps], self.times.stage)
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             return float(np.nanmean(part[list(one.rows)]))
@@ -396,6 +397,8 @@ class _Diagnosis:
         found = []
         for link in Links(self.run, stretches, self.node).slow(self.calls, max(self.least, 0.04)):
             slow = link.slow
+            if len(self.times.steps) < FEWEST_STEPS and slow.confidence < SURE_LINK:
+                continue
             first, last = stretches.first_step(slow.first), stretches.first_step(slow.last)
             steps = (first, last) if stretches.by_step and not slow.whole else None
             cost = self._cost_of_link(link.ranks, slow.factor)
@@ -495,7 +498,7 @@ class _Diagnosis:
         )
 
     def _confidence(self, one: Episode) -> float:
-        sure = 1 - 0.2 * exp(-max(one.score - 5.0, 0.0) / 2.5)
+        sure = 1 - UNSURE * exp(-max(one.score - 5.0, 0.0) / 2.0)
         alone = len(one.rows) and int((self.times.stage == self.times.stage[one.rows[0]]).sum()) < 3
         return min(sure, PAIR if alone else 0.99)
 
@@ -539,75 +542,5 @@ class _Diagnosis:
         return max(self.retimed.buys(events, 1 - 1 / factor), 0)
 
 
-def _apart(levels: F64) -> float:
-    """How far hosts differ from one another anyway; of few of them it is not known."""
-    with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        own = np.nanmedian(levels, axis=1)
-    own = own[np.isfinite(own)]
-    seen = 1.4826 * float(np.median(np.abs(own - np.median(own)))) if len(own) else 0.0
-    return max(seen, LEAST_APART) * (1 + FEW_HOSTS / max(len(own), 1))
-
-
-def _middle_of(values: F64, stage: I64) -> F64:
-    """The middle of each stage over the whole run: what all its ranks are above their peers, by how it was chosen."""
-    found = np.zeros(len(values))
-    for one in np.unique(stage).tolist():
-        mine = values[stage == one]
-        found[stage == one] = float(np.nanmedian(mine)) if np.isfinite(mine).any() else 0.0
-    return found[:, None]
-
-
-def _wider(found: list[Episode], others: list[Episode]) -> list[Episode]:
-    """The findings, and those others that name ranks that they do not; of two of which one names the ranks of the other
-    and more, that one; of two with the same ranks the surer score."""
-    found = [replace(one, score=max(one.score, *(o.score for o in others if o.rows == one.rows), 0.0)) for one in found]
-    more = [one for one in others if not set(one.rows) <= {row for known in found for row in known.rows}]
-    left = [one for one in found if not any(set(one.rows) <= set(other.rows) for other in more)]
-    named = {row for one in left for row in one.rows}
-    return [*left, *(one for one in more if not named & set(one.rows))]
-
-
-def _as_slow(one: Episode, row: int) -> Slow:
-    whole = one.pattern in ("whole", "drift")
-    return Slow(row, 1 + one.height, one.first, one.last, whole, 1.0, one.every)
-
-
-def _later(one: Episode) -> Episode:
-    """An episode of a series without its first step."""
-    steps = tuple(s + 1 for s in one.steps)
-    return replace(one, first=one.first + 1, last=one.last + 1, steps=steps)
-
-
 def _not_alike(idle: F64) -> bool:
     return bool(np.isfinite(idle).any())
-
-
-def _wild(levels: WorkLevels, named: set[int]) -> Iterator[tuple[int, float, float, float]]:
-    """Ranks of which many single times are far off, though the others' are not: (row, part of its times, that of its
-    peers, share of its time)."""
-    count, far = levels.samples.astype(float), levels.far.astype(float)
-    good = count >= 50
-    if good.sum() < 3:
-        return
-    total = np.nansum(levels.total_ns, axis=1)
-    with np.errstate(all="ignore"):
-        rate, share = far / count, levels.far_ns / total
-    usual = float(np.median(rate[good]))
-    middle = float(np.median(share[good]))
-    wide = 1.4826 * float(np.median(np.abs(rate[good] - usual)))
-    for row in np.flatnonzero(good).tolist():
-        if row in named or share[row] - middle < 0.008 or rate[row] < OFTEN * usual + 0.005:
-            continue
-        expected = max(usual + wide, 0.5 / count[row]) * count[row]
-        chance = _at_least(int(far[row]), expected) + log(max(good.sum(), 1))
-        if chance < log(RARE) and (rate[row] - usual) > 6 * wide:
-            yield row, float(rate[row]), usual, float(share[row] - middle)
-
-
-def _at_least(seen: int, expected: float) -> float:
-    """Upper bound (Chernoff) of the logarithm of the probability of this many events or more, where fewer are
-    expected."""
-    if seen <= expected:
-        return 0.0
-    return seen - expected - seen * log(seen / expected)

@@ -68,11 +68,6 @@ class Verdict:
         text = _SENTENCES[self.kind](self)
         return f"{text[:1].upper()}{text[1:]}{_buys(self)}."
 
-    @property
-    def command(self) -> str:
-        """The command that shows more of it."""
-        return _COMMANDS[self.kind]
-
     def record(self) -> dict[str, Any]:
         """As `etude diagnose --json` prints it."""
         return {
@@ -260,13 +255,4 @@ _SENTENCES: Final = {
     "hang": _hang,
     "host_bound": _host_bound,
     "exposed_communication": _exposed,
-}
-
-_COMMANDS: Final = {
-    **dict.fromkeys(("slow_rank", "slow_node", "throttled", "slow_link", "desync", "hang"), "etude stragglers RUN"),
-    **dict.fromkeys(("intermittent", "periodic", "drift", "common_change"), "etude trend RUN"),
-    **dict.fromkeys(("late_host", "loader", "host_bound"), "etude idle RUN"),
-    "clock_drift": "etude stragglers RUN --clocks",
-    "leak": "etude memory RUN --each",
-    "exposed_communication": "etude collectives RUN",
 }

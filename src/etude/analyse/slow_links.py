@@ -30,6 +30,10 @@ from etude.model.timing import Origin
 Samples = tuple[I64, I64, I64, F64]
 """Unit, key, segment and log time of each transfer."""
 
+SHORT: Final = 0.4
+"""Part of what long messages of a size take below which a receive found its message already there."""
+STRETCH: Final = 5
+"""Fewest steps of a stretch in which a link is slow."""
 FEWEST: Final = 3
 """Fewest transfers by which a single unit can be slow: one may take twice as long by chance."""
 MOST_PAIRS: Final = 512
@@ -71,6 +75,8 @@ class Links:
                 step_ns = rounded_to(np.rint(np.exp(log[mine])).astype(np.int64))
                 profiles = profile(unit[mine], key[mine], segment[mine], log[mine], shape, step_ns=step_ns)
                 named = [one for one in slower_units(profiles, least) if not (itself and one.whole)]
+                if self.segments.by_step:
+                    named = [one for one in named if one.whole or one.segments(shape[2]).sum() >= STRETCH]
                 if not self.segments.by_step:  # less than half of a run may be part of one step
                     named = [one for one in named if 2 * one.segments(shape[2]).sum() >= shape[2]]
                 shared_by = (
@@ -179,6 +185,7 @@ class Links:
         if timing.origin != Origin.SIMULATED:
             lasted = np.minimum(lasted, np.where(known, there[1] - np.where(known, there[0], 0), 0))
         src, dst = job.ranks[found.src_at].astype(np.int64), job.ranks[found.dst_at].astype(np.int64)
+        lasted = np.where(_short(lasted, found.size_bytes), 0, lasted)
         good = np.flatnonzero((lasted > 0) & (src != dst))
         if not len(good):
             return None
@@ -193,3 +200,14 @@ class Links:
         key = [self.keys.setdefault(("message", size, on, places[pair]), len(self.keys)) for size, pair, on in what]
         segment = self.segments.of_ranks(self.run, found.src_at[good], found.src_row[good])
         return which.reshape(-1) + base, np.array(key, np.int64), segment, np.log(lasted[good].astype(np.float64))
+
+
+def _short(lasted: I64, size: I64) -> NDArray[np.bool_]:
+    """Messages that took far less than others of their size: nothing was transferred while both ends were there."""
+    sizes, of = np.unique(size, return_inverse=True)
+    short = np.zeros(len(lasted), bool)
+    for one in range(len(sizes)):
+        mine = np.flatnonzero((of.reshape(-1) == one) & (lasted > 0))
+        if len(mine):
+            short[mine] = lasted[mine] < SHORT * np.quantile(lasted[mine], 0.9)
+    return short

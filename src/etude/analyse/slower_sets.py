@@ -36,7 +36,11 @@ SHOWN: Final = 0.75
 LEAST_STATIC: Final = 0.004
 """Spread of equal devices, as a logarithm: what is known of them before they are seen."""
 MOST_CHANGES: Final = 4
+CLEARER: Final = 1.1
+"""How many times as clear as one change of level a stretch must be, which has two."""
 QUARTER: Final = 0.25
+LARGE: Final = 8
+"""Ranks from which a group may have some that are slower by more or less than most of it."""
 QUIET: Final = 0.2
 """Part of the steps in which a stage is as it usually is, at least."""
 ENOUGH: Final = 16
@@ -44,7 +48,9 @@ ENOUGH: Final = 16
 LATER: Final = 2.0
 """... and how many times as far off as the others one must be otherwise, ..."""
 LATEST: Final = 3.0
-"""... or where single values may be far off by chance."""
+"""... or where single values may be far off by chance; ..."""
+MANY: Final = 128
+"""... twice that in a single step of more ranks than these, of which one may be interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +151,7 @@ def episodes(levels: CleanLevels, least: float) -> list[Episode]:
     if steps >= FEWEST_STEPS:
         found += _over_time(levels, least)
     taken = {row for one in found for row in one.rows}
-    means = _means(x, np.arange(steps))
+    means = np.min(x, axis=1) if levels.wild and steps == 2 else _means(x, np.arange(steps))
     rows, height, score = _above(means, levels, steps, least, np.array([r in taken for r in range(ranks)]))
     if len(rows):
         found += _whole(rows, height, score, steps)
@@ -154,8 +160,9 @@ def episodes(levels: CleanLevels, least: float) -> list[Episode]:
 
 def _whole(rows: I64, height: F64, score: F64, steps: int) -> list[Episode]:
     every = tuple(range(steps))
-    close = height.max() <= 1.6 * height.min() + 0.01
-    if len(rows) > 1 and close:
+    far = 0.1 if len(rows) >= LARGE else 0.0  # of many a few are anywhere
+    low, high = np.quantile(height, far), np.quantile(height, 1 - far)
+    if len(rows) > 1 and high <= 1.6 * low + 0.01:
         return [
             Episode(
                 tuple(sorted(rows.tolist())),
@@ -163,7 +170,7 @@ def _whole(rows: I64, height: F64, score: F64, steps: int) -> list[Episode]:
                 0,
                 steps - 1,
                 float(np.median(height)),
-                float(score.min()),
+                float(np.median(score) if far else score.min()),
                 steps=every,
             )
         ]
@@ -205,7 +212,8 @@ def _above(
     with np.errstate(invalid="ignore"):
         chosen = ~lower & (height > least) & (height > limit * spread)
     if levels.values.shape[1] < FEWEST_STEPS and (levels.wild or len(known) < ENOUGH):
-        chosen &= np.nan_to_num(height) >= _apart(height, LATEST if levels.wild else LATER)
+        far = LATEST * (1 if len(height) <= MANY or levels.values.shape[1] > 1 else 2)
+        chosen &= np.nan_to_num(height) >= _apart(height, far if levels.wild else LATER)
         if levels.wild and chosen.sum() > max(1, REFERENCE * np.isfinite(height).sum()):
             chosen[:] = False  # now one and now another: that is how they vary
     rows = np.flatnonzero(chosen)
@@ -356,12 +364,17 @@ def _periodic(y: F64, levels: CleanLevels, least: float, among: int, most_lag: i
     high = y > half
     if high.sum() < PERIODS or high.mean() > 0.6:
         return None
+    first = np.flatnonzero(high)
+    ordered = np.sort(y)
     for lag in range(2, top + 1):
-        for phase in np.unique(np.flatnonzero(high)[: 2 * lag] % lag).tolist():
+        phases = np.unique(first[: 2 * lag] % lag)
+        for phase in phases[
+            _may_be_high(y, ordered, lag, max(least, limit * sigma * np.sqrt(1.57 * lag / (steps + lag))))[phases]
+        ].tolist():
             mine = np.arange(phase, steps, lag)
             if len(mine) < PERIODS:
                 continue
-            rest = np.setdiff1d(np.arange(steps), mine)
+            rest = np.delete(np.arange(steps), mine)
             height = float(np.median(y[mine]) - np.median(y[rest]))
             if height < least:
                 continue
@@ -373,6 +386,18 @@ def _periodic(y: F64, levels: CleanLevels, least: float, among: int, most_lag: i
             if best is None or score > best.score * 1.05:
                 best = Episode((), "periodic", phase, int(mine[-1]), height, float(score), lag, tuple(mine.tolist()))
     return best
+
+
+def _may_be_high(y: F64, ordered: F64, lag: int, least: float) -> Bool:
+    """Phases whose middle can be this far above that of the other steps: of those the middle is at least what it would
+    be if the highest of all steps were those of the phase."""
+    steps = len(y)
+    turns = -(-steps // lag)
+    table = np.sort(np.append(y, np.full(turns * lag - steps, np.inf)).reshape(turns, lag), axis=0)
+    count = np.where(np.arange(lag) < steps - (turns - 1) * lag, turns, turns - 1)
+    middle = (table[(count - 1) // 2, np.arange(lag)] + table[count // 2, np.arange(lag)]) / 2
+    found: Bool = middle - ordered[np.maximum((steps - count - 1) // 2, 0)] >= least
+    return found
 
 
 def _now_and_then(y: F64, row: int, levels: CleanLevels, least: float, among: int) -> Episode | None:
@@ -432,8 +457,9 @@ def _quiet_reference(means: F64, rows: I64, least: float) -> F64:
 
 
 def _cuts(x: F64, levels: CleanLevels, limit: float, least: float) -> list[int]:
-    """Places where the level of one of these ranks changes: the best of all, then within its two sides."""
-    steps = x.shape[1]
+    """Places where the level of one of these ranks changes: the best of all, then within its two sides; or both ends of
+    a stretch, where that explains more than one place does."""
+    steps = len(x[0])
     x = np.where(np.isfinite(x), x, np.nanmedian(x))
     total = np.concatenate([np.zeros((len(x), 1)), np.cumsum(x, axis=1)], axis=1)
     found: list[int] = []
@@ -444,29 +470,36 @@ def _cuts(x: F64, levels: CleanLevels, limit: float, least: float) -> list[int]:
         for cut in range(a + HOLD, b - HOLD + 1):
             before = (total[:, cut] - total[:, a]) / (cut - a)
             after = (total[:, b] - total[:, cut]) / (b - cut)
-            z = np.abs(after - before) / np.hypot(levels.error(cut - a), levels.error(b - cut))
-            joint = float(np.sqrt((np.sort(z)[-max(1, len(z) // 2) :] ** 2).mean()))
+            joint = _joint(np.abs(after - before) / np.hypot(levels.error(cut - a), levels.error(b - cut)))
             if joint > best and np.abs(after - before).max() > 0.7 * least:
                 best, place = joint, cut
-        if place >= 0 and best > (limit if a == 0 and b == steps else 0.7 * limit):
+        whole = a == 0 and b == steps
+        much, ends = _middle_stretch(total, steps, levels, least) if whole else (0.0, [])
+        if whole and much > limit and (much > CLEARER * best or best <= limit):
+            found += ends
+        elif place >= 0 and best > (limit if whole else 0.7 * limit):
             found.append(place)
             waiting += [(a, place), (place, b)]
-        elif a == 0 and b == steps:  # a stretch in the middle: its two ends
-            found += _middle_stretch(total, steps, levels, limit, least)
     return sorted(set(found))
 
 
-def _middle_stretch(total: F64, steps: int, levels: CleanLevels, limit: float, least: float) -> list[int]:
+def _joint(z: F64) -> float:
+    """Of the half of the ranks that changed most."""
+    return float(np.sqrt((np.sort(z)[-max(1, len(z) // 2) :] ** 2).mean()))
+
+
+def _middle_stretch(total: F64, steps: int, levels: CleanLevels, least: float) -> tuple[float, list[int]]:
+    """(how clearly, both ends) of the stretch that differs most from the rest."""
     best, place = 0.0, (0, 0)
     for width in range(HOLD, steps // 2 + 1):
         inside = (total[:, width:] - total[:, :-width]) / width
         outside = (total[:, -1:] - (total[:, width:] - total[:, :-width])) / (steps - width)
-        z = (inside - outside) / np.hypot(levels.error(width), levels.error(steps - width))
-        at = int(np.argmax(np.abs(z).max(axis=0)))
-        much = float(np.abs(z[:, at]).max())
+        z = np.abs(inside - outside) / np.hypot(levels.error(width), levels.error(steps - width))
+        at = int(np.argmax(z.max(axis=0)))
+        much = _joint(z[:, at])
         if much > best and np.abs(inside - outside)[:, at].max() > 0.7 * least:
             best, place = much, (at, at + width)
-    return [p for p in place if 0 < p < steps] if best > limit else []
+    return best, [p for p in place if 0 < p < steps]
 
 
 # -- the job as a whole ------------------------------------------------------------------------------------------------

@@ -73,6 +73,16 @@ def writing(path: str | os.PathLike[str], *, force: bool = False, own: bool = Fa
         raise
 
 
+def new_place(folder: Path, name: str) -> Path:
+    """A place right below a folder, for a name that somebody else chose; what is there is not replaced."""
+    if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", name):
+        raise UsageError(f"{name[:100]!r} is not the name of a copy", hint="letters, digits, `-`, `_` and `.`")
+    place = folder / name
+    if place.exists() or place.is_symlink():
+        raise UsageError("exists already", where=name, hint="give another name; nothing is overwritten")
+    return place
+
+
 def write_pieces(path: str | os.PathLike[str], pieces: Iterable[bytes | memoryview]) -> None:
     """A file of these pieces, one after another; what is there is replaced."""
     with writing(path, force=True) as temporary, temporary.open("wb") as file:

@@ -6,22 +6,24 @@ compile.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import pickle
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property, partial
 from types import ModuleType
 from typing import Any
 
 import llvmlite.binding as llvm
-import numba
 from numba.core import config
-from numba.core.caching import FunctionCache
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.environment import lookup_environment
 from numba.core.registry import CPUDispatcher
 
-from etude.kernels import elf, first_use, guard, inner, kept, native, records, sooner
+from etude.kernels import elf, first_use, guard, inner, kept, native, records
 from etude.kernels.digest import code_bytes, taken
 
 BLAS = "scipy.linalg.cython_blas"
@@ -44,10 +46,33 @@ def _know_arrays() -> None:
 
 
 _know_arrays()
-CHANGED = numba.__version__.startswith(sooner.NUMBA)
+CHANGED = kept.used("inner")
 if CHANGED:  # any other Numba compiles as it does
-    sooner.install()
     inner.install()
+
+
+class _Paused:
+    count = 0
+    lock = threading.Lock()
+    was_on = False
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Python looks for circles among all objects again and again while Numba makes millions of small ones that live
+    as long as the kernel is compiled."""
+    with _Paused.lock:
+        if _Paused.count == 0:
+            _Paused.was_on = gc.isenabled()
+            gc.disable()
+        _Paused.count += 1
+    try:
+        yield
+    finally:
+        with _Paused.lock:
+            _Paused.count -= 1
+            if _Paused.count == 0 and _Paused.was_on:
+                gc.enable()
 
 
 def only_for_kernels(function: Callable[..., Any], options: dict[str, Any]) -> Any:
@@ -67,7 +92,7 @@ class Outer(CPUDispatcher):  # type: ignore[misc]
         self.compile: Any = first_use.interruptible(self._compile_at_once)
 
     def _compile_at_once(self, signature: Any) -> Any:
-        with sooner.no_garbage_collection():
+        with inner.compiling(), _no_garbage_collection():
             return super().compile(signature)
 
     def compiled_for(
@@ -110,12 +135,43 @@ class LateCache:
         return getattr(self._made, name)
 
 
+class SealedFiles(IndexDataCacheFile):  # type: ignore[misc]
+    """Numba's files of a kernel, each with the user's seal: a file that is damaged or another's is as one that is not
+    there. Where nothing can be sealed, nothing is kept."""
+
+    def _load_index(self) -> dict[Any, str]:
+        body = kept.read_sealed(self._index_path)
+        stamp, overloads = pickle.loads(body) if body is not None else (None, {})
+        return overloads if stamp == self._stamp else {}
+
+    def _save_index(self, overloads: dict[Any, str]) -> None:
+        kept.write_sealed(self._index_path, self._dump((self._stamp, overloads)))
+
+    def _load_data(self, name: str) -> Any:
+        body = kept.read_sealed(self._data_path(name))
+        if body is None:
+            raise FileNotFoundError(name)  # Numba compiles the kernel again
+        return pickle.loads(body)
+
+    def _save_data(self, name: str, data: Any) -> None:
+        kept.write_sealed(self._data_path(name), self._dump(data))
+
+    @property
+    def _stamp(self) -> tuple[Any, ...]:
+        return self._version, self._source_stamp
+
+
 class Cache(FunctionCache):  # type: ignore[misc]
-    """Numba's own, with what a kernel takes from elsewhere in the key of each entry."""
+    """Numba's own, sealed, with what a kernel takes from elsewhere in the key of each entry."""
 
     def __init__(self, function: Callable[..., Any], *, inner: bool = False) -> None:
         super().__init__(function)
         self.inner = inner
+        self._cache_file = SealedFiles(
+            cache_path=self._cache_path,
+            filename_base=self._impl.filename_base,
+            source_stamp=self._impl.locator.get_source_stamp(),
+        )
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         fields = tuple(sorted({f"{t.instance_class.__qualname__}{t.instance_class._fields}" for t in _records(sig)}))

@@ -7,11 +7,15 @@ translated with the whole tree below it.
 They are compiled once for all integers: Numba would compile one again for every constant that a call names and for
 every width of an index.
 
-`install()` changes Numba for this process.
+`install()` puts five functions of this file in place of Numba's. Outside of `compiling()` they do what Numba's do, so
+that the kernels of others in this process are compiled as without Etude.
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import llvmlite.binding as llvm
@@ -25,6 +29,23 @@ DispatcherType: Any = functions.Dispatcher
 PACKAGE: Final = __name__.partition(".")[0]
 KIND: Final = "inner"
 """How a library without machine code is marked in the cache."""
+
+
+class _Compiling(threading.local):
+    depth = 0
+
+
+_compiling: Final = _Compiling()
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """While this thread compiles a kernel of this package."""
+    _compiling.depth += 1
+    try:
+        yield
+    finally:
+        _compiling.depth -= 1
 
 
 class InnerLibrary(codegen.JITCodeLibrary):  # type: ignore[misc]
@@ -107,7 +128,7 @@ def install() -> None:
     environments = _Environments()
 
     def lower(self: Any, state: Any) -> Any:
-        if state.library is None and _is_inner(state.flags):
+        if _compiling.depth and state.library is None and _is_inner(state.flags):
             state.flags.no_cfunc_wrapper = True
             state.library = InnerLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
             state.library.enable_object_caching()

@@ -4,6 +4,10 @@ An entry is a file of its own. Its name holds a digest of all that the code depe
 (`digest.taken`), its file and options, the kinds of its arguments, the versions of Python, NumPy, Numba and llvmlite,
 the processor, and the settings of Numba. So an entry that is there fits, and one that does not is never opened.
 
+Code that is run must be the user's own: an entry carries the user's seal of its content and of its name
+(`etude.base.seals`). One that is damaged, renamed or another's is as one that is not there, and is made again. Where no
+key for seals can be kept, nothing is kept.
+
 Entries are where Numba's own are: in the folder NUMBA_CACHE_DIR; else next to the source, or in the user's folder for
 caches where that cannot be written. They are written under another name first, so that no process sees an incomplete
 one.
@@ -25,16 +29,22 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from etude.base import seals
+from etude.base.errors import UsageError
 from etude.kernels import digest, guard, kinds
 
 NUMBA: Final = "0.68."
 """The versions whose inside is known here. With any other, kernels are kept and called by Numba itself."""
 SUFFIX: Final = ".etk"
-_MAGIC: Final = b"etude kernel 2\n"
+SWITCH: Final = "ETUDE_KERNELS"
+"""The environment variable that says what of this folder is used: `numba` nothing, so that Numba compiles and runs
+kernels as it does; or names of `PIECES`. Not set: all."""
+PIECES: Final = ("inner", "run")
+"""Kernels that only kernels call as LLVM's code (`inner.py`), and kernels run without Numba (`native.py`)."""
 _OWN: Final = ("NUMBA_CACHE_DIR", "NUMBA_NUM_THREADS")
 """Settings that change no code."""
 
-_MAKERS: Final = ("dispatch.py", "elf.py", "guard.py", "inner.py", "kept.py", "kinds.py", "records.py", "sooner.py")
+_MAKERS: Final = ("dispatch.py", "elf.py", "guard.py", "inner.py", "kept.py", "kinds.py", "records.py")
 """Files of this folder that decide what code is made of a kernel, and how it is kept."""
 
 
@@ -67,14 +77,25 @@ def numba_version() -> str:
     return found[1] if found else ""
 
 
+def used(piece: str) -> bool:
+    """Whether a piece is not turned off, and was tested with the Numba that is here."""
+    told = os.environ.get(SWITCH, "")
+    pieces = [] if told == "numba" else told.split(",") if told else PIECES
+    if wrong := sorted(set(pieces) - set(PIECES)):
+        raise UsageError(
+            f"{SWITCH}={told}: there is no {wrong[0] or 'empty name'}", hint=f"numba, or some of {','.join(PIECES)}"
+        )
+    return piece in pieces and numba_version().startswith(NUMBA)
+
+
 @cache
 def usable() -> bool:
     """Only where this was tested, and only while all settings of Numba are in the environment."""
     return (
-        sys.platform == "linux"
+        used("run")
+        and sys.platform == "linux"
         and sys.implementation.name == "cpython"
         and sys.maxsize > 2**32
-        and numba_version().startswith(NUMBA)
         and not os.path.exists(".numba_config.yaml")
         and guard.as_expected()
     )
@@ -98,6 +119,7 @@ def _ground(level: str, settings: tuple[tuple[str, str], ...]) -> str:
         sys.version,
         np.__version__,
         numba_version(),
+        seals.user_digest(),
         llvmlite.__version__,
         binding.get_process_triple(),
         binding.get_host_cpu_name(),
@@ -135,22 +157,19 @@ class KernelFolder:
     def read(self, kind: tuple[Any, ...]) -> CompiledEntry | None:
         name = self._name(kind)
         for folder in self._folders:
-            try:
-                with open(os.path.join(folder, name), "rb") as file:
-                    told = file.read()
-            except OSError:
-                continue
-            return _entry(told)
+            body = read_sealed(os.path.join(folder, name))
+            if body is not None:
+                return CompiledEntry(*pickle.loads(body))
         return None
 
     def write(self, kind: tuple[Any, ...], entry: CompiledEntry) -> bool:
         """False if there is nowhere to write to. Entries of the same kernel before it changed are removed."""
         body = pickle.dumps(tuple(entry), protocol=4)
-        told = _MAGIC + hashlib.sha256(body).digest() + body
         for folder in self._folders:
             try:
                 os.makedirs(folder, exist_ok=True)
-                _write(folder, self._name(kind), told)
+                if not write_sealed(os.path.join(folder, self._name(kind)), body):
+                    return False
                 self._remove_old(folder)
                 return True
             except OSError:
@@ -164,25 +183,31 @@ class KernelFolder:
                 os.unlink(os.path.join(folder, name))
 
 
-def _write(folder: str, name: str, told: bytes) -> None:
-    path = os.path.join(folder, f"{name}.{os.getpid()}.{threading.get_ident()}.tmp")
+def read_sealed(path: str) -> bytes | None:
+    """What this user wrote there; None if there is nothing, or it is damaged, renamed or another's."""
     try:
-        with open(path, "xb") as file:
-            file.write(told)
-        os.replace(path, os.path.join(folder, name))
+        with open(path, "rb") as file:
+            written = file.read()
+    except OSError:
+        return None
+    return seals.content_of(os.path.basename(path), written)
+
+
+def write_sealed(path: str, body: bytes) -> bool:
+    """False where no key can be kept, and so nothing that would be run."""
+    written = seals.sealed_file(os.path.basename(path), body)
+    if written is None:
+        return False
+    own = f"{path}.{os.getpid()}.{threading.get_ident()}.tmp"
+    try:
+        with open(own, "xb") as file:
+            file.write(written)
+        os.replace(own, path)
     except BaseException:
         with suppress(OSError):
-            os.unlink(path)
+            os.unlink(own)
         raise
-
-
-def _entry(told: bytes) -> CompiledEntry | None:
-    """None if the file is not whole."""
-    start = len(_MAGIC)
-    checked, body = told[start : start + 32], told[start + 32 :]
-    if not told.startswith(_MAGIC) or hashlib.sha256(body).digest() != checked:
-        return None
-    return CompiledEntry(*pickle.loads(body))
+    return True
 
 
 def _folders(path: str) -> list[str]:

@@ -82,6 +82,12 @@ def links_between(topology: Topology, pair: tuple[End, End]) -> I64:
     return found
 
 
+def links_of(topology: Topology, end: End) -> I64:
+    """The links from and to a rank's device or a vertex."""
+    vertex = _vertex(topology, end)
+    return np.flatnonzero((topology.src == vertex) | (topology.dst == vertex))
+
+
 def _vertex(topology: Topology, end: End) -> int:
     if isinstance(end, int):
         if not 0 <= end < len(topology):

@@ -55,7 +55,7 @@ Layout = tuple[Attr, ...]
 """The ordered attributes of a node."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False, kw_only=True)
 class Trace:
     """One program, shared by the ranks that run it.
 

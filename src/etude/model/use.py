@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 from typing import Final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -51,6 +52,9 @@ _BY_KIND[Kind.COMP] = Use.COMPUTE
 _BY_KIND[[Kind.SEND, Kind.RECV, Kind.COLL]] = Use.COMMUNICATION
 _BY_KIND[[Kind.MEM_LOAD, Kind.MEM_STORE]] = Use.MEMORY
 
+_KNOWN: Final[WeakKeyDictionary[Trace, U8]] = WeakKeyDictionary()
+"""Of programs that are alive: an analysis asks for the same ones again and again."""
+
 
 def uses(trace: Trace) -> U8:
     """Use of each node. If nothing runs on a device, the host is the device, with what its operators compute.
@@ -58,6 +62,12 @@ def uses(trace: Trace) -> U8:
     A kernel's kind determines its use; kernels recorded without one are recognised by name, as NCCL's and the driver's
     copies are.
     """
+    if trace not in _KNOWN:
+        _KNOWN[trace] = _uses(trace)
+    return _KNOWN[trace].copy()
+
+
+def _uses(trace: Trace) -> U8:
     use = _BY_KIND[trace.kind]
     if has_device(trace):
         host = trace.cpu == 1

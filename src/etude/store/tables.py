@@ -33,16 +33,36 @@ LINK_STATISTICS: Final = {
     ),
 }
 """Tables of `etude simulate --link-stats`."""
+_LINKS_OF_PACKETS: Final = TableSchema(
+    {
+        "link": TEXT,
+        **of_each(COUNT, "from_ns to_ns most_queue_bytes marks cut dropped pauses"),
+        **of_each(AMOUNT, "utilisation queue_bytes paused"),
+    }
+)
 
 
 def read_link_statistics(folder: Path) -> dict[str, pa.Table]:
     """The tables that `etude simulate --link-stats` wrote."""
     hint = "`etude simulate JOB --system NAME --network flow --link-stats FOLDER` writes them"
     known = {"etude link statistics": 1}
+    schemas = LINK_STATISTICS
+    if _has_column(folder / "links.parquet", "queue_bytes"):
+        schemas = schemas | {"links": _LINKS_OF_PACKETS}
     return {
         name: read_checked(folder / f"{name}.parquet", schema, "statistics of links", hint=hint, known=known)
-        for name, schema in LINK_STATISTICS.items()
+        for name, schema in schemas.items()
     }
+
+
+def _has_column(path: Path, column: str) -> bool:
+    """Whether a Parquet file that can be read has it."""
+    from pyarrow import parquet
+
+    try:
+        return column in parquet.read_schema(path).names
+    except (OSError, pa.ArrowException):
+        return False
 
 
 def is_table(path: Path) -> bool:

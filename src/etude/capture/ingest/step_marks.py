@@ -6,13 +6,15 @@ of an optimizer's step). Marks of one series follow each other; those of two ove
     one     |---- 6 ----|---- 7 ----|---- 8 ----|
     other         |--- 106 --|  |--- 107 ---|
 
-Only the series that covers most of the time counts.
+Only the series that covers most of the time counts. A mark whose end was rounded, or written a little late, may reach
+into the next one of its series; the moments that both have belong to the later one.
 """
 
 from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 
@@ -22,6 +24,9 @@ from etude.capture.ingest.graph import ACTIVITY, CausalGraph
 from etude.capture.link.device import DeviceTrace
 from etude.kernels.arrays import I64
 from etude.model.schema import UNKNOWN
+
+REACHES: Final = 0.01
+"""Part of a mark by which the next one of its series may begin before its end."""
 
 
 def steps(device: DeviceTrace, found: CausalGraph) -> I64:
@@ -48,7 +53,7 @@ def steps_at(device: DeviceTrace, when: I64) -> I64:
 def crossing(device: DeviceTrace) -> Iterator[str]:
     """What to say of marks that do not count."""
     rows, number = _marks(device)
-    left = np.setdiff1d(np.arange(len(rows)), _of_one_series(device, rows))
+    left = np.setdiff1d(np.arange(len(rows)), _of_one_series(device, rows, number))
     if len(left):
         shown = f"the first of {len(left):,} is `ProfilerStep#{number[left[0]]}`"
         yield f"two series of steps are marked, and overlap: that which covers less time is not counted ({shown})"
@@ -69,7 +74,7 @@ def _chosen(device: DeviceTrace) -> tuple[I64, I64]:
     if not len(rows):
         rows = engine_passes(device).row
         return rows, np.arange(len(rows))
-    kept = _of_one_series(device, rows)
+    kept = _of_one_series(device, rows, number)
     return rows[kept], number[kept]
 
 
@@ -87,12 +92,16 @@ def _step(name: str) -> int:
     return int(number) if number != name and number.isdigit() and len(number) < 18 else -1
 
 
-def _of_one_series(device: DeviceTrace, rows: I64) -> I64:
+def _of_one_series(device: DeviceTrace, rows: I64, number: I64) -> I64:
     """Positions of the marks that count: those of devices, and one series of the host's."""
     of_device = device.tid[rows] == UNKNOWN
     on_host = np.flatnonzero(~of_device)
     start = device.start_ns[rows[on_host]]
-    end = start + np.maximum(device.duration_ns[rows[on_host]], 0)
+    lasts = np.maximum(device.duration_ns[rows[on_host]], 0)
+    follows = np.diff(number[on_host]) == 1
+    little = (start + lasts)[:-1] - start[1:] <= REACHES * np.minimum(lasts[:-1], lasts[1:])
+    end = start + lasts
+    end[:-1] = np.where(follows & little, np.minimum(end[:-1], start[1:]), end[:-1])
     if not (start[1:] < end[:-1] - ROUNDING_NS).any():
         return np.arange(len(rows))
     series = _series(start.tolist(), end.tolist())

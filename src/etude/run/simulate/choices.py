@@ -1,6 +1,11 @@
 """What can be chosen of a simulation, by name."""
 
+from __future__ import annotations
+
 from enum import StrEnum
+from typing import Final
+
+EXTERNAL: Final = "external:"
 
 
 class Policy(StrEnum):
@@ -50,9 +55,23 @@ class Network(StrEnum):
     PACKETS = "packets"
     """Packets in the queues of routed links, store and forward, behind PFC."""
 
+    @classmethod
+    def _missing_(cls, value: object) -> Network | None:
+        """`external:COMMAND`, which is one of these for each command."""
+        if not isinstance(value, str) or not value.startswith(EXTERNAL) or not value.removeprefix(EXTERNAL).strip():
+            return None
+        one = str.__new__(cls, value)
+        one._name_, one._value_ = "EXTERNAL", value
+        return one
+
+    @property
+    def command(self) -> str:
+        """The program that is the network; empty if it is one of ours."""
+        return self.removeprefix(EXTERNAL).strip() if self.startswith(EXTERNAL) else ""
+
     @property
     def has_links(self) -> bool:
-        return self in (Network.LINKS, Network.FLOW, Network.PACKETS)
+        return self in (Network.LINKS, Network.FLOW, Network.PACKETS) or bool(self.command)
 
 
 class PacketFabric(StrEnum):
@@ -64,6 +83,9 @@ class PacketFabric(StrEnum):
     """Senders at the rate of the line; links send only what the buffer behind them has credit for."""
     ULTRA_ETHERNET = "ultra-ethernet"
     """Senders with a window (NSCC), packets over all ways; what does not fit is cut to its header and sent again."""
+    FAIR = "fair"
+    """No real fabric, but what `flow` stands for: queues without end that send a packet of each transfer in turn, and
+    windows that fill the path."""
 
 
 class Routing(StrEnum):

@@ -20,6 +20,8 @@ from etude.model.schema import Collective
 from etude.run.simulate.lower import Lowered
 from etude.run.simulate.networks.state import VISIT, WHOLE, LinkState, Table
 from etude.run.simulate.operations import Operations
+from etude.run.simulate.packets.samples import over_time
+from etude.run.simulate.packets.state import PacketState
 
 PARTS: Final = 64
 """Intervals that the time of a run is divided into, each a row of `links`."""
@@ -31,25 +33,34 @@ class LinkStats:
     links: pa.Table
     """For each link and interval of the run: from_ns, to_ns, utilisation (bytes on the wire, with the protocol and
     efficiency of their operation, over capacity), under_way and waiting (transfers on it, and those that had not begun,
-    on average), operations (distinct ones)."""
+    on average), operations (distinct ones). With packets instead of these three: queue_bytes (on average),
+    most_queue_bytes, marks, cut, dropped, pauses, and paused, a share of the interval."""
     visits: pa.Table
-    """For each transfer and link of its route: link, operation, size_bytes, came_ns, begin_ns, end_ns."""
+    """For each transfer and link of its route: link, operation, size_bytes, came_ns, begin_ns, end_ns. With packets
+    only for the first link, until the transfer has arrived."""
     operations: pa.Table
     """For each collective and message: operation, what, group, size_bytes, members, came_ns (the first member),
     begin_ns (the last), end_ns."""
+
+    def tables(self) -> dict[str, pa.Table]:
+        return {name: getattr(self, name) for name in LinkStats.__slots__}
 
     def write(self, folder: str | PathLike[str]) -> None:
         import pyarrow.parquet as pq
 
         Path(folder).mkdir(parents=True, exist_ok=True)
-        for name in LinkStats.__slots__:
-            table = marked(getattr(self, name), "etude link statistics 1")
-            pq.write_table(table, Path(folder) / f"{name}.parquet", compression="zstd")
+        for name, table in self.tables().items():
+            pq.write_table(
+                marked(table, "etude link statistics 1"), Path(folder) / f"{name}.parquet", compression="zstd"
+            )
 
 
-def room_for_visits(carried: Table, transfers: I64, most_hops: int) -> Table:
-    """A table large enough for all visits of these operations; `transfers` are those of each plan."""
+def room_for_visits(carried: Table, transfers: I64, most_hops: int, asked: bool = True) -> Table:
+    """A table large enough for all visits of these operations; `transfers` are those of each plan. Without one where
+    there are too many, unless they were asked for."""
     rows = int(transfers[carried["plan"]].sum()) * most_hops
+    if rows > MOST_VISITS and not asked:
+        return np.zeros(0, VISIT)
     if rows > MOST_VISITS:
         problem = f"statistics of links would have up to {rows:,} rows, but the limit is {MOST_VISITS:,}"
         raise UsageError(problem, hint="use fewer ranks, steps or chunks")
@@ -66,11 +77,39 @@ def link_stats(
     operation = carried_op[visits["operation"]]
     until_ns = max(int(nodes["end_ns"].max(initial=0)), int(visits["end_ns"].max(initial=0)), 1)
     wire = visits["size_bytes"] * (links.carried["wire_ppm"][visits["operation"]] / WHOLE)
+    if links.packets is not None:
+        spent = _of_ports(links.packets, names, until_ns)
+    else:
+        spent = _over_time(visits, wire, operation, names, topology.bytes_per_s / 1e9, until_ns)
     columns = {name: np.ascontiguousarray(visits[name]) for name in ("size_bytes", "came_ns", "begin_ns", "end_ns")}
     return LinkStats(
-        _over_time(visits, wire, operation, names, topology.bytes_per_s / 1e9, until_ns),
+        spent,
         pa.table({"link": names[visits["link"]], "operation": operation, **columns}),
         _operations(lowered, ops, nodes),
+    )
+
+
+def _of_ports(packets: PacketState, names: NDArray[np.str_], until_ns: int) -> pa.Table:
+    """The same of packets: what happened at the port of each link that carried any, interval by interval."""
+    edges_ps, ports = over_time(packets, until_ns * 1000)
+    used = np.flatnonzero((packets.ports["carried_bytes"] > 0) | (packets.ports["most_queue_bytes"] > 0))
+    length_ps = np.tile(np.diff(edges_ps), len(used)).astype(np.float64)
+    mine = ports[:, used].T.ravel()
+    many = len(edges_ps) - 1
+    return pa.table(
+        {
+            "link": pa.array(names[np.repeat(used, many)].tolist(), pa.string()),
+            "from_ns": np.tile(edges_ps[:-1] // 1000, len(used)),
+            "to_ns": np.tile(edges_ps[1:] // 1000, len(used)),
+            "utilisation": mine["busy_ps"] / length_ps,
+            "queue_bytes": mine["queue_byte_ps"] / length_ps,
+            "most_queue_bytes": np.ascontiguousarray(mine["peak_bytes"]),
+            "marks": np.ascontiguousarray(mine["marks"]),
+            "cut": np.ascontiguousarray(mine["trims"]),
+            "dropped": np.ascontiguousarray(mine["drops"]),
+            "pauses": np.ascontiguousarray(mine["pauses"]),
+            "paused": mine["paused_ps"] / length_ps,
+        }
     )
 
 

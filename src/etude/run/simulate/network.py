@@ -15,18 +15,21 @@ from etude.machine.faults import links_between, with_faults
 from etude.machine.topology import Topology
 from etude.run.simulate.carrying import carried_operations
 from etude.run.simulate.costs import with_noise
+from etude.run.simulate.detail import chosen_links, packet_detail
 from etude.run.simulate.draws import call_draws
 from etude.run.simulate.link_stats import LinkStats, link_stats, room_for_visits
 from etude.run.simulate.lower import Lowered
 from etude.run.simulate.networks.operation import Model, NetworkOptions
+from etude.run.simulate.networks.program import NetworkProgram
 from etude.run.simulate.networks.registry import Registry, grown
 from etude.run.simulate.networks.rerouting import Rerouting, moved, rates_over_time, waiting
 from etude.run.simulate.networks.sharing import Sharing
-from etude.run.simulate.networks.state import OPERATION, NetworkState, OperationState, Table
+from etude.run.simulate.networks.state import OPERATION, LinkState, NetworkState, OperationState, Table
 from etude.run.simulate.operations import Operations
 from etude.run.simulate.options import LinkChange, Network, PacketFabric
 from etude.run.simulate.packets.deadlock import deadlock_of
 from etude.run.simulate.result import LINKS_SHOWN, LinkUse, QueueUse
+from etude.run.simulate.scope import PacketScope, packet_scope
 from etude.run.simulate.state import with_room
 
 _MODELS: Final[dict[Network, tuple[Model, int]]] = {
@@ -55,10 +58,19 @@ PACKETS_NOTES: Final = {
     "buffer behind it and what the link moves in two of its latencies; rates of links are those of payload",
     PacketFabric.INFINIBAND: f"{_PACKETS}, without loss: a link has credit for 64 KiB in the buffer behind it and what "
     "it moves in two of its latencies, without virtual lanes; rates of links are those of payload",
+    PacketFabric.FAIR: "packets of 4 KiB, store and forward; queues without end send a packet of each transfer in "
+    "turn; windows of 1.5 times what the slowest link moves in an idle round trip, or of 16 packets, with answers that "
+    "take nothing of a link: what `flow` stands for, in packets",
     PacketFabric.ULTRA_ETHERNET: f"{_PACKETS}, over up to 16 ways each: windows (NSCC) of 1.5 times what the slowest "
     "link moves in an idle round trip, or of 16 packets; queues of the longest such trip, or of 16 packets, marks from "
     "20 to 80% of them; what does not fit is cut to 64 B and sent again; rates of links are those of payload",
 }
+
+
+BORDER_NOTE: Final = (
+    "part of the job goes by packets, the rest are flows: on a link of both, flows have their fair share, with a share "
+    "for each transfer that goes by packets, and packets have the rate that flows leave"
+)
 
 
 class CarriedBytes(NamedTuple):
@@ -81,8 +93,10 @@ class RunningNetwork:
         self.state = NetworkState(
             OperationState(_operations(lowered, ops), empty_heap(len(ops) + 1), *done), links=None, flows=None
         )
-        if lowered.options.network in _MODELS:
-            self._carry(lowered, ops, sharing, *_MODELS[lowered.options.network])
+        self.program: NetworkProgram | None = None
+        network = lowered.options.network
+        if network is not None and network.has_links:
+            self._carry(lowered, ops, sharing, *_MODELS.get(network, ("external", 2)))
 
     def _carry(self, lowered: Lowered, ops: Operations, sharing: Sharing | None, model: Model, window: int) -> None:
         """Moves operations onto links where possible."""
@@ -99,6 +113,7 @@ class RunningNetwork:
                 busy_factor=lowered.options.overlap.communication,
                 routing=lowered.options.routing.value,
                 fabric=(lowered.options.fabric or PacketFabric.ROCE).value,
+                mixed=bool(lowered.options.packets),
             ),
             instances=None if sharing is None else sharing.instances,
             instance_of=instance_of,
@@ -107,6 +122,10 @@ class RunningNetwork:
         registry.register(made)
         registry.register_messages(messages)
         links, flows = registry.state()
+        if model == "external":
+            command = (lowered.options.network or Network.LINKS).command
+            self.program = NetworkProgram(command, topology)
+            self.notes.append(f"the network is another program, `{command}`: what its links carry is not known here")
         if model == "packets":
             self.notes.append(PACKETS_NOTES[lowered.options.fabric or PacketFabric.ROCE])
         self.carried_op = number
@@ -115,9 +134,12 @@ class RunningNetwork:
             if flows is None:
                 changes = [(c.time_ns, links_between(topology, c.ends), c.factor) for c in lowered.options.link_changes]
                 links = links._replace(rates=rates_over_time(topology, changes))
-        if lowered.options.link_stats:
-            plans = links.schedules.plans
-            visits = room_for_visits(links.carried, plans["transfers"], registry.most_hops)
+        if lowered.options.packets:
+            links = self._mixed(links, ops, packet_scope(lowered.options.packets), number)
+        elif lowered.options.link_stats or model == "packets":
+            plans, asked = links.schedules.plans, lowered.options.link_stats
+            hops = 1 if model == "packets" else registry.most_hops
+            visits = room_for_visits(links.carried, plans["transfers"], hops, asked)
             links = links._replace(visits=visits)
         carried = self.state.operations.table["carried"]
         carried[number] = np.arange(len(number))
@@ -127,6 +149,31 @@ class RunningNetwork:
         place_of = np.full(int(lowered.base[-1]), -1, np.int64)
         place_of[ops.node[on]] = place
         self.state = self.state._replace(links=links._replace(place_of=place_of), flows=flows)
+
+    def _mixed(self, links: LinkState, ops: Operations, scope: PacketScope, number: I64) -> LinkState:
+        assert self.topology is not None
+        over = chosen_links(self.topology, scope)
+        self.notes.append(BORDER_NOTE)
+        return links._replace(detail=packet_detail(links, ops, number, scope, over))
+
+    def look_for_exceeded(self) -> None:
+        """Before a run: flows note which links are exceeded."""
+        if self.state.flows is not None:
+            self.state = self.state._replace(flows=self.state.flows._replace(looks=True))
+
+    def exceeded(self) -> I64:
+        return np.flatnonzero(self.state.flows.links["exceeded"]) if self.state.flows is not None else np.zeros(0, int)
+
+    def packets_over(self, over: I64) -> None:
+        """Transfers over these links go by packets too."""
+        links, topology = self.state.links, self.topology
+        if links is None or links.detail is None or topology is None:
+            return
+        p = links.paths
+        path = np.repeat(np.arange(len(p.start) - 1), np.diff(p.start))
+        links.detail.of_path[path[np.isin(p.link, over)]] = 1
+        name = f", {topology.link_name(int(over[0]))} among them" if len(over) else ""
+        self.notes.append(f"flows exceed {len(over):,} links{name}: what goes over them goes by packets")
 
     def change(self, change: LinkChange) -> None:
         """Changes the rate of links from now on. Flows get new rates, over other links if some failed; with `links`,
@@ -146,6 +193,11 @@ class RunningNetwork:
         live = int(flows.clock["live"][0])
         flows.fresh[:live] = flows.live[:live]
         flows.clock["fresh"][0] = live
+
+    def close(self) -> None:
+        """Ends the program that is the network, if there is one."""
+        if self.program is not None:
+            self.program.close()
 
     def no_way(self) -> ClusterError | DeadlockError | None:
         """The error for transfers that wait for links that failed and do not come back, or for full buffers."""
@@ -167,6 +219,10 @@ class RunningNetwork:
 
     def grow(self, room: int) -> None:
         """Makes room for this many more ends of operations, and for more transfers if there was too little."""
+        links = self.state.links
+        if self.program is not None and links is not None and self.program.is_asked(links):
+            self.program.exchange(links)
+            return
         operations = self.state.operations
         self.state = self.state._replace(operations=operations._replace(ends=with_room(operations.ends, room)))
         if self.state.links is not None and self.state.links.clock[0]["crowded"]:
@@ -201,9 +257,16 @@ class RunningNetwork:
         fullest = int(ports["most_queue_bytes"].argmax())
         cut, resent = int(ports["trims"].sum()), int(packets.clock[0]["resent"])
         lost = f", {cut:,} of them cut and {resent:,} sent again" if cut or resent else ""
+        clock = links.clock[0]
+        border = []
+        if links.detail is not None:
+            of, size = (int(clock["packet_transfers"]), int(clock["packet_bytes"]))
+            whole, all_bytes = of + int(clock["flow_transfers"]), size + int(clock["flow_bytes"])
+            border = [f"{of:,} of {whole:,} transfers, {size / max(all_bytes, 1):.1%} of their bytes, went by packets"]
         notes = [
+            *border,
             f"{int(packets.clock[0]['sent']):,} packets{lost}; the longest queue: "
-            f"{int(ports[fullest]['most_queue_bytes']):,} B at {topology.link_name(fullest)}"
+            f"{int(ports[fullest]['most_queue_bytes']):,} B at {topology.link_name(fullest)}",
         ]
         if paused := int((ports["pauses"] > 0).sum()):
             longest = int(ports["paused_ps"].argmax())
@@ -237,14 +300,16 @@ class RunningNetwork:
 
     def _busy_ports(self) -> None:
         """Takes the time for which links were in use from their ports, if there are packets."""
-        if self.state.links is not None and self.state.links.packets is not None:
-            self.state.links.links["busy_ns"] = self.state.links.packets.ports["busy_ps"] // 1000
+        links = self.state.links
+        if links is not None and links.packets is not None and links.detail is None:
+            links.links["busy_ns"] = links.packets.ports["busy_ps"] // 1000
 
     def link_stats(self, lowered: Lowered, ops: Operations, nodes: Table) -> LinkStats | None:
-        """Statistics of links over time, if requested."""
-        if not lowered.options.link_stats or self.state.links is None or self.topology is None:
+        """Statistics of links over time, if requested; of packets always."""
+        links = self.state.links
+        if links is None or self.topology is None or not len(links.visits):
             return None
-        return link_stats(lowered, ops, nodes, self.state.links, self.topology, self.carried_op)
+        return link_stats(lowered, ops, nodes, links, self.topology, self.carried_op)
 
 
 def _operations(lowered: Lowered, ops: Operations) -> Table:

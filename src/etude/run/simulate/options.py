@@ -22,6 +22,7 @@ from etude.run.simulate.choices import PacketFabric as PacketFabric
 from etude.run.simulate.choices import Policy as Policy
 from etude.run.simulate.choices import Routing as Routing
 from etude.run.simulate.choices import Times as Times
+from etude.run.simulate.scope import packet_scope
 from etude.run.simulate.shares import Draw, check_on_links, check_shares, scope_of
 
 if TYPE_CHECKING:
@@ -156,8 +157,11 @@ class Options:
     routing: Routing = Routing.STATIC
     fabric: PacketFabric | None = None
     """Of packets; None: RoCE."""
+    packets: Sequence[str] = ()
+    """Of `packets`: only these transfers go by packets, the others are flows: `all_to_all`, `message`, `5ms-8ms`,
+    `leaf.3`, `leaf.3/spine.1`, or `auto`, those over links that flows exceed."""
     link_stats: bool = False
-    """Keep statistics of every link over time; with `links` or `flow`."""
+    """Keep statistics of every link over time; of packets they are always kept."""
     fold: bool | None = None
     """Simulate ranks that must behave alike once: None: if possible, True: raise if not, False: never."""
 
@@ -206,6 +210,8 @@ class Options:
             raise UsageError("shares and contention cannot be combined with overlap factors", hint="use one of them")
         if self.fabric is not None and self.network != Network.PACKETS:
             raise UsageError(f"only packets have a fabric, `{self.fabric}`", hint="--network packets")
+        if self.packets:
+            self._check_packets()
         if self._has_links:
             self._check_links()
 
@@ -265,6 +271,18 @@ class Options:
         plans = [given] if isinstance(given, Schedule) else given
         return next((plan for plan in plans if plan.members == members), None)
 
+    def _check_packets(self) -> None:
+        if self.network != Network.PACKETS:
+            raise UsageError("a part of a job goes by packets only where there are packets", hint="--network packets")
+        if self.routing != Routing.STATIC or self.fabric == PacketFabric.ULTRA_ETHERNET:
+            raise UsageError(
+                "packets that choose their ways one by one do not share links with flows, which have one way each",
+                hint="leave out --packets, or --routing and the fabric `ultra-ethernet`",
+            )
+        if self.link_stats:
+            raise UsageError("statistics of links are of all packets or none", hint="leave out --packets")
+        packet_scope(self.packets)
+
     def _check_changes(self) -> None:
         if self.network == Network.ANALYTIC:
             raise UsageError(
@@ -285,16 +303,26 @@ class Options:
         if self.collective_times == Times.RECORDED:
             problem = f"recorded times of collectives use no links: they are for closed forms, not for `{self.network}`"
             raise UsageError(problem, hint="leave out --collective-times, or use --network analytic")
-        if self.network == Network.PACKETS:
-            unread = {"statistics of links": self.link_stats, "links that change during the run": self.link_changes}
-            for what, given in unread.items():
-                if given:
-                    raise UsageError(f"{what} are not there for packets", hint="--network flow")
+        if self.network == Network.PACKETS and self.link_changes:
+            raise UsageError("links that change during the run are not there for packets", hint="--network flow")
+        if self.network is not None and self.network.command:
+            self._check_program()
         if self.fold:
             raise UsageError(
                 f"the ranks cannot be folded: with network `{self.network}` they share links, so none are equivalent",
                 hint="leave out --fold: all ranks are simulated",
             )
+
+    def _check_program(self) -> None:
+        """What another program that is the network does not read."""
+        unread = {
+            "links that change during the run": bool(self.link_changes),
+            "statistics of links": self.link_stats,
+            "routing": self.routing != Routing.STATIC,
+        }
+        for what, given in unread.items():
+            if given:
+                raise UsageError(f"{what}: another program is the network", hint="--network flow")
 
 
 def _check_name(name: str, what: Collective, algorithm: str) -> None:

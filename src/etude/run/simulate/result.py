@@ -61,7 +61,7 @@ class Simulated(Run):
     notes: tuple[str, ...] = field(default=())
     """Assumptions made where the job says nothing."""
     link_stats: LinkStats | None = None
-    """Statistics of links over time, if requested."""
+    """Statistics of links over time, if requested; of packets always."""
     kernels: Mapping[str, Taken] = field(default_factory=dict)
     """Compute nodes and their work by the kernel and units chosen for them, if requested."""
     unit_flops: Mapping[str, int] = field(default_factory=dict)

@@ -10,11 +10,13 @@ from typing import Any, Final
 import numpy as np
 
 from etude.base.errors import UsageError
+from etude.kernels.arrays import I64
 from etude.machine import open_system, system_names
 from etude.machine.system import System
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN
 from etude.model.timing import Origin, Timing
+from etude.run.simulate.choices import Network
 from etude.run.simulate.deadlock import explain
 from etude.run.simulate.engine import JobEngine
 from etude.run.simulate.initial_state import initial_state
@@ -26,6 +28,7 @@ from etude.run.simulate.networks.state import NEVER
 from etude.run.simulate.operations import Operations, operations
 from etude.run.simulate.options import LinkChange, Options
 from etude.run.simulate.result import Simulated, simulated
+from etude.run.simulate.scope import packet_scope
 from etude.run.simulate.settings.by_name import options_by_name
 from etude.run.simulate.state import DONE
 
@@ -71,7 +74,10 @@ def simulate_with_links(
     lowered, notes = lower(job, system, options)
     ops = operations(lowered)
     engine, said = start(lowered, ops)
-    stopped = _go(engine, options.link_changes, progress)
+    try:
+        stopped = _go(engine, options.link_changes, progress)
+    finally:
+        engine.network.close()
     if not stopped and engine.done_nodes < engine.nodes:
         if (problem := engine.network.no_way()) is not None:
             raise problem
@@ -94,9 +100,21 @@ def start(lowered: Lowered, ops: Operations | None = None) -> tuple[JobEngine, l
     met = meetings(lowered, ops)
     state = initial_state(lowered, ops, met.kinds if met else None)
     network = RunningNetwork(lowered, ops, state.sharing)
+    if lowered.options.packets and packet_scope(lowered.options.packets).auto:
+        network.packets_over(_exceeded(lowered))
     if met is None:
         return JobEngine(lowered, state, network), [*ops.notes, *network.notes]
     return JobEngine(lowered, state, network, met.price), [*ops.notes, *network.notes, *met.notes()]
+
+
+def _exceeded(lowered: Lowered) -> I64:
+    """Links that are exceeded where all transfers are flows."""
+    flows = replace(lowered.options, network=Network.FLOW, packets=(), fabric=None)
+    engine, _ = start(lower(lowered.job, lowered.system, flows)[0])
+    engine.network.look_for_exceeded()
+    while engine.step():
+        pass
+    return engine.network.exceeded()
 
 
 def _go(engine: JobEngine, changes: Sequence[LinkChange], progress: Progress | None) -> bool:

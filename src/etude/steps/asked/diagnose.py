@@ -1,5 +1,6 @@
 """What is wrong in a run: what `etude diagnose` asks for."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,7 +66,7 @@ class DiagnoseInputs:
         shown = found[: self.top] if self.top else found
         if not found:
             say(nothing)
-        return Diagnosed(tuple(shown), SHOWN if self.top is None else len(shown), str(self.source.path))
+        return Diagnosed(tuple(shown), SHOWN if self.top is None else len(shown), self.source)
 
 
 def recorded_leaks(source: RunSource, run_ns: int) -> "list[Verdict]":
@@ -97,7 +98,16 @@ class Diagnosed:
     findings: tuple["Verdict", ...]
     shown: int
     """Findings that a reader is shown."""
-    path: str
+    source: RunSource
+
+    def command(self, one: "Verdict") -> str:
+        """The command that shows more of a finding of this run."""
+        from etude.analyse.next_steps import command
+
+        where = [str(self.source.path)]
+        where += ["--system", self.source.system] if self.source.system else []
+        where += ["--timing", str(self.source.timing)] if self.source.timing is not None else []
+        return command(one).replace("RUN", shlex.join(where))
 
 
 def diagnose_inputs(asked: Diagnose) -> DiagnoseInputs:
@@ -105,11 +115,20 @@ def diagnose_inputs(asked: Diagnose) -> DiagnoseInputs:
 
 
 def diagnose_record(found: Diagnosed) -> dict[str, Any]:
-    return {"findings": [one.record() for one in found.findings]}
+    from etude.analyse.next_steps import next_step
+
+    return {
+        "findings": [one.record() | {"next": next_step(one), "command": found.command(one)} for one in found.findings]
+    }
 
 
 def diagnose_table(found: Diagnosed) -> "pa.Table":
-    """One row a finding."""
-    from etude.analyse.findings import finding_table
+    """One row a finding, with what to do next and the command that shows more."""
+    import pyarrow as pa
 
-    return finding_table(found.findings)
+    from etude.analyse.findings import finding_table
+    from etude.analyse.next_steps import next_step
+
+    table = finding_table(found.findings)
+    table = table.append_column("next", pa.array([next_step(one) for one in found.findings], pa.string()))
+    return table.append_column("command", pa.array([found.command(one) for one in found.findings], pa.string()))

@@ -15,7 +15,12 @@ from etude.steps.asked.jobs import JobInput, JobSource
 from etude.steps.asked.runs import grown
 from etude.steps.asked.simulation import SimulationInput, SimulationOptions, options_of
 
+MOST_SERIES = 16
+"""Queues of which `--json` has the course."""
+
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from etude.machine.system import System
     from etude.make.transform.edits import Edit
     from etude.model.job import Job
@@ -209,12 +214,35 @@ def simulate_record(result: "tuple[Simulated, dict[str, float]]") -> dict[str, A
         "ranks": [row | of_rank.get(row["rank"], {}) for row in rank_table(found).to_pylist()],
         "steps": [{"step": step, "end_ns": end_ns} for step, end_ns in found.step_ends().items()],
         "links": [asdict(link) for link in found.links],
-        **({"queues": [asdict(queue) for queue in found.queues]} if found.queues else {}),
+        **_queues(found),
         "partial": found.timing.partial,
         "simulated_ranks": found.simulated_ranks,
         **({"jitter": jitter} if jitter else {}),
         "notes": list(found.notes),
     }
+
+
+def _queues(found: "Simulated") -> dict[str, Any]:
+    """What packets did: in queues, over time in those that were the longest, and how long operations took."""
+    from etude.analyse.completions import completions
+
+    stats = found.link_stats
+    if not found.queues or stats is None:
+        return {}
+    longest = {queue.link for queue in found.queues[:MOST_SERIES]}
+    over_time = [row for row in stats.links.to_pylist() if row["link"] in longest]
+    return {
+        "queues": [asdict(queue) for queue in found.queues],
+        "queues_over_time": over_time,
+        "completions": completions(stats.tables()).to_pylist(),
+    }
+
+
+def link_statistics(folder: Path) -> "dict[str, pa.Table]":
+    """What `--link-stats` wrote."""
+    from etude.store.tables import read_link_statistics
+
+    return read_link_statistics(folder)
 
 
 def say_end(found: "Simulated") -> None:

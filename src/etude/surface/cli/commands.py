@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "evaluate": (LOOK, "One value of a run, from its tables: what a page says with a number, and any other"),
     "report": (LOOK, "One HTML page about a run: what happened, why, and where the time goes; it opens offline"),
+    "studio": (LOOK, "A run in the browser: zoom its timeline, ask its tables, change a knob and see the new step"),
     "timeline": (LOOK, "All ranks on one clock, for ui.perfetto.dev: lanes, flows, counters, the critical path"),
     "graph": (LOOK, "The dependency graph of a rank, or its part around one node, as a picture or for graph tools"),
     "card": (LOOK, "The workload card of a job, as YAML: its model, plan, hardware and software"),

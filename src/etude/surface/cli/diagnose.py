@@ -1,4 +1,3 @@
-import shlex
 from typing import Any
 
 from etude.steps.asked.diagnose import Diagnose, diagnose_inputs, diagnose_record, diagnose_table
@@ -6,10 +5,11 @@ from etude.surface.verb import Verb
 
 
 def reads(found: Any) -> str | None:
-    """The findings as sentences, numbered."""
-    run = shlex.quote(found.path)
+    """What to do next: each finding as a sentence with its confidence, an action, and the command that shows more."""
+    from etude.analyse.next_steps import next_step
+
     lines = [
-        f"{number}. {one.words} (confidence {one.confidence:.0%})\n   {one.command.replace('RUN', run)}"
+        f"{number}. {one.words} (confidence {one.confidence:.0%})\n   {next_step(one)}\n   {found.command(one)}"
         for number, one in enumerate(found.findings[: found.shown], 1)
     ]
     left = len(found.findings) - found.shown

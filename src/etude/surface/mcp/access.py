@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.base.errors import UsageError
+from etude.base.files import new_place
 
 MOST_ENTRIES: Final = 1_000_000
 """Entries of a folder that are looked at before it is refused."""
@@ -50,12 +51,7 @@ class FolderAccess:
         """Where a copy of that name is written: a new folder right below the writing folder."""
         if self.write is None:
             raise UsageError("this server does not write", hint="start it with `--write DIR`, or leave `out` empty")
-        if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", name):
-            raise UsageError(f"{name[:100]!r} is not the name of a copy", hint="letters, digits, `-`, `_` and `.`")
-        place = self.write / name
-        if place.exists() or place.is_symlink():
-            raise UsageError("exists already", where=name, hint="give another name; nothing is overwritten")
-        return place
+        return new_place(self.write, name)
 
     def noun(self, name: str) -> str:
         """A name of a catalogue, or the path of a file below the root that describes the thing. A folder that happens

@@ -10,9 +10,10 @@ from etude.analyse.traffic import traffic_matrix
 from etude.tell.report import gains, words
 from etude.tell.report.subject import Subject
 from etude.tell.view.charts import Bar, BarPiece, Heading, bars, legend, table
+from etude.tell.view.heat import heat
 from etude.tell.view.markup import Markup, heading, paragraph
 from etude.tell.view.page import PageSection, Told
-from etude.tell.view.plots import PlotPoint, fitted, heat, plot
+from etude.tell.view.plots import PlotPoint, fitted, plot
 from etude.tell.view.sentences import Sentence, sentence
 
 SECTION = "collectives"

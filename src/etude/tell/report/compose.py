@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
@@ -23,6 +23,7 @@ from etude.tell.report import (
     critical_path,
     energy,
     kernels,
+    links,
     memory,
     roofline,
     steps,
@@ -57,10 +58,11 @@ WEIGHT = {"bad": 0, "warn": 1, "info": 2, "good": 3}
 def report(
     run: Run, *, name: str = "", device: Device | None = None, allocated: pa.Table | None = None,
     made_by: str = "Etude", advance: Callable[[int], None] = lambda amount: None,
+    link_stats: Mapping[str, pa.Table] | None = None,
 ) -> Page:  # fmt: skip
-    """The page of a run, in words and pictures. `allocated` is the allocator's activity, if recorded; `advance` is
-    called for the PARTS as they are done."""
-    subject = Subject(run, name or run.job.name, device=device, allocated=allocated)
+    """The page of a run, in words and pictures. `allocated` is the allocator's activity, if recorded; `link_stats` is
+    that of links, if simulated; `advance` is called for the PARTS as they are done."""
+    subject = Subject(run, name or run.job.name, device=device, allocated=allocated, links=link_stats or {})
     told = []
     for part in _TELL:
         told += part.told(subject)
@@ -70,6 +72,8 @@ def report(
     for part in _SHOW:
         sections.append(part.section(subject))
         advance(1)
+    if link_stats:
+        sections.append(links.section(subject))
     return Page(
         title=subject.text("run[0].name"),
         subtitle=_subtitle(subject),

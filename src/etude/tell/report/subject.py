@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -65,6 +66,8 @@ class Subject:
     """The device of the ranks, if known."""
     allocated: pa.Table | None = None
     """The allocator's activity, if recorded."""
+    links: Mapping[str, pa.Table] = field(default_factory=dict)
+    """Statistics of the links of a simulated network (`links`, `visits`, `operations`), if given."""
     place: str = ""
     """`a` or `b` on a page of two runs: what its tables are called after."""
 

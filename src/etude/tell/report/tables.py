@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from etude.analyse.breakdown import breakdown, not_counted
 from etude.analyse.collectives import collectives, summarised
+from etude.analyse.completions import completions, link_sums
 from etude.analyse.critical_path import by_kind, by_name, length_ns
 from etude.analyse.energy import Energy, energy
 from etude.analyse.graphs import graph_replays
@@ -395,4 +396,6 @@ TABLES: Final[dict[str, Callable[[Subject], pa.Table]]] = {
     "facts": _facts,
     "energy": _energy,
     "energy_classes": _energy_classes,
+    "link_sums": lambda subject: link_sums(subject.links["links"]) if subject.links else pa.table({}),
+    "tails": lambda subject: completions(subject.links) if subject.links else pa.table({}),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from html import escape
 from etude.tell.view.lengths import sized
 from etude.tell.view.markup import Markup, escaped, joined
 
-__all__ = ["Axis", "Line", "PlotPoint", "StripInterval", "fitted", "heat", "plot", "strip"]
+__all__ = ["Axis", "Line", "PlotPoint", "StripInterval", "fitted", "picture", "plot", "strip"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,8 @@ def tag(name: str, text: str = "", /, **given: object) -> Markup:
     return Markup(f"<{name} {' '.join(said)}>{escaped(text)}</{name}>")
 
 
-def _svg(label: str, width: float, height: float, parts: Iterable[str], *, most: float = 0.0) -> Markup:
+def picture(label: str, width: float, height: float, parts: Iterable[str], *, most: float = 0.0) -> Markup:
+    """An SVG of these parts; `most`: of at most that many pixels."""
     chart = f"chart {sized(round(most), 'most')}" if most else "chart"
     return tag(
         "svg", joined(parts), class_=chart, viewBox=f"0 0 {width:.0f} {height:.0f}", role="img", aria_label=label
@@ -120,7 +120,7 @@ def plot(
         radius = 3.0 + 9.0 * math.sqrt(mark.weight)
         parts.append(tag("circle", class_=f"mark f-{mark.sort}", tabindex=0, cx=px, cy=py, r=radius, data_tip=mark.tip,
                          role="img", aria_label=mark.tip))  # fmt: skip
-    return _svg(label, width, height, parts, most=width)
+    return picture(label, width, height, parts, most=width)
 
 
 def _frame(
@@ -138,26 +138,6 @@ def _frame(
     middle = {"text_anchor": "middle", "class_": "strong"}
     yield tag("text", x.label, x=(_LEFT + width - _RIGHT) / 2, y=height - 6, **middle)
     yield tag("text", y.label, transform="rotate(-90)", x=-foot / 2, y=13, **middle)
-
-
-def heat(label: str, values: Sequence[Sequence[float]], names: Sequence[str], show: Callable[[float], str]) -> Markup:
-    """A square of cells: row i, column j is what goes from i to j. The more, the further from the background colour."""
-    n = len(names)
-    most = max((v for row in values for v in row), default=0.0) or 1.0
-    cell = max(6.0, min(34.0, 460.0 / max(1, n)))
-    left, top = 64, 30
-    size = cell * n
-    parts = []
-    for i in range(0, n, max(1, math.ceil(n / (size / 30)))):
-        at = cell * i + cell / 2
-        parts.append(tag("text", names[i], x=left - 7, y=top + at + 4, text_anchor="end"))
-        parts.append(tag("text", names[i], x=left + at, y=top - 8, text_anchor="middle"))
-    for i, j in itertools.product(range(n), range(n)):
-        share = 100 * math.sqrt(values[i][j] / most)
-        tip = f"{names[i]} to {names[j]}\n{show(values[i][j])}"
-        parts.append(tag("rect", x=left + cell * j, y=top + cell * i, width=cell - 1, height=cell - 1, rx=2,
-                         class_=sized(round(share), "heat"), data_tip=tip))  # fmt: skip
-    return _svg(label, left + size + 10, top + size + 10, parts, most=left + size + 10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,4 +165,4 @@ def strip(
         place = edge + at * scale
         anchor = "start" if not at else "end" if place > width - 30 else "middle"
         parts.append(tag("text", show(at), x=place, y=52, text_anchor=anchor))
-    return _svg(label, width, 60, parts)
+    return picture(label, width, 60, parts)

@@ -24,7 +24,7 @@ from etude.model.timing import Origin
 from etude.model.trace import Trace
 from etude.model.use import Use, uses
 
-__all__ = ["UNRECORDED", "Slices", "slices_of"]
+__all__ = ["UNRECORDED", "Lane", "SliceProgram", "Slices", "Sort", "slices_of", "tracks_of"]
 
 MAX_TRACKS = 256
 """Most tracks of one lane. Slices that overlap more than this many are drawn over others in the last one."""
@@ -129,16 +129,15 @@ def slices_of(run: Run, ranks: Sequence[int] | None = None) -> Slices:
     job, timing = run.job, run.timing
     where = [job.index(r) for r in (job.ranks.tolist() if ranks is None else sorted(set(ranks)))]
     names: dict[str, int] = {}
-    of_trace = {t: _Program(job.traces[t], names) for t in sorted({int(job.trace_of[i]) for i in where})}
+    of_trace = {t: SliceProgram(job.traces[t], names) for t in sorted({int(job.trace_of[i]) for i in where})}
     parts = []
     lanes: list[Lane] = []
     untimed = 0
     for i in where:
         program = of_trace[int(job.trace_of[i])]
         start, end = timing.block(i)
-        timed = (start != UNKNOWN) & (end != UNKNOWN) & (end >= start) & program.shown
-        untimed += int(program.shown.sum() - timed.sum())
-        rows = np.flatnonzero(timed & ~program.inside_callers(start, end, timing.origin))
+        rows, missing = program.rows(start, end, timing.origin)
+        untimed += missing
         order, table = program.lanes_of(rows)
         shift = int(timing.clock_offset_ns[i])
         lane = order.astype(np.int32) + len(lanes)
@@ -148,7 +147,7 @@ def slices_of(run: Run, ranks: Sequence[int] | None = None) -> Slices:
     return _ordered(parts, tuple(lanes), tuple(names), untimed)
 
 
-class _Program:
+class SliceProgram:
     """What the ranks of one trace share."""
 
     def __init__(self, trace: Trace, names: dict[str, int]) -> None:
@@ -167,6 +166,12 @@ class _Program:
         self.segments = np.flatnonzero(np.isin(codes, own) & (trace.cpu == 1))
         kinds = [*trace.lane_kind.tolist(), int(LaneKind.NONE)]  # -1, no lane, is the last
         self._table = [(LaneKind(k), n) for k, n in zip(kinds, [*trace.lane_id.tolist(), 0], strict=True)]
+
+    def rows(self, start: I64, end: I64, origin: Origin) -> tuple[NDArray[np.intp], int]:
+        """(nodes that are drawn, how many have no time)."""
+        timed = (start != UNKNOWN) & (end != UNKNOWN) & (end >= start) & self.shown
+        drawn = np.flatnonzero(timed & ~self.inside_callers(start, end, origin))
+        return drawn, int(self.shown.sum() - timed.sum())
 
     def inside_callers(self, start: I64, end: I64, origin: Origin) -> NDArray[np.bool_]:
         """Time without events: inside operators that are drawn around it, and between operators as measured."""
@@ -205,7 +210,7 @@ def _moves(trace: Trace) -> NDArray[np.bool_]:
     return np.where(trace.parent >= 0, named | operator[trace.parent], named)
 
 
-def _tracks(lane: I32, start: I64, end: I64) -> tuple[I32, I32]:
+def tracks_of(lane: I32, start: I64, end: I64) -> tuple[I32, I32]:
     """(track, depth): a slice goes to the first track of its lane in which the open slice, if any, contains all of it.
     Slices are ordered by (lane, start, longest first)."""
     track, depth = np.zeros(len(lane), np.int32), np.zeros(len(lane), np.int32)
@@ -231,7 +236,7 @@ def _ordered(
     columns = [np.concatenate([np.zeros(0, k), *(p[c] for p in parts)]) for c, k in enumerate(kinds)]
     order = np.lexsort((-columns[2], columns[1], columns[0]))
     lane, start, end, node, sort, name, at = (np.ascontiguousarray(c[order]) for c in columns)
-    track, depth = _tracks(lane, start, end)
+    track, depth = tracks_of(lane, start, end)
     if (track > 0).any():
         order = np.lexsort((-end, start, track, lane))
         lane, start, end, node, sort, name, at, track, depth = (

@@ -21,7 +21,7 @@ from etude.world.serve.energy import UNKNOWN, ReplicaPower, energy_of
 from etude.world.serve.engine import Engine
 from etude.world.serve.network import stage_shares, staged_ns
 from etude.world.serve.offload import ExpertRules, far_experts, tables_of
-from etude.world.serve.profiles import graphs_of, profile_cost
+from etude.world.serve.profiles import PADDED, graphs_of, profile_cost
 from etude.world.serve.program_tables import ProgramTables
 from etude.world.serve.requests import BLOCK_TOKENS
 from etude.world.serve.stacks import ServingStack, serving_stack
@@ -29,6 +29,18 @@ from etude.world.serve.steps import StepCost
 
 UTILISATION: Final = 0.9
 """Fraction of the memory that an engine uses, vLLM's default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryShare:
+    """What of a device's memory an engine takes for keys and values."""
+
+    fraction: float = UTILISATION
+    of_rest: bool = False
+    """Of what weights and passes leave (TensorRT-LLM); otherwise of all, which weights and passes share (vLLM)."""
+
+
+VLLM_SHARE: Final = MemoryShare()
 
 
 class NoRoomError(UsageError):
@@ -96,6 +108,7 @@ def deployed(
     streams: int = 0,
     packed: float = 1.0,
     pp: int = 1,
+    share: MemoryShare = VLLM_SHARE,
 ) -> Deployment:
     """One replica: the ranks of the plan. Experts may be spread over the ranks of `groups` replicas; or `experts` are
     in the host's memory, which `streams` other replicas use as well. `packed`: bytes of the experts' weights over those
@@ -106,7 +119,8 @@ def deployed(
     (`Rules.stages`); a group has its part of the memory that the weights leave on the stage with the most layers."""
     stages = stage_shares(model, pp)
     software = serving_stack(stack, device_name(system))
-    graphs = graphs_of(model.name, engine.max_num_seqs) if software.graphs else ()
+    graphs = graphs_of(model.name, engine.max_num_seqs) if software.graphs and software.prompt_graphs else ()
+    decode_graphs = PADDED if software.graphs and not software.prompt_graphs else ()
     record: dict[str, Any] = {}
     if experts is not None:
         if ops is not None or plan.ep > 1 or pp > 1:
@@ -118,22 +132,30 @@ def deployed(
         tables = pass_tables(model, plan, system, kv_dtype=kv_dtype, packed=packed, groups=groups)
         weights = _weights_bytes(model, plan, tables, groups, packed) * max(stages)
         if ops is None:
-            cost = tables.step_cost(software, graphs=graphs)
+            cost = tables.step_cost(software, graphs=graphs, decode_graphs=decode_graphs)
         else:
             spread = plan.tp * groups if groups > 1 else plan.ep
             cost = profile_cost(ops, model, system, software, tp=plan.tp, spread=spread, groups=groups, graphs=graphs)
         if pp > 1:
-            cost = cost._replace(layers_ns=cost.layers_ns + staged_ns(model, system, plan.tp, pp, cost.tokens))
+            cost = _in_stages(cost, staged_ns(model, system, plan.tp, pp, cost.tokens), pp)
     token = float(tables.token_bytes[0])
     lora = lora_cost(model, plan.tp, system, software, engine.max_lora_rank, engine.max_loras)
     beside = float(tables.working_bytes[0]) * engine.max_num_batched_tokens + lora.slot_bytes * engine.max_loras
     block_bytes = token * engine.block_size * max(stages) * pp
-    blocks = _blocks(model.name, memory_bytes or system.device.memory_bytes, weights, beside, block_bytes)
+    blocks = _blocks(model.name, memory_bytes or system.device.memory_bytes, weights, beside, block_bytes, share)
     # The power of a host that computes is unknown.
     energy = UNKNOWN if record else energy_of(system.device, tables.energy(), plan.tp, software.power)
     caching = on_system(engine.caching, system, token * plan.tp * BLOCK_TOKENS)
     error = (float(tables.error[0]), float(tables.error[1])) if ops is None else None
     return Deployment(cost, blocks, round(token), energy, caching, weights, error, lora, record, stages=stages)
+
+
+def _in_stages(cost: StepCost, sent_ns: Any, pp: int) -> StepCost:
+    """Each stage is on its part of the layers for that part of the time of a pass, and an engine does its own work for
+    all sequences of the pass on each of them."""
+    floor_ns = cost.floor_ns.copy()
+    floor_ns[4] *= pp
+    return cost._replace(layers_ns=cost.layers_ns + sent_ns, floor_ns=floor_ns, engine_ns=cost.engine_ns * pp)
 
 
 def _weights_bytes(model: Model, plan: Plan, tables: PassTables, groups: int, packed: float) -> float:
@@ -151,9 +173,12 @@ def expert_params(model: Model) -> int:
     return sum(model.has_experts(layer) for layer in range(model.layers)) * model.experts * model.one_expert
 
 
-def _blocks(name: str, memory: int, weights: float, beside: float, block_bytes: float) -> int:
+def _blocks(
+    name: str, memory: int, weights: float, beside: float, block_bytes: float, share: MemoryShare = VLLM_SHARE
+) -> int:
     """Blocks of keys and values that fit beside weights and what a pass needs; 0: they take no memory."""
-    left = memory * UTILISATION - weights - beside
+    used = weights + beside
+    left = (memory - used) * share.fraction if share.of_rest else memory * share.fraction - used
     if left < block_bytes:
         raise NoRoomError(
             f"weights of {format_bytes(round(weights))} leave no memory for keys and values of {format_bytes(memory)}",

@@ -28,6 +28,8 @@ GRAPHS: Final = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
 """Batch sizes that vLLM captures by default."""
 WIDE: Final = (*GRAPHS, *range(528, 1025, 16))
 """Those of gpt-oss."""
+PADDED: Final = (1, 2, 4, *range(8, 129, 8), 256, 384, 512, 1024, 2048)
+"""Those of TensorRT-LLM with padding, and those of its performance pages above."""
 KERNELS: Final = 10
 """Kernels of a layer, as vLLM compiles it."""
 ONCE: Final = ("embedding", "final_layernorm")

@@ -47,6 +47,7 @@ class ServingStack:
     pixel_ns: float = figure("number", "decoding a pixel of a frame of a video, ns", 0.0)
     power: float = figure("number", "power above idle, relative to the device's constants", 1.0)
     graphs: bool = figure("flag", "passes are replayed from graphs of sizes that the engine has captured", True)
+    prompt_graphs: bool = figure("flag", "... those with prompts too", True)
     source: str = text("source of the values")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -83,6 +83,20 @@ def _one_way(
     size: tuple[int, int],
 ) -> Travel:
     holds, needs = (_side(p, x, logits=logits) for p, x in zip(sides, anchors, strict=True))
+    inputs = next((p for p in sides if p.sample_of is not None), None)
+    if inputs is not None:  # by input: a slot for each, and its part of the tokens of a sample
+        assert inputs.sample_of is not None
+        each, left = divmod(size[0], inputs.section.per_sample)
+        if left:
+            problem = (
+                f"{size[0]:,} tokens of a sample at a border do not divide into {inputs.section.per_sample} inputs"
+            )
+            raise UsageError(problem, where=inputs.name, hint="`tokens` of the border: a multiple of `per_sample`")
+        size = each, size[1]
+        holds, needs = (
+            side if p is inputs else replace(side, slot=side.slot[inputs.sample_of])
+            for p, side in zip(sides, (holds, needs), strict=True)
+        )
     found = messages(holds, needs, *size, bytes_each(sides[0].found.plan.dtype))
     return Travel(found, a, b, *anchors)
 

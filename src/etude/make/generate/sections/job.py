@@ -51,7 +51,7 @@ class Sectioned:
     def tokens(self) -> int:
         """Tokens of the last section, which the others serve."""
         last = self.sections[-1]
-        return last.busy_samples * last.section.per_sample * last.found.plan.seq
+        return last.busy_inputs * last.found.plan.seq
 
     @property
     def memory_peak_bytes(self) -> int:
@@ -64,8 +64,8 @@ class Sectioned:
         each = {
             s.name: {
                 "model": s.found.model.name, "mode": s.section.mode, "ranks": len(s.ranks), "first_rank": s.ranks.start,
-                "params": s.found.params, "samples": s.busy_samples, "model_flops": s.model_flops,
-                "memory_peak_bytes": max(s.peaks()),
+                "params": s.found.params, "samples": s.busy_samples, "inputs": s.busy_inputs,
+                "model_flops": s.model_flops, "memory_peak_bytes": max(s.peaks()),
             }
             for s in self.sections
         }  # fmt: skip

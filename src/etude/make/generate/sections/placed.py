@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from etude.make.generate.schedules.by_name import schedule
 from etude.make.generate.schedules.pipeline import Action
 from etude.make.generate.sections.spec import Deal, Section, Sections
 from etude.make.generate.train.job import Generated, generate
-from etude.make.generate.train.lengths import Dealt, with_lengths
+from etude.make.generate.train.lengths import LONGEST, Dealt, Lengths, with_lengths
 from etude.make.generate.train.memory import Memory
 
 
@@ -29,7 +30,8 @@ class PlacedSection:
     found: Generated
     ranks: range
     slot: I64
-    """Slot of each sample of the step: micro_batch · dp + its data-parallel rank; -1 if there is no work."""
+    """Slot of each sample of the step, or of each input (`sample_of`): micro_batch · dp + its data-parallel rank; -1 if
+    there is no work."""
     waits: bool
     """Whether it waits for gradients before its backward."""
     chunk: tuple[int, int] = (0, 1)
@@ -38,21 +40,32 @@ class PlacedSection:
     """Whether its pipeline continues with another section."""
     last_pass: I64 | None = None
     """For a rollout: the pass of each instance with which each of its micro-batches of samples is done; -1: none."""
+    sample_of: I64 | None = None
+    """Where inputs have slots of their own: the sample of each."""
 
     @property
     def busy_samples(self) -> int:
-        return int((self.slot >= 0).sum())
+        busy = self.slot >= 0
+        return int(busy.sum()) if self.sample_of is None else len(np.unique(self.sample_of[busy]))
+
+    @property
+    def busy_inputs(self) -> int:
+        return len(self.slot) if self.sample_of is not None else self.busy_samples * self.section.per_sample
 
     @property
     def model_flops(self) -> int:
-        return round(self.found.model_flops * self.busy_samples / len(self.slot))
+        if self.sample_of is None:
+            return round(self.found.model_flops * self.busy_samples / len(self.slot))
+        return round(self.found.model_flops * self.busy_inputs / self.found.plan.global_batch)
 
     @property
     def fullest(self) -> float:
-        """Samples of the fullest micro-batch over those of a usual one."""
+        """Samples, or inputs, of the fullest micro-batch over those of a usual one."""
         if self.last_pass is not None:
             return 1.0
-        usual = self.found.plan.micro_batch // self.section.per_sample
+        usual = self.found.plan.micro_batch
+        if self.sample_of is None:
+            usual //= self.section.per_sample
         return int(np.bincount(self.slot[self.slot >= 0], minlength=1).max()) / usual
 
     def peaks(self) -> list[int]:
@@ -73,11 +86,17 @@ def place(given: Sections, name: str, ranks: Mapping[str, range], host: float = 
     model = open_model(section.model)
     found = generate(model, plan, head=given.has_head(name))
     chain, joint = given.pipeline(name), any(b.joint and name in (b.source, b.target) for b in given.borders)
-    slot = _slots(plan, section, _active(given, name), given.batch, joint=joint)
-    if (slot < 0).any():
-        found = _with_samples(found, slot, section.per_sample)
+    active = _active(given, name)
+    slot = _slots(plan, section, active, given.batch, joint=joint)
+    sample_of = None
+    if section.counts_inputs:
+        sample_of = np.repeat(active, _inputs(given, name, len(active)))
+        slot = _turns(plan, len(sample_of)) if section.deal == Deal.INPUTS else slot[sample_of]
+    if (slot < 0).any() or sample_of is not None:
+        found = _with_samples(found, slot, section.per_sample if sample_of is None else 1)
     chunk = chain.index(name), len(chain)
-    return PlacedSection(name, section, found, ranks[name], slot, waits, chunk, bool(given.next_of(name)))
+    then = bool(given.next_of(name))
+    return PlacedSection(name, section, found, ranks[name], slot, waits, chunk, then, sample_of=sample_of)
 
 
 def _plan(given: Sections, name: str, ranks: Mapping[str, range]) -> Plan:
@@ -146,6 +165,21 @@ def _active(given: Sections, name: str) -> I64:
     return np.sort(order[: round(given.sections[name].active * given.batch)])
 
 
+def _inputs(given: Sections, name: str, samples: int) -> I64:
+    """Inputs of each sample that the section has work for."""
+    section = given.sections[name]
+    if not section.inputs:
+        return np.full(samples, section.per_sample, np.int64)
+    drawn = Lengths.parse(section.inputs).stream(given.seed, LONGEST)
+    return np.array(list(islice(drawn, samples)), np.int64)
+
+
+def _turns(plan: Plan, count: int) -> I64:
+    """Slots of things dealt round robin to the ranks, and on each of them to its micro-batches."""
+    turn, rank = np.divmod(np.arange(count), plan.dp)
+    return np.asarray(turn * plan.micro_batches // max(-(-count // plan.dp), 1) * plan.dp + rank, np.int64)
+
+
 def _slots(plan: Plan, section: Section, active: I64, batch: int, *, joint: bool = False) -> I64:
     """Slot of each sample, micro_batch · dp + data-parallel rank, or -1: assigned round robin to the ranks, and on each
     of them to its micro-batches; or by position in the batch, which is the same where all are active. In a joint
@@ -159,8 +193,7 @@ def _slots(plan: Plan, section: Section, active: I64, batch: int, *, joint: bool
         place = np.arange(len(active)) - np.searchsorted(micro, micro)
         slot[active] = micro * plan.dp + place % plan.dp
         return slot
-    turn, rank = np.divmod(np.arange(len(active)), plan.dp)
-    slot[active] = turn * plan.micro_batches // max(-(-len(active) // plan.dp), 1) * plan.dp + rank
+    slot[active] = _turns(plan, len(active))
     return slot
 
 

@@ -33,6 +33,8 @@ class Deal(StrEnum):
     """Round robin over its micro-batches, so that all ranks have equally many."""
     OWN = "own"
     """Each stays at its position in the batch, so that ranks may have different numbers."""
+    INPUTS = "inputs"
+    """The inputs of samples, one by one and wherever their samples are, so that all ranks have equally many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +51,9 @@ class Section:
     shares: str = text("the section whose ranks it runs on; default: its own")
     plan: Any = figure("one", "as in a plan file, except gpus, global_batch and train", {})
     active: float = figure("fraction", "fraction of the samples that it processes", 1.0, zero=True)
-    deal: Deal = figure("choice", "how these are distributed: even, own", Deal.EVEN)
+    deal: Deal = figure("choice", "how these are distributed: even, own, inputs", Deal.EVEN)
     per_sample: int = figure("count", "inputs per sample that it processes, e.g. images", 1)
+    inputs: str = text("inputs of each of its samples where they differ, e.g. `1:0.7,16:0.3`; default: `per_sample`")
     prompt: int = figure("count", "for a rollout: tokens per prompt", 0)
     output: str = text("for a rollout: tokens generated for each, `1024` or `256:0.8,4096:0.2`")
     serving: Any = figure("one", "for a rollout: how passes are batched, e.g. max_batch, kv_memory, chunked", {})
@@ -75,13 +78,19 @@ class Section:
             raise ClusterError(
                 "a rollout needs its numbers of prompt and output tokens", hint="prompt: 512, output: 1024"
             )
-        if self.active < 1.0 or self.per_sample > 1:
+        if self.active < 1.0 or self.per_sample > 1 or self.counts_inputs:
             raise ClusterError(
-                "a rollout generates a response for every sample", hint="leave out `active` and `per_sample`"
+                "a rollout generates a response for every sample",
+                hint="leave out `active`, `per_sample`, `inputs` and `deal: inputs`",
             )
         taken = {"prefill", "decode", "batch"} & set(self.serving)
         if taken:
             raise ClusterError(f"`{sorted(taken)[0]}` is set by the section", hint="`prompt`, `output` and `batch`")
+
+    @property
+    def counts_inputs(self) -> bool:
+        """Whether inputs, not samples, have places."""
+        return self.deal == Deal.INPUTS or bool(self.inputs)
 
     @property
     def makes_tokens(self) -> bool:
@@ -270,6 +279,9 @@ def _check(found: Sections, where: str) -> None:
             problem = f"a border goes back from `{border.source}` to `{border.target}`"
             hint = "write sections in the order in which samples go through them"
             raise ClusterError(problem, where=where, hint=hint)
+        if found.sections[border.source].counts_inputs and found.sections[border.target].counts_inputs:
+            problem = f"`{border.source}` and `{border.target}` both deal inputs of samples"
+            raise ClusterError(problem, where=where, hint="only one section at a border can")
         reaches = trained.parse(
             "all" if found.sections[border.target].makes_tokens else found.sections[border.target].train
         )
@@ -293,6 +305,9 @@ def _check_joint(found: Sections, border: Border, where: str) -> None:
         raise ClusterError(f"the pipeline of `{border.source}` continues in several sections", where=where, hint=hint)
     joined = {name for b in found.borders if b.joint for name in (b.source, b.target)}
     homes = {name: [n for n in found.sections if found.home(n) == found.home(name)] for name in joined}
+    if counted := [name for name in joined if found.sections[name].counts_inputs]:
+        problem = f"in a joint pipeline samples stay together, so `{sorted(counted)[0]}` cannot deal inputs"
+        raise ClusterError(problem, where=where, hint="leave out `inputs` and `deal: inputs`")
     shared = any(len(here) > 1 for here in homes.values())
     others = any(set(here) - joined for here in homes.values())
     if shared and (others or len({found.home(name) for name in joined}) > 1):

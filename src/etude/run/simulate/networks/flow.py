@@ -11,7 +11,7 @@ those of a full computation.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,11 @@ from etude.run.simulate.networks.state import (
     Paths,
     Table,
 )
+from etude.run.simulate.packets.state import PacketState
+
+LEAST_SHARE: Final = 1e-3
+"""Of a link, that flows leave to packets."""
+EXCEEDS: Final = 1e-6
 
 
 def make_flows(links: int, slots: int, most_hops: int, tolerance: float) -> FlowState:
@@ -42,6 +47,7 @@ def make_flows(links: int, slots: int, most_hops: int, tolerance: float) -> Flow
         clock=np.zeros(1, FLOW_CLOCK),
         hop_bits=hop_bits,
         close=max(round(tolerance * 1e9), 1) * 1e-9,
+        looks=False,
         slots=np.zeros(slots, FLOW_SLOT),
         links=of_links,
         entries=np.zeros(slots << hop_bits, ENTRY),
@@ -131,8 +137,41 @@ def begin_flow(state: LinkState, flows: FlowState, slot: int, size_bytes: int, l
         state.links[link].carried_bytes += size_bytes
         if flows.links[link].active == 0:
             flows.links[link].busy_since_ns = now_ns
+        flows.links[link].flows += 1
         _enter(flows, link, slot << flows.hop_bits | k - begin)
     _add_flow(flows, slot, it.wire_bytes, now_ns)
+
+
+@kernel(allocates=False)
+def begin_beside(state: LinkState, flows: FlowState, slot: int) -> None:
+    """A transfer goes by packets: among flows it takes part in the sharing, so that these leave it its share."""
+    it, paths = state.slots[slot], state.paths
+    begin, end = paths.start[it.path], paths.start[it.path + 1]
+    for k in range(begin, end):
+        if flows.links[paths.link[k]].active == 0:
+            flows.links[paths.link[k]].busy_since_ns = state.clock[0].now_ns
+        _enter(flows, paths.link[k], slot << flows.hop_bits | k - begin)
+    _add_flow(flows, slot, np.inf, state.clock[0].now_ns)
+
+
+@kernel(allocates=False)
+def _leave_to_packets(
+    state: LinkState, packets: PacketState | None, flows: FlowState, link: int, slot: int, change: float, leaves: int
+) -> None:
+    """A flow takes more of a link, or less, or leaves it: packets have the rest."""
+    if packets is None:
+        return
+    if state.slots[slot].by_packets:
+        return
+    it, port = flows.links[link], packets.ports[link]
+    it.flows -= leaves
+    it.flow_load += change
+    if it.flows == 0:
+        it.flow_load = 0.0
+        port.ps_per_byte = port.idle_ps_per_byte
+        return
+    whole = state.links[link].bytes_per_ns
+    port.ps_per_byte = 1e3 / max(whole - it.flow_load, LEAST_SHARE * whole)
 
 
 @kernel(allocates=False)
@@ -192,6 +231,7 @@ def end_flow(state: LinkState, flows: FlowState, slot: int) -> None:
             state.visits[state.slots[slot].visit0 + k - begin].end_ns = state.clock[0].now_ns
         _leave(flows, link, slot << flows.hop_bits | k - begin)
         it.load -= flows.slots[slot].speed
+        _leave_to_packets(state, state.packets, flows, link, slot, -flows.slots[slot].speed, 1)
         if it.active == 0:
             it.load = 0.0
             state.links[link].busy_ns += state.clock[0].now_ns - it.busy_since_ns
@@ -268,6 +308,8 @@ def share_out(state: LinkState, flows: FlowState) -> None:
                 continue  # as full as before: its flows keep their rates
         chosen = _choose_on(state, flows, number, count, share, holds)
         if not holds and chosen == count:
+            if flows.looks:
+                _look(state, flows, number)
             _fix(state.paths, state.slots, flows, number, share)
         count = chosen
     _apply(state, flows, count)
@@ -307,6 +349,20 @@ def _choose_on(state: LinkState, flows: FlowState, link: int, count: int, share:
 
 
 @kernel(allocates=False)
+def _look(state: LinkState, flows: FlowState, link: int) -> None:
+    """Whether a full link is exceeded: the shares of its flows on the first links of their routes are more than it can
+    take."""
+    it, wanted, entry = flows.links[link], 0.0, flows.links[link].head
+    while entry >= 0 and not it.exceeded:
+        slot = entry >> flows.hop_bits
+        first = state.paths.link[state.paths.start[state.slots[slot].path]]
+        wanted += state.links[first].bytes_per_ns / flows.links[first].active
+        entry = flows.entries[entry].after
+    if wanted > state.links[link].bytes_per_ns * (1 + EXCEEDS):
+        it.exceeded = 1
+
+
+@kernel(allocates=False)
 def _fix(paths: Paths, slots: Table, flows: FlowState, link: int, share: float) -> None:
     """The link is the bottleneck of all flows on it that have no rate yet."""
     stamp, entry = flows.clock[0].stamp, flows.links[link].head
@@ -339,9 +395,12 @@ def _apply(state: LinkState, flows: FlowState, count: int) -> None:
         path = state.slots[slot].path
         for at in range(paths.start[path], paths.start[path + 1]):
             flows.links[paths.link[at]].load += change
+            _leave_to_packets(state, state.packets, flows, paths.link[at], slot, change, 0)
         it.rest_bytes = max(it.rest_bytes - it.speed * (now_ns - it.since_ns), 0.0)
         it.since_ns = now_ns
         it.speed = it.new_speed
+        if state.slots[slot].by_packets:
+            continue
         # Less than a millionth of a ns is rounding noise of the division.
         left_ns = np.ceil(it.rest_bytes / it.speed - 1e-6) if it.speed > 0 else 1e18
         end_ns = now_ns + max(np.int64(min(left_ns, 1e18)), 0)

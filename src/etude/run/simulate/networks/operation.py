@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from numpy.typing import NDArray
 
 from etude.base.errors import ClusterError, UsageError
 from etude.cost.schedule import Schedule, message
 from etude.kernels.arrays import I64
+from etude.run.simulate.choices import PacketFabric
 
-Model = Literal["flow", "links", "packets"]
+Model = Literal["flow", "links", "packets", "external"]
 Routing = Literal["static", "adaptive", "spray"]
+FABRICS: Final = tuple(fabric.value for fabric in PacketFabric)
 _MESSAGE = message()
 
 
@@ -59,16 +61,19 @@ class NetworkOptions:
     switch the shortest queue, `spray` by a hash."""
 
     fabric: str = "roce"
-    """For `packets`: `roce`, `infiniband` or `ultra-ethernet`."""
+    """For `packets`: `roce`, `infiniband`, `ultra-ethernet` or `fair`."""
+
+    mixed: bool = False
+    """With `packets`: some transfers may be flows."""
 
     busy_factor: float = 1.0
     """Factor on the time of a transfer's bytes, if its sender or receiver computes when it starts; in thousandths."""
 
     def __post_init__(self) -> None:
-        if self.model not in ("flow", "links", "packets"):
+        if self.model not in ("flow", "links", "packets", "external"):
             raise UsageError(f"unknown network model `{self.model}`", hint="known: flow, links, packets")
-        if self.fabric not in ("roce", "infiniband", "ultra-ethernet"):
-            raise UsageError(f"unknown fabric `{self.fabric}`", hint="known: roce, infiniband, ultra-ethernet")
+        if self.fabric not in FABRICS:
+            raise UsageError(f"unknown fabric `{self.fabric}`", hint=f"known: {', '.join(FABRICS)}")
         if self.routing not in ("static", "adaptive", "spray"):
             raise UsageError(f"unknown routing `{self.routing}`", hint="known: static, adaptive, spray")
         if self.endpoint_ns < 0 or self.reduce_bytes_per_s < 0:

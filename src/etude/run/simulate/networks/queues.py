@@ -11,11 +11,21 @@ import numpy as np
 from etude.kernels.arrays import I64
 from etude.kernels.compile import kernel
 from etude.machine.topology import Topology
-from etude.run.simulate.networks.slots import put_event
-from etude.run.simulate.networks.state import LAND, NEVER, LinkState
+from etude.run.simulate.networks.flow import end_flow
+from etude.run.simulate.networks.slots import keep_visit, put_event
+from etude.run.simulate.networks.state import LAND, NEVER, FlowState, LinkState, PacketDetail
 from etude.run.simulate.packets.ends import retire
 from etude.run.simulate.packets.events import advance, begin
-from etude.run.simulate.packets.state import ADAPTIVE, FIXED, NSCC, SPRAY, PacketRules, PacketState, make_packets
+from etude.run.simulate.packets.state import (
+    ADAPTIVE,
+    FIXED,
+    NSCC,
+    SPRAY,
+    PacketRules,
+    PacketState,
+    make_packets,
+    with_samples,
+)
 
 PACKET_BYTES = 4096
 PAUSE_PACKETS, RESUME_PACKETS = 15, 12
@@ -44,6 +54,7 @@ _LOSSLESS = PacketRules(
 FABRICS = {
     "roce": _LOSSLESS,
     "infiniband": _LOSSLESS._replace(pause_bytes=CREDIT_BYTES, resume_bytes=CREDIT_BYTES),
+    "fair": _LOSSLESS._replace(answers=True, pause_bytes=0, resume_bytes=0, fair=True),
     "ultra-ethernet": _LOSSLESS._replace(
         answer_bytes=ANSWER_BYTES, answers=True, pause_bytes=0, resume_bytes=0, sender=NSCC, trims=True
     ),
@@ -72,10 +83,10 @@ def ports_of_links(topology: Topology, fabric: str, routing: str, link: I64, way
         made.ports["room_bytes"] = room
         for name, share in zip(("mark_bytes", "mark_all_bytes"), MARK_SHARES, strict=True):
             made.ports[name] = np.round(share * room)
-    else:
+    elif rules.pause_bytes:
         made.ports["pause_bytes"] += moves
         made.ports["resume_bytes"] += moves
-    return made
+    return with_samples(made)
 
 
 def reverse_links(topology: Topology) -> I64:
@@ -108,6 +119,7 @@ def send(state: LinkState, packets: PacketState | None, slot: int, size_bytes: i
         put_event(state, slot, now_ns + max(lag_ns, 0))
         return True
     retire(packets, slot)
+    here.visit0 = now_ns
     flow = packets.flows[slot]
     flow.way0, flow.ways, flow.back0, flow.window, flow.packets = here.path, paths.choices, -1, 0, 0
     begin(packets, slot, max(np.int64(np.ceil(here.wire_bytes)), 1), now_ns * PS)
@@ -126,7 +138,7 @@ def next_packet(packets: PacketState | None) -> int:
 
 
 @kernel(allocates=False)
-def move_packets(state: LinkState, packets: PacketState | None, now_ns: int) -> bool:
+def move_packets(state: LinkState, packets: PacketState | None, flows: FlowState | None, now_ns: int) -> bool:
     """All events of packets up to the instant; transfers whose last packet arrived have landed. False: no room."""
     if packets is None:
         return True
@@ -135,13 +147,52 @@ def move_packets(state: LinkState, packets: PacketState | None, now_ns: int) -> 
     for k in range(clock.delivered):
         slot = packets.delivered[k]
         here = state.slots[slot]
+        _leave_flows(state, flows, slot)
         here.phase = LAND
         put_event(state, slot, now_ns + max(here.tail_ns, 0))
+        _keep_visit(state, slot, now_ns)
     clock.delivered = 0
     if clock.crowded:
         state.clock[0].crowded = 1
         return False
     return True
+
+
+@kernel(allocates=False)
+def _leave_flows(state: LinkState, flows: FlowState | None, slot: int) -> None:
+    if flows is not None:
+        end_flow(state, flows, slot)
+
+
+@kernel(allocates=False)
+def goes_by_packets(state: LinkState, detail: PacketDetail | None, slot: int, size_bytes: int) -> bool:
+    """Whether a transfer that begins goes by packets, where others are flows."""
+    if detail is None:
+        return False
+    here, clock = state.slots[slot], state.clock[0]
+    chosen = detail.of_operation[here.operation] > 0 or detail.of_path[here.path] > 0
+    for k in range(len(detail.since_ns)):
+        chosen |= detail.since_ns[k] <= clock.now_ns < detail.until_ns[k]
+    here.by_packets = chosen
+    if chosen:
+        clock.packet_transfers += 1
+        clock.packet_bytes += size_bytes
+    else:
+        clock.flow_transfers += 1
+        clock.flow_bytes += size_bytes
+    return chosen
+
+
+@kernel(allocates=False)
+def _keep_visit(state: LinkState, slot: int, now_ns: int) -> None:
+    """Statistics: the whole transfer, as one on the first link of its way."""
+    here = state.slots[slot]
+    if len(state.visits) > 0:
+        it = state.carried[here.operation]
+        link = state.paths.link[state.paths.start[here.path]]
+        begin_ns = here.visit0
+        keep_visit(state, slot, link, state.amounts.size_bytes[it.size0 + slot - it.base], begin_ns, now_ns)
+        state.visits[state.clock[0].visits - 1].came_ns = begin_ns
 
 
 @kernel(allocates=False)

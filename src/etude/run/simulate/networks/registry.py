@@ -29,6 +29,7 @@ from etude.run.simulate.networks.state import (
     MEMBER,
     MILLI,
     NEVER,
+    OUTSIDE_CLOCK,
     PLACE,
     PLAN,
     SHARED_INSTANCE,
@@ -41,6 +42,8 @@ from etude.run.simulate.networks.state import (
     FlowState,
     LinkCosts,
     LinkState,
+    OutsideState,
+    PacketDetail,
     Paths,
     Rates,
     Schedules,
@@ -323,7 +326,7 @@ class Registry:
 
     def _most_lines(self, s: Schedule) -> int:
         """Connections that may carry several transfers of the schedule, whatever the routes; 0: none does."""
-        if self.options.model != "flow" or not len(s):
+        if (self.options.model != "flow" and not self.options.mixed) or not len(s):
             return 0
         pair = s.src.astype(np.int64) * (s.members + s.helpers) + s.dst
         each = pair * s.chunks + self._way(s.chunk.astype(np.int64))
@@ -425,10 +428,19 @@ class Registry:
             rates=Rates(np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(0)),
             visits=np.zeros(0, VISIT),
             packets=self._packets(slots, column["path_link"], column["path_start"]) if o.model == "packets" else None,
+            detail=self._no_detail(len(carried), len(column["path_start"])) if o.mixed else None,
+            outside=OutsideState(np.zeros(1, OUTSIDE_CLOCK), numbers[2].copy(), numbers[3].copy())
+            if o.model == "external"
+            else None,
         )
         state.clock["next_ns"] = NEVER
-        flows = flow.make_flows(links, slots, self.most_hops, o.tolerance) if o.model == "flow" else None
-        return state, flows
+        if o.model != "flow" and not o.mixed:
+            return state, None
+        return state, flow.make_flows(links, slots, self.most_hops, o.tolerance)
+
+    def _no_detail(self, operations: int, paths: int) -> PacketDetail:
+        none = np.zeros(0, np.int64)
+        return PacketDetail(np.zeros(operations, np.uint8), np.zeros(paths, np.uint8), none, none)
 
     def _packets(self, slots: int, link: I64, way: I64) -> PacketState:
         return ports_of_links(self.topology, self.options.fabric, self.options.routing, link, way, slots)
@@ -507,7 +519,7 @@ def grown(state: LinkState, flows: FlowState | None) -> tuple[LinkState, FlowSta
     if packets is not None and packets.clock[0]["crowded"]:
         state.clock["crowded"] = 0
         return state._replace(packets=with_more_packets(packets)), flows
-    events = state.events
+    events, outside = state.events, state.outside
     item, key, turn = (flow.twice(array) for array in (events.item, events.key, events.turn))
     place = np.concatenate((events.place, np.full(len(events.place), -1)))
     state.clock["crowded"] = 0
@@ -517,5 +529,8 @@ def grown(state: LinkState, flows: FlowState | None) -> tuple[LinkState, FlowSta
         ready=flow.twice(state.ready),
         order=flow.twice(state.order),
         packets=None if packets is None else with_more_flows(packets),
+        outside=None
+        if outside is None
+        else OutsideState(outside.clock, flow.twice(outside.slot), flow.twice(outside.at_ns)),
     )
     return larger, None if flows is None else flow.grown(flows)

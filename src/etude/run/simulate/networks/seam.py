@@ -14,6 +14,7 @@ from typing import Final
 
 from etude.kernels.compile import kernel
 from etude.run.simulate.networks import analytic, transfers
+from etude.run.simulate.networks.external import asks_outside, next_outside
 from etude.run.simulate.networks.queues import is_crowded
 from etude.run.simulate.networks.sharing import Sharing, attend, leave
 from etude.run.simulate.networks.state import NEVER, FlowState, LinkState, NetworkState, OperationState, Table
@@ -83,10 +84,12 @@ def _next_time(links: LinkState | None, flows: FlowState | None, now_ns: int, so
         return NO_ROOM
     clock = links.clock[0]
     clock.next_ns = transfers.next_time(links, flows) if clock.done == 0 else NEVER
+    if clock.done == 0 and asks_outside(links.outside, min(soon_ns, clock.next_ns, until_ns)):
+        return NO_ROOM
     _run_ahead(links, flows, links.packets, min(soon_ns - 1, until_ns))
     if is_crowded(links.packets):
         return NO_ROOM
-    return min(soon_ns, clock.now_ns if clock.done > 0 else clock.next_ns)
+    return min(soon_ns, clock.now_ns if clock.done > 0 else min(clock.next_ns, next_outside(links.outside)))
 
 
 @kernel(allocates=False)

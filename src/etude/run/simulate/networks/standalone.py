@@ -50,7 +50,10 @@ def run_operations(
 
     `options` are those of `NetworkOptions`.
     """
-    registry = Registry(topology, NetworkOptions(**options))
+    asked = NetworkOptions(**options)
+    if asked.model == "external":
+        raise UsageError("another program is the network of jobs only", hint="etude simulate --network external:CMD")
+    registry = Registry(topology, asked)
     registry.register(operations)
     times = [0] * len(operations) if arrivals is None else arrivals
     if len(times) != len(operations):

@@ -98,7 +98,8 @@ SLOT: Final = np.dtype(
         ("wire_bytes", np.float64),
         ("free_next", np.int64),
         ("line_next", np.int64),  # the next in line on its connection, or -1
-        ("visit0", np.int64),  # for a flow: the first of its visits, if kept
+        ("by_packets", np.int64),  # with both flows and packets: 1 if it goes by packets
+        ("visit0", np.int64),  # for a flow: the first of its visits, if kept; for packets when it began
     ],
     align=True,
 )
@@ -136,6 +137,10 @@ LINKS_CLOCK: Final = _numbers(
     "joined",
     "crowded",  # 1: there are too few slots
     "visits",  # kept so far
+    "packet_transfers",  # with both flows and packets: those that went by packets, and their bytes
+    "packet_bytes",
+    "flow_transfers",
+    "flow_bytes",
 )
 FLOW_CLOCK: Final = _numbers("live", "fresh", "dirty", "stamp")
 FLOW_SLOT: Final = np.dtype(
@@ -163,6 +168,9 @@ FLOW_LINK: Final = np.dtype(
         ("looking", np.int64),  # flows that look for a rate
         ("mark", np.int64),
         ("is_dirty", np.int64),
+        ("flows", np.int64),  # with packets: those on it that are not, and their speed
+        ("flow_load", np.float64),
+        ("exceeded", np.int64),  # 1: what came by several links was more than it could take
     ],
     align=True,
 )
@@ -204,6 +212,7 @@ class FlowState(NamedTuple):
     clock: NDArray[Any]
     hop_bits: int  # an entry is its slot << hop_bits | the hop
     close: float  # a rate this close to its share stays
+    looks: bool  # for links that are exceeded
     slots: Table
     links: Table
     entries: Table
@@ -212,6 +221,33 @@ class FlowState(NamedTuple):
     fresh: I64  # ... those without a rate
     chosen: I64  # ... those that need a new rate
     dirty: I64  # a list of links that flows have left
+
+
+class PacketDetail(NamedTuple):
+    """Which transfers go by packets, where others are flows: those of these operations, over these paths, or that begin
+    in one of these windows."""
+
+    of_operation: NDArray[np.uint8]
+    of_path: NDArray[np.uint8]
+    since_ns: I64
+    until_ns: I64
+
+
+OUTSIDE_CLOCK: Final = _numbers(
+    "posted",  # messages that the program does not know of yet
+    "moving",  # ... and those that have not arrived
+    "known_ns",  # up to when it has said what arrives
+    "limit_ns",  # up to when it is asked
+    "asks",  # 1: it is asked before anything else happens
+)
+
+
+class OutsideState(NamedTuple):
+    """Messages for another program, which is the network."""
+
+    clock: NDArray[Any]
+    slot: I64
+    at_ns: I64
 
 
 class LinkCosts(NamedTuple):
@@ -281,6 +317,8 @@ class LinkState(NamedTuple):
     rates: Rates
     visits: Table  # empty unless requested
     packets: PacketState | None  # of the model `packets`
+    detail: PacketDetail | None  # with it: some transfers are flows
+    outside: OutsideState | None  # another program is the network
 
 
 class OperationState(NamedTuple):

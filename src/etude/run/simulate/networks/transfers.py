@@ -19,9 +19,10 @@ import numpy as np
 from etude.kernels.arrays import I64
 from etude.kernels.compile import kernel
 from etude.kernels.heap import take
-from etude.run.simulate.networks.flow import begin_flow, end_flow, leave_line, share_out, take_line
+from etude.run.simulate.networks.external import post_outside
+from etude.run.simulate.networks.flow import begin_beside, begin_flow, end_flow, leave_line, share_out, take_line
 from etude.run.simulate.networks.links import hop
-from etude.run.simulate.networks.queues import move_packets, next_packet, send
+from etude.run.simulate.networks.queues import goes_by_packets, move_packets, next_packet, send
 from etude.run.simulate.networks.resources import FULL
 from etude.run.simulate.networks.slots import allocate, finish, member_done, put_event, ready_in_order, waits_less
 from etude.run.simulate.networks.state import END, LAND, MOVE, NEVER, START, UNBORN, WHOLE, FlowState, LinkState
@@ -72,7 +73,13 @@ def _wire_bytes(state: LinkState, operation: int, row: int, size_bytes: int) -> 
 def _move(state: LinkState, flows: FlowState | None, slot: int) -> None:
     """Moves the transfer to its next link, or onto all links of its route as soon as its connection is free."""
     it = state.carried[state.slots[slot].operation]
-    if flows is None or state.amounts.size_bytes[it.size0 + slot - it.base] == 0 or take_line(state, slot):
+    size_bytes = state.amounts.size_bytes[it.size0 + slot - it.base]
+    if (
+        goes_by_packets(state, state.detail, slot, size_bytes)
+        or flows is None
+        or size_bytes == 0
+        or take_line(state, slot)
+    ):
         _move_on(state, flows, slot)
 
 
@@ -113,8 +120,14 @@ def _move_on(state: LinkState, flows: FlowState | None, slot: int) -> None:
         here.wire_bytes = _wire_bytes(state, here.operation, row, size_bytes)
     lag_ns = amounts.lag_ns[it.lag0 + transfer] if it.lag0 >= 0 else 0
     if flows is None:
+        if post_outside(state, state.outside, slot, size_bytes, lag_ns):
+            return
         if not send(state, state.packets, slot, size_bytes, lag_ns):
             hop(state, slot, size_bytes, lag_ns)
+    elif here.by_packets:
+        send(state, state.packets, slot, size_bytes, lag_ns)
+        if size_bytes > 0 and state.paths.start[here.path] < state.paths.start[here.path + 1]:
+            begin_beside(state, flows, slot)
     else:
         begin_flow(state, flows, slot, size_bytes, lag_ns)
 
@@ -223,7 +236,7 @@ def happen_all(state: LinkState, flows: FlowState | None, now_ns: int) -> None:
     clock.now_ns = now_ns
     while True:
         if next_packet(state.packets) <= now_ns:
-            if not move_packets(state, state.packets, now_ns):
+            if not move_packets(state, state.packets, flows, now_ns):
                 return
         elif events.size[0] > 0 and events.key[events.item[0]] <= now_ns:
             _happen(state, flows, take(events))

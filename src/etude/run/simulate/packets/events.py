@@ -19,6 +19,7 @@ from etude.run.simulate.packets.ports import (
     pause_or_resume,
     serve,
 )
+from etude.run.simulate.packets.samples import sample
 from etude.run.simulate.packets.senders import offer, open_window
 from etude.run.simulate.packets.state import (
     ARRIVED,
@@ -64,6 +65,8 @@ def begin(state: PacketState, flow: int, size_bytes: int, now_ps: int) -> None:
         state.after[LISTS * flow + k] = -1
     open_window(state, flow)
     schedule_flow(state, flow, EMITS, now_ps)
+    if rules.fair and here.window == 0:
+        here.window = here.window_bytes // (rules.payload_bytes + rules.header_bytes) + 1
     if rules.sender == LINE:
         enter_ring(state, state.ports[state.link[state.way[here.way0]]], flow)
     if rules.retry_ps > 0 and rules.answers:
@@ -82,6 +85,8 @@ def advance(state: PacketState, until_ps: int, until_delivered: bool) -> None:
         if not _has_room(state):
             clock.crowded = 1
             return
+        if now_ps >= clock.sample_ps:
+            sample(state, now_ps)
         item = take(events)
         clock.now_ps = now_ps
         clock.events += 1

@@ -90,6 +90,39 @@ def insert(packets: Table, line: Any, packet: int) -> None:
 
 
 @kernel(allocates=False)
+def _last_before(packets: Table, line: Any, rank: int, packet: int) -> int:
+    """The last packet in line of at most this rank, or, if it is negative, of the same flow; -1: there is none."""
+    it, at = packets[packet], line.tail
+    while at >= 0:
+        other = packets[at]
+        if (rank >= 0 and other.rank <= rank) or (rank < 0 and other.flow == it.flow and other.kind == it.kind):
+            return at
+        at = other.before if at != line.head else -1
+    return -1
+
+
+@kernel(allocates=False)
+def append_in_turn(packets: Table, line: Any, packet: int, since: int) -> None:
+    """Puts a packet where its flow's turn is. Its rank is that of the flow's last one in line, or `since`, that of the
+    packet that was sent last, and its own bytes; lower ranks come first, of equal ones the one that came first."""
+    it = packets[packet]
+    last = _last_before(packets, line, -1, packet)
+    it.rank = (packets[last].rank if last >= 0 else since) + it.size_bytes
+    at = _last_before(packets, line, it.rank, packet)
+    if at == line.tail:
+        append(packets, line, packet)
+        return
+    after = line.head if at < 0 else packets[at].next
+    it.before, it.next = at, after
+    packets[after].before = packet
+    if at < 0:
+        line.head = packet
+    else:
+        packets[at].next = packet
+    line.count += 1
+
+
+@kernel(allocates=False)
 def append_flow(after: Any, line: Any, flow: int, which: int) -> None:
     after[LISTS * flow + which] = -1
     if line.head < 0:

@@ -10,6 +10,7 @@ from etude.kernels.compile import kernel
 from etude.run.simulate.packets.lists import (
     append,
     append_flow,
+    append_in_turn,
     draw,
     free_packet,
     join_line,
@@ -104,6 +105,7 @@ def serve(state: PacketState, number: int) -> None:
         packet = pop(state.packets, port.urgent)
     elif port.passing.head >= 0:
         packet = pop(state.packets, port.passing)
+        port.rank = state.packets[packet].rank
     else:
         packet = _next_packet(state, number)
     if packet < 0:
@@ -149,6 +151,7 @@ def _fill(state: PacketState, port: Any, size_bytes: int) -> None:
     port.queue_since_ps = now_ps
     port.queue_bytes += size_bytes
     port.most_queue_bytes = max(port.most_queue_bytes, port.queue_bytes)
+    port.peak_bytes = max(port.peak_bytes, port.queue_bytes)
 
 
 @kernel(allocates=False)
@@ -258,7 +261,10 @@ def join_queue(state: PacketState, packet: int) -> None:
         _join_urgent(state, port, packet)
     elif port.room_bytes == 0 or it.kind != DATA or port.queue_bytes + it.size_bytes <= port.room_bytes:
         _fill(state, port, it.size_bytes)
-        append(state.packets, port.passing, packet)
+        if rules.fair:
+            append_in_turn(state.packets, port.passing, packet, port.rank)
+        else:
+            append(state.packets, port.passing, packet)
     elif not rules.trims:
         _drop(state, port, packet)
     elif port.passing.head >= 0 and draw(state) < 0.5:

@@ -38,6 +38,10 @@ READY, PULLED, IDLE, AGAIN = range(4)
 """Lists of flows: those that may send at a port; those that its device pulls, that it pulls when there are no others,
 and that it pulls first."""
 LISTS: Final = 4
+SAMPLES_BYTES: Final = 64 << 20
+"""Most memory of samples of ports."""
+FIRST_WIDTH_PS: Final = 1_000_000
+"""Between two samples, until there are too many: then every second one is kept."""
 DEPTH: Final = 8
 """Switches of a way whose last choice a flow remembers, there and back."""
 
@@ -49,6 +53,7 @@ def _numbers(*names: str | tuple[str, Any]) -> np.dtype[np.void]:
 LIST: Final = _numbers("head", "tail", "count")
 PORT: Final = _numbers(
     ("ps_per_byte", np.float64),
+    ("idle_ps_per_byte", np.float64),  # ... where flows leave all of it
     "wire_ps",
     "switch_ps",  # between arrival and queue of the switch behind it
     "to_switch",  # 1: a switch is behind it, which pauses it
@@ -67,6 +72,7 @@ PORT: Final = _numbers(
     ("pulled", LIST),
     ("idle", LIST),
     ("again", LIST),
+    "rank",  # of the packet that its queue sent last
     "turn_of",  # the flow that was served last, or -1
     "sending",  # a packet, or -1
     "answers",  # since the last packet of a flow
@@ -94,6 +100,7 @@ PORT: Final = _numbers(
     "trims",
     "drops",
     "most_queue_bytes",
+    "peak_bytes",  # likewise, since the last sample
     "most_held_bytes",
     ("queue_byte_ps", np.float64),  # bytes in its queue, over time
     "queue_since_ps",
@@ -111,6 +118,7 @@ PACKET: Final = _numbers(
     "asks",  # 1: its receiver answers at once
     "target",  # credit that its sender asks for, or its receiver has given, or bytes received
     "tries",  # times that it was sent before
+    "rank",  # with turns for flows: bytes that its queue sends before it has gone
     "way",  # it goes over ways way..last
     "last",
     "turned",  # 1: it goes back over the links of a way of data
@@ -204,7 +212,16 @@ CLOCK: Final = _numbers(
     "pulls",
     "resent",
     ("random", np.uint64),
+    "sample_ps",  # when the next sample is taken
+    "width_ps",  # between two samples
+    "samples",
 )
+
+
+SAMPLE: Final = _numbers(
+    ("queue_byte_ps", np.float64), *("busy_ps", "peak_bytes", "marks", "trims", "drops", "pauses", "paused_ps")
+)
+"""What has happened at a port until a time; `peak_bytes`: since the sample before."""
 
 
 class PacketRules(NamedTuple):
@@ -232,6 +249,7 @@ class PacketRules(NamedTuple):
     retry_ps: int = 0  # after which a packet that was dropped is sent again
     pull_bytes: int = 0
     pull_ps_per_byte: float = 0.0
+    fair: bool = False  # queues send a packet of each flow in turn, by bytes; else first in, first out
     least_pull_rate: float = 1.0  # below 1: receivers pull more slowly where packets are cut on their way
     seed: int = 0
 
@@ -249,6 +267,7 @@ class PacketState(NamedTuple):
     chosen: I64  # of each flow at each switch: link and time of the last packet; empty unless `FLOWLET`
     events: Queue  # OF_PORT of each port, then OF_FLOW of each flow
     delivered: I64  # flows whose last packet arrived
+    samples: Table  # of the ports over time, if kept; else it has no rows
 
 
 PORT_LISTS: Final = ("own", "urgent", "passing", "wire", "inside", "told", "ready", "pulled", "idle", "again")
@@ -267,6 +286,7 @@ def make_packets(
 ) -> PacketState:
     """Empty ports, one for each link, and room for this many flows."""
     ports = np.zeros(len(bytes_per_s), PORT)
+    ports["idle_ps_per_byte"] = 1e12 / bytes_per_s
     ports["ps_per_byte"], ports["wire_ps"], ports["switch_ps"] = 1e12 / bytes_per_s, wire_ps, switch_ps
     ports["to_switch"] = to_switch
     for name in ("pause_bytes", "resume_bytes", "mark_bytes", "mark_all_bytes", "room_bytes"):
@@ -276,6 +296,7 @@ def make_packets(
     ports["turn_of"] = ports["sending"] = -1
     ports["pull_rate"] = 1.0
     clock = np.zeros(1, CLOCK)
+    clock["sample_ps"] = np.iinfo(np.int64).max
     clock["random"] = np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(rules.seed * 2 + 1)
     return PacketState(
         clock=clock,
@@ -290,7 +311,15 @@ def make_packets(
         chosen=np.zeros(4 * DEPTH * flows if rules.routing == FLOWLET else 0, np.int64),
         events=empty_queue(OF_PORT * len(ports) + OF_FLOW * flows),
         delivered=np.zeros(flows, np.int64),
+        samples=np.zeros((0, len(ports)), SAMPLE),
     )
+
+
+def with_samples(state: PacketState) -> PacketState:
+    """A copy that keeps what happens at its ports over time."""
+    rows = min(max(SAMPLES_BYTES // max(len(state.ports) * SAMPLE.itemsize, 1), 16), 128) // 2 * 2
+    state.clock["sample_ps"] = state.clock["width_ps"] = FIRST_WIDTH_PS
+    return state._replace(samples=np.zeros((rows, len(state.ports)), SAMPLE))
 
 
 def _free(packets: Table, begin: int) -> Table:

@@ -13,7 +13,7 @@ class SimulationSettings:
     network: Network | None = figure(
         "choice",
         "`analytic`: closed forms; `links`: one message at a time on a link; `flow`: links are shared fairly; "
-        "`packets`: queues. Graphs need `flow`",
+        "`packets`: queues; `external:COMMAND`: another program. Graphs need `flow`",
         None,
         of=Network,
     )
@@ -24,10 +24,19 @@ class SimulationSettings:
     )
     fabric: PacketFabric | None = figure(
         "choice",
-        "rules of `packets`: RoCE behind PFC (default), credits of InfiniBand, or windows and cut packets",
+        "rules of `packets`: RoCE behind PFC (default), credits of InfiniBand, windows and cut packets, or fair queues",
         None,
         of=PacketFabric,
         needs="network=packets",
+    )
+    packets: tuple[str, ...] = figure(
+        "several",
+        "only these go by packets, the rest are flows: `all_to_all`, `message`, `5ms-8ms`, `leaf.3`, `leaf.3/spine.1`, "
+        "`auto`: where flows exceed a link",
+        (),
+        like=["auto", "all_to_all"],
+        needs="network=packets",
+        rare=True,
     )
     compute: str = figure(
         "text",

@@ -25,6 +25,7 @@ _AS_THEY_ARE: Final = names_in("""
 """)
 _READ: Final[dict[str, tuple[str, Callable[[Sequence[str]], Any]]]] = {
     "kernel": ("kernels", tuple),
+    "packets": ("packets", tuple),
     "overlap": ("overlap", texts.overlap),
     "share": ("share", texts.shares),
     "grain": ("grain", texts.grain),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -65,7 +65,7 @@ def written(make: Callable[[], Any], out: Path, *, force: bool) -> Any:
 
 def run_page(
     runs: Sequence[Named], *, title: str = "", ran_on: str = "", system: str = "", allocated: pa.Table | None = None,
-    advance: Callable[..., None] | None = None,
+    advance: Callable[..., None] | None = None, link_stats: Mapping[str, pa.Table] | None = None,
 ) -> Any:  # fmt: skip
     """The page of a run, or of two next to each other."""
     from etude.tell.report import comparison
@@ -77,7 +77,7 @@ def run_page(
     run, name = runs[0]
     more: dict[str, Any] = {} if advance is None else {"advance": advance}
     on = _device(run, ran_on, system)
-    return compose(run, name=title or name, device=on, allocated=allocated, made_by=BY, **more)
+    return compose(run, name=title or name, device=on, allocated=allocated, made_by=BY, link_stats=link_stats, **more)
 
 
 def subject_of(run: Run, *, ran_on: str = "", system: str = "") -> Subject:

@@ -11,6 +11,7 @@ from etude.base.talk import progress, say
 from etude.steps.asked.edits import before_and_after, edits_of
 from etude.steps.asked.repetitions import allocated
 from etude.steps.asked.runs import RanOnInput, RunInput, RunSource, times_of
+from etude.steps.asked.simulate import link_statistics
 from etude.steps.asked.times import times_wanted
 from etude.tell.report.asked.pages import folder_page, is_folder, plain, run_page, written
 
@@ -43,6 +44,12 @@ class Report(Written, RanOnInput):
         (),
         like=[["compress group=dp ratio=2"]],
     )
+    link_stats: str | None = figure(
+        "path",
+        "folder of `etude simulate --link-stats`: links over time, and the tails of operations",
+        None,
+        panel="Input",
+    )
     reading: RunInput = part(RunInput, but=("path",))
 
 
@@ -55,6 +62,7 @@ class ReportInputs:
     """Of a page about runs; none where the paths are folders that `etude serve` or `etude fleet` wrote."""
     edits: "tuple[Edit, ...]" = ()
     ran_on: str = ""
+    link_stats: Path | None = None
 
 
 def inputs(asked: Report) -> ReportInputs:
@@ -68,6 +76,9 @@ def inputs(asked: Report) -> ReportInputs:
     if len(paths) > 2:
         raise UsageError("a page shows one run or two", hint="etude report measured/ simulated/ -o compare.html")
     edits = tuple(edits_of(list(asked.edit)))
+    links = None if asked.link_stats is None else Path(asked.link_stats)
+    if links is not None and (edits or len(paths) > 1):
+        raise UsageError("--link-stats is for a page of one run", hint="leave out --edit, or the second run")
     if edits and len(paths) > 1:
         raise UsageError("--edit shows one job before and after", hint="PATHS is one job then")
     reading, groups = asked.reading, None if asked.reading.groups is None else Path(asked.reading.groups)
@@ -82,7 +93,7 @@ def inputs(asked: Report) -> ReportInputs:
     system, timing = times_of(reading)
     times = times_wanted(reading)
     sources = tuple(RunSource(path, system, timing, groups, reading.workers, times=times) for path in paths)
-    return ReportInputs(paths, place, title, sources, ran_on=asked.ran_on if len(paths) == 1 else "")
+    return ReportInputs(paths, place, title, sources, ran_on=asked.ran_on if len(paths) == 1 else "", link_stats=links)
 
 
 def run(given: ReportInputs) -> Any:
@@ -105,6 +116,7 @@ def run(given: ReportInputs) -> Any:
             "ran_on": given.ran_on,
             "system": source.system,
             "allocated": memory,
+            "link_stats": None if given.link_stats is None else link_statistics(given.link_stats),
             "advance": advance,
         }
         page = written(lambda: run_page(runs, title=title, **more), place.path, force=place.force)

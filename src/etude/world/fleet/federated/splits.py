@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 AUTO: Final = "auto"
 PARTS: Final = (8, 4, 2, 1)
 """Divisors of the longest length; `dirichlet` has a class for each."""
-DRAWS: Final = 3
-"""Number of sampled rounds on which cuts are tried if not all clients take part."""
+DRAWS: Final = 8
+"""Number of sampled rounds on which cuts are tried."""
 
 
 class ClientLengths:
@@ -138,8 +138,10 @@ def _own(
 
 
 def _draws(clients: int, count: int, seed: int) -> list[I64]:
+    """Who takes part in each round that cuts are compared by. Several also where all do: lengths differ, and cuts for
+    one round's lengths cost more in others."""
     if count == clients:
-        return [np.arange(clients)]
+        return [np.arange(clients)] * DRAWS
     rng = np.random.default_rng((seed, 11))
     return [np.sort(rng.choice(clients, count, replace=False)) for _ in range(DRAWS)]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from etude.machine.system import Device
+from etude.world.serve.deployment import VLLM_SHARE, MemoryShare
 
 LARGE: Final = 70 << 30
 """Bytes of memory from which vLLM takes larger passes, but not on an A100."""
@@ -26,17 +27,21 @@ class EngineRules:
     """A request enters when all its keys and values have room."""
     kv_as_weights: bool = False
     """Keys and values take 8 bits where weights take 8 or fewer."""
+    share: MemoryShare = VLLM_SHARE
+    shared_experts: bool = False
+    """Each rank has requests of its own, and experts are spread over all ranks, where a row does not say."""
 
 
-def engine_of(name: str, version: str, device: Device) -> EngineRules:
+def engine_of(name: str, version: str, device: Device, *, at_once: bool = False) -> EngineRules:
     """The rules of an engine of this name and version: vLLM's for names that are not known, and the eager software of
     2023 where that is all that is known.
 
     vLLM (`EngineArgs.get_batch_defaults` of 0.9 and later): 8,192 tokens of a server on devices of 70 GiB and more
     other than the A100, else 2,048; before 0.8 prompts have passes of their own. SGLang (`ServerArgs`): prompts in
     pieces of 8,192 tokens, 16,384 from 160 GB on, before any token out. TensorRT-LLM: 8,192 tokens, prompts beside
-    tokens out, a request enters when its whole answer has room, and checkpoints in 8 or 4 bits have keys and values of
-    8."""
+    tokens out, a request enters when its whole answer has room, checkpoints in 8 or 4 bits have keys and values of 8,
+    which take 90% of the memory that weights and passes leave, or 95% where all requests are there `at_once`, as its
+    performance pages measure. These run mixtures of experts with `enable_attention_dp` from 1.0 on."""
     said = re.sub(r"[^a-z]", "", name.lower())
     if "sglang" in said:
         return EngineRules(
@@ -46,13 +51,16 @@ def engine_of(name: str, version: str, device: Device) -> EngineRules:
             mixed=False,
         )
     if "tensorrt" in said or "trtllm" in said:
+        built = re.match(r"0\.", version) is not None or "2023" in version or "2024" in version
         return EngineRules(
             name="TensorRT-LLM",
-            stack="tensorrt-llm",
+            stack="tensorrt-llm" if built else "tensorrt-llm-1.0",
             max_num_batched_tokens=8192,
             mixed=True,
             reserve=True,
             kv_as_weights=True,
+            share=MemoryShare(fraction=0.95 if at_once else 0.9, of_rest=True),
+            shared_experts=at_once and not built,
         )
     large = device.memory_bytes >= LARGE and "A100" not in device.name
     first = re.match(r"0\.([0-7])(\D|$)", version) is not None or "2023" in version or "2024" in version

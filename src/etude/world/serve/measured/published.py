@@ -19,11 +19,12 @@ from typing import Any, Final
 import numpy as np
 
 from etude.base.errors import UsageError
-from etude.machine import open_system
+from etude.machine import System, open_system
 from etude.make.generate.model import Model, open_model, stored_as
 from etude.steps.measured import gpu_system
 from etude.world.serve.deployment import Deployment, deployed, replica_plan
 from etude.world.serve.engine import Engine
+from etude.world.serve.estimates import AT_ONCE, load_of
 from etude.world.serve.measured.engines import EngineRules, engine_of
 from etude.world.serve.measured.systems import number, text, whole
 from etude.world.serve.requests import Requests, requests_of
@@ -43,10 +44,12 @@ INT4: Final = 4.5 / 16
 PACKED: Final = {"mxfp4": MXFP4, "int4": INT4, "w4a16": INT4, "awq": INT4, "gptq": INT4}
 ROUNDS: Final = 10
 """Requests of a user of a closed loop, where their number is not stated."""
-AT_ONCE: Final = 2000
-"""Requests that are all there at the start, where their number is not stated."""
-LONG: Final = 8192
-"""Tokens of an answer from which there are fewer of them, with as many tokens in all."""
+REQUESTS: Final = {256: 30_000, 2_500: 3_000, 9_216: 1_500}
+FEWEST: Final = 1_000
+"""Requests that are all there at the start, where their number is not stated: by their longest prompt and answer, and
+for longer ones; as TensorRT-LLM measures (its performance pages, "Preparing a Dataset"), on however many GPUs."""
+AT_A_RATE: Final = 2_000
+"""Requests that arrive at a rate, where their number is not stated."""
 FULL: Final = 2048
 """Most sequences at the highest load."""
 MEASURED: Final = {
@@ -88,10 +91,11 @@ def predicted_row(
         raise UsageError("separate workers for prefill and decode are not predicted from a row")
     on = open_system(system) if system else gpu_system(text(row, "gpu_type"))
     said += [] if system else [f"system {on.name} for the GPU `{row['gpu_type']}`"]
-    rules = engine_of(row.get("engine", ""), row.get("engine_version", ""), on.device)
+    at_once = load_of(text(row, "load"), row.get("request_rate", "")) == AT_ONCE
+    rules = engine_of(row.get("engine", ""), row.get("engine_version", ""), on.device, at_once=at_once)
     model = _model(row, said)
     precision, packed = _precision(row, model, said)
-    split = _split(row, model, said)
+    split = _split(row, model, rules, said)
     load = _load(row, split.copies, rules, said)
     shared = split.ep > split.tp
     engine = replace(load.engine, barrier=True) if shared and split.copies > 1 else load.engine
@@ -99,7 +103,8 @@ def predicted_row(
     plan = replica_plan(model, split.tp, ep=split.tp if shared else split.ep, precision=precision)
     placed = deployed(
         model, plan, on, engine, stack=stack or rules.stack, ops=ops, groups=split.copies if shared else 1,
-        kv_dtype=_kv_dtype(row, rules, precision, said), packed=packed, pp=split.pp,
+        kv_dtype=_kv_dtype(row, rules, precision if packed == 1.0 else _packed_kv(on), said),
+        packed=packed, pp=split.pp, share=rules.share,
     )  # fmt: skip
     found = _served(load, engine, placed, split)
     measured = {figure: number(row, column) for column, figure in MEASURED.items() if row.get(column)}
@@ -144,6 +149,12 @@ def _precision(row: Row, model: Model, said: list[str]) -> tuple[str, float]:
     raise UsageError(f"weights in {stated}{dense} are not predicted", hint=f"known: {', '.join(PRECISIONS)}")
 
 
+def _packed_kv(on: System) -> str:
+    """The precision that keys and values follow where experts are packed: TensorRT-LLM's options of gpt-oss have 8 bits
+    on devices with products of 4."""
+    return "fp4" if "fp4" in on.device.peak_flop_per_s else "bf16"
+
+
 def _kv_dtype(row: Row, rules: EngineRules, precision: str, said: list[str]) -> str:
     if row.get("kv_precision"):
         return row["kv_precision"]
@@ -165,8 +176,12 @@ class RankSplit:
     """Ranks over which experts are spread."""
 
 
-def _split(row: Row, model: Model, said: list[str]) -> RankSplit:
+def _split(row: Row, model: Model, rules: EngineRules, said: list[str]) -> RankSplit:
     gpus, copies, pp = whole(row, "gpus"), whole(row, "dp", 1), whole(row, "pp", 1)
+    ranks = gpus // pp
+    if rules.shared_experts and model.experts and copies == 1 < ranks and not row.get("ep") and not gpus % pp:
+        said.append(f"each of {ranks} ranks has requests of its own, and experts are spread over all (attention DP)")
+        return RankSplit(copies=ranks, tp=1, pp=pp, ep=ranks)
     if gpus % (copies * pp):
         raise UsageError(f"{copies} copies of {pp} stages on {gpus} GPUs")
     tp = gpus // (copies * pp)
@@ -208,12 +223,13 @@ def _load(row: Row, copies: int, rules: EngineRules, said: list[str]) -> Load:
         said.append("a user sends the next request as soon as the last is answered")
         return Load(requests=requests, engine=replace(own, max_num_seqs=max(own.max_num_seqs, -(-users // copies))))
     if row.get("request_rate"):
-        count = _count(row, AT_ONCE, said)
+        count = _count(row, AT_A_RATE, said)
         said.append("requests arrive at random (Poisson), all of the mean lengths")
         return Load(requests=poisson(number(row, "request_rate"), count, prompt, output), engine=own)
     if "at once" not in kind:
         raise UsageError(f"a load of `{kind}` is not predicted")
-    count = _count(row, max(AT_ONCE * min(LONG, output) // output, 1) * copies, said)
+    usual = next((count for most, count in REQUESTS.items() if prompt + output <= most), FEWEST)
+    count = _count(row, usual, said)
     return Load(requests=_equal(count, prompt, output), engine=replace(own, max_num_seqs=whole(row, "max_batch", FULL)))
 
 
@@ -254,7 +270,8 @@ def _of_engine(row: Row, rules: EngineRules, engine: Engine, stack: str | Servin
     return [
         *said,
         f"rules of the engine: {rules.name}'s, {how}, max_num_seqs {engine.max_num_seqs:,}, "
-        f"max_num_batched_tokens {engine.max_num_batched_tokens:,}, 90% of the memory",
+        f"max_num_batched_tokens {engine.max_num_batched_tokens:,}, {rules.share.fraction:.0%} of the memory"
+        + (" that weights leave" if rules.share.of_rest else ""),
     ]
 
 
