@@ -21,6 +21,7 @@ MODULES = {
     "fault_in_step",
     "foreign_faults",
     "foreign_jobs",
+    "held_out_errors",
     "injected_faults",
     "injected_runs",
     "nearer",
