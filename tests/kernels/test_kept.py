@@ -205,7 +205,7 @@ def test_one_switch_leaves_all_to_numba(tmp_path: Path) -> None:
 def test_a_piece_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(kept.SWITCH, "inner,outer")
     with pytest.raises(UsageError, match="no outer"):
-        kept.used("inner")
+        kept.has_piece("inner")
 
 
 def test_where_objects_have_another_layout_numba_keeps_the_code(tmp_path: Path) -> None:

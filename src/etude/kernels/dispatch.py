@@ -46,7 +46,7 @@ def _know_arrays() -> None:
 
 
 _know_arrays()
-CHANGED = kept.used("inner")
+CHANGED = kept.has_piece("inner")
 if CHANGED:  # any other Numba compiles as it does
     inner.install()
 

@@ -77,7 +77,7 @@ def numba_version() -> str:
     return found[1] if found else ""
 
 
-def used(piece: str) -> bool:
+def has_piece(piece: str) -> bool:
     """Whether a piece is not turned off, and was tested with the Numba that is here."""
     told = os.environ.get(SWITCH, "")
     pieces = [] if told == "numba" else told.split(",") if told else PIECES
@@ -92,7 +92,7 @@ def used(piece: str) -> bool:
 def usable() -> bool:
     """Only where this was tested, and only while all settings of Numba are in the environment."""
     return (
-        used("run")
+        has_piece("run")
         and sys.platform == "linux"
         and sys.implementation.name == "cpython"
         and sys.maxsize > 2**32

@@ -9,7 +9,7 @@ nothing names any more are left out. Checks that then have no answer are not ask
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from etude.base.errors import UsageError
@@ -226,6 +226,11 @@ def _with_system(text: str, value: str, where: str) -> str:
     return joined(words)
 
 
+def _is_named(file: str, text: str) -> bool:
+    """Whether a text names a file, or a folder that it is in."""
+    return any(str(path) in text for path in (PurePosixPath(file), *PurePosixPath(file).parents[:-1]))
+
+
 def _drop_axes(used: dict[str, Any], where: str) -> list[str]:
     """Axes that only what was replaced had named are left out, and files that no command needs."""
     commands = _commands(used)
@@ -233,7 +238,7 @@ def _drop_axes(used: dict[str, Any], where: str) -> list[str]:
     files = used.get("files") or {}
     values = [str(used.get(key)) for key in ("set", "perturb", "baseline", "variants", "sweep")]
     texts = [*words, *values, *map(str, files.values())]
-    kept = {name: value for name, value in files.items() if any(name in text for text in texts)}
+    kept = {name: value for name, value in files.items() if any(_is_named(name, text) for text in texts)}
     used["files"] = kept
     elsewhere = set().union(
         *(named(text, where) for text in commands.values()),
