@@ -81,7 +81,7 @@ def killed(name: str, folder: Path, job: Path, count: int, draw: random.Random) 
         ended += process.returncode == 0
         if name == "archive":
             lost = [path for path in before if path not in now]
-            good = not lost and etude(f"archive list {out}").wait() == 0
+            good = not lost and etude(f"archive list --in {out}").wait() == 0
         elif name == "search":
             good = not etude(command.replace(" --force", "")).wait() and content(out).keys() == older.keys()
         else:

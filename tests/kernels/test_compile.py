@@ -74,7 +74,8 @@ class Package:
         source = Path(etude.__file__).parent
         shutil.copytree(source / "kernels", folder / "etude" / "kernels")
         (folder / "etude" / "base").mkdir()
-        shutil.copy(source / "base" / "faces.py", folder / "etude" / "base")
+        for name in ("errors.py", "faces.py", "seals.py"):
+            shutil.copy(source / "base" / name, folder / "etude" / "base")
         (folder / "etude" / "base" / "__init__.py").write_text("")
         (folder / "etude" / "__init__.py").write_text("")
         (folder / "etude" / "user.py").write_text(USER)

@@ -132,7 +132,7 @@ def _put_new(temporary: Path, target: Path, shown: Path) -> None:
     """In one step that fails if somebody was faster: of two writers of the same place one is refused."""
     try:
         if temporary.is_dir():
-            os.rename(temporary, target)  # an empty folder gives way, any other does not
+            os.rename(temporary, target)  # takes the place of an empty folder and of no other
             return
         os.link(temporary, target)
     except OSError as problem:
