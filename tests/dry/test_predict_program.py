@@ -30,8 +30,9 @@ def test_a_step_and_its_memory_have_no_evidence(capsys: pytest.CaptureFixture[st
     found = predicted(capsys, "--world", "1")
     figures = ("step_ns", "peak_allocated_bytes", "peak_reserved_bytes")
     assert all(isinstance(found[name], int) and found[name] > 0 for name in figures)
-    assert found["low"] == found["high"] == dict.fromkeys(figures)
-    assert {name: its["evidence"] for name, its in found["basis"].items()} == dict.fromkeys(figures, False)
+    predictions = (*figures, "mfu")
+    assert found["low"] == found["high"] == dict.fromkeys(predictions)
+    assert {name: its["evidence"] for name, its in found["basis"].items()} == dict.fromkeys(predictions, False)
     assert "programs that never ran on NVIDIA H100" in found["basis"]["step_ns"]["text"]
     assert found["fits"] is True and found["ranks"] == 1
     assert found["outside_bytes"] == {"context": 500 * 2**20}  # a rank alone has no buffers for others

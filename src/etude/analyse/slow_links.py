@@ -185,7 +185,8 @@ class Links:
         if timing.origin != Origin.SIMULATED:
             lasted = np.minimum(lasted, np.where(known, there[1] - np.where(known, there[0], 0), 0))
         src, dst = job.ranks[found.src_at].astype(np.int64), job.ranks[found.dst_at].astype(np.int64)
-        lasted = np.where(_short(lasted, found.size_bytes), 0, lasted)
+        pair = np.minimum(src, dst) << 32 | np.maximum(src, dst)
+        lasted = np.where(_short(lasted, found.size_bytes, pair), 0, lasted)
         good = np.flatnonzero((lasted > 0) & (src != dst))
         if not len(good):
             return None
@@ -202,12 +203,17 @@ class Links:
         return which.reshape(-1) + base, np.array(key, np.int64), segment, np.log(lasted[good].astype(np.float64))
 
 
-def _short(lasted: I64, size: I64) -> NDArray[np.bool_]:
-    """Messages that took far less than others of their size: nothing was transferred while both ends were there."""
+def _short(lasted: I64, size: I64, pair: I64) -> NDArray[np.bool_]:
+    """Messages that took far less than others of their size: nothing was transferred while both ends were there. Long
+    ones are those of most pairs, since a slow link alone makes its own long."""
     sizes, of = np.unique(size, return_inverse=True)
     short = np.zeros(len(lasted), bool)
     for one in range(len(sizes)):
         mine = np.flatnonzero((of.reshape(-1) == one) & (lasted > 0))
         if len(mine):
-            short[mine] = lasted[mine] < SHORT * np.quantile(lasted[mine], 0.9)
+            rows = mine[np.lexsort((lasted[mine], pair[mine]))]
+            first = np.flatnonzero(np.diff(pair[rows], prepend=pair[rows[0]] - 1))
+            count = np.diff(first, append=len(rows))
+            long = lasted[rows[first + (9 * (count - 1)) // 10]]  # of each pair
+            short[mine] = lasted[mine] < SHORT * np.quantile(long, 0.5, method="lower")
     return short

@@ -27,6 +27,7 @@ RUNS: Final = {
     "ops measure": "runs measurements on this machine",
     "chakra visualizer": "runs Graphviz",
     "mcp": "serves files of this machine",
+    "studio": "serves files of this machine",
     "demo": "writes a demonstration",
     "study": "runs other studies",
 }

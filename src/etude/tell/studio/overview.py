@@ -90,6 +90,7 @@ def _of_windows(index: TimelineIndex) -> dict[str, Any]:
 def findings(one: StudioRun) -> dict[str, Any]:
     """What `etude diagnose` finds, each with its ranks, its window of the timeline, and the command that has more."""
     from etude.analyse.diagnose import diagnose
+    from etude.analyse.next_steps import command, next_step
 
     found = one.once("findings", lambda: diagnose(one.run()))
     heat = heat_map(one)
@@ -98,7 +99,8 @@ def findings(one: StudioRun) -> dict[str, Any]:
         window = _place(heat, verdict.ranks, verdict.steps) if heat["by"] == "step" else None
         rows.append(
             verdict.record()
-            | {"window": window or [0, one.index.span_ns], "command": verdict.command.replace("RUN", one.words)}
+            | {"window": window or [0, one.index.span_ns], "next": next_step(verdict)}
+            | {"command": command(verdict).replace("RUN", one.words)}
         )
     return {"findings": rows, "command": f"etude diagnose {one.words}", "python": one.python}
 
