@@ -397,10 +397,11 @@ class _Diagnosis:
     def _of_links(self, known: list[Verdict]) -> list[Verdict]:
         stretches = Segments(self.run.job)
         found = []
-        for link in Links(self.run, stretches, self.node).slow(self.calls, max(self.least, 0.04)):
+        links = Links(self.run, stretches, self.node)
+        for link in links.slow(self.calls, max(self.least, 0.04)):
             slow = link.slow
             few = len(self.times.steps) < FEWEST_STEPS
-            if few and (slow.confidence < SURE_LINK or not slow.whole):
+            if few and (slow.confidence < SURE_LINK or not (slow.whole or links.are_few)):
                 continue  # a part of a step is slow by chance in one of many links
             first, last = stretches.first_step(slow.first), stretches.first_step(slow.last)
             steps = (first, last) if stretches.by_step and not slow.whole else None

@@ -33,7 +33,8 @@ Samples = tuple[I64, I64, I64, F64]
 SHORT: Final = 0.4
 """Part of what long messages of a size take below which a receive found its message already there."""
 STRETCH: Final = 5
-"""Fewest steps of a stretch in which a link is slow."""
+"""Fewest steps of a stretch in which one of many links is slow: in fewer one of them is by chance."""
+FEW_LINKS: Final = 4
 FEWEST: Final = 3
 """Fewest transfers by which a single unit can be slow: one may take twice as long by chance."""
 MOST_PAIRS: Final = 512
@@ -76,7 +77,8 @@ class Links:
                 profiles = profile(unit[mine], key[mine], segment[mine], log[mine], shape, step_ns=step_ns)
                 named = [one for one in slower_units(profiles, least) if not (itself and one.whole)]
                 if self.segments.by_step:
-                    named = [one for one in named if one.whole or one.segments(shape[2]).sum() >= STRETCH]
+                    least_steps = 1 if self.are_few else STRETCH
+                    named = [one for one in named if one.whole or one.segments(shape[2]).sum() >= least_steps]
                 if not self.segments.by_step:  # less than half of a run may be part of one step
                     named = [one for one in named if 2 * one.segments(shape[2]).sum() >= shape[2]]
                 shared_by = (
@@ -96,6 +98,10 @@ class Links:
                 ]
                 left = standing_out([cause.slow for cause in causes], len(np.unique(unit[mine])))
                 yield from (cause for cause in causes if cause.slow in left)
+
+    @property
+    def are_few(self) -> bool:
+        return len(self.units) <= FEW_LINKS
 
     def _causes(self, named: list[Slow], profiles: Profile) -> Iterator[SlowLink]:
         """Slow units that one rank or link explains become one finding; the highest confidence first."""
