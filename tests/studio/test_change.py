@@ -84,6 +84,11 @@ def test_sql_is_that_of_the_command(session: StudioSession) -> None:
     assert found["command"].startswith("etude query ")
 
 
+def test_sql_may_begin_with_a_comment(session: StudioSession) -> None:
+    found = asked(session, "query", sql="-- all of them\nselect 6 * 7 as answer")
+    assert found["rows"] == [[42]] and found["command"].startswith("etude query -- ")
+
+
 @pytest.mark.parametrize(
     "sql", ["drop table nodes", "select * from read_csv('/etc/passwd')", "copy nodes to '/tmp/x'", "select nothing"]
 )

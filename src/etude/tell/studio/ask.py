@@ -66,7 +66,8 @@ def query(one: StudioRun, sql: str) -> dict[str, Any]:
     """The rows of a query, whether there are more, and the command that gives them."""
     place = one.once("query folder", lambda: query_folder(one))
     limits = ["--seconds", f"{SECONDS:g}", "--top", str(ROWS)]
-    command = [sys.executable, "-m", "etude", "query", str(place), sql, "--json", *limits]
+    # a statement may begin with a comment, which is no option
+    command = [sys.executable, "-m", "etude", "query", "--json", *limits, "--", str(place), sql]
     found = _child(command)
     rows = msgspec.json.decode(found) if found.strip() else []
     names = list(rows[0]) if rows else []
@@ -74,7 +75,7 @@ def query(one: StudioRun, sql: str) -> dict[str, Any]:
         "columns": names,
         "rows": [[row.get(name) for name in names] for row in rows],
         "more": len(rows) >= ROWS,
-        "command": shlex.join(["etude", "query", str(place), sql]),
+        "command": shlex.join(["etude", "query", *(["--"] if sql.startswith("-") else []), str(place), sql]),
         "python": f"etude.query({str(place)!r}, {sql!r})",
     }
 
