@@ -111,7 +111,7 @@ def theirs() -> Callable[[list[Path]], dict[str, Any]]:
 
 
 def child(python: str, which: str, paths: list[Path]) -> dict[str, Any]:
-    env = os.environ | {"HTA_DISABLE_NS_ROUNDING": "1"}
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"} | {"HTA_DISABLE_NS_ROUNDING": "1"}
     argv = [python, __file__, "--run", which, *map(str, paths)]
     done = subprocess.run(argv, capture_output=True, text=True, env=env)
     if done.returncode:

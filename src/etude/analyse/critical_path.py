@@ -22,7 +22,7 @@ from etude.analyse.grouping import table
 from etude.analyse.launches import launched
 from etude.analyse.operations import messages
 from etude.base.errors import UsageError
-from etude.kernels.arrays import I32, I64, U8, as_read
+from etude.kernels.arrays import I32, I64, U8, as_read, distinct_values
 from etude.model.frames import SEGMENT, frames
 from etude.model.graph import dependencies, topological_order
 from etude.model.match import match
@@ -168,7 +168,7 @@ class _Columns:
     def _other_ends(self, mine: _Ends, other: _Ends) -> k.Partners:
         start, end = np.full(len(mine.at), UNKNOWN, np.int64), np.full(len(mine.at), UNKNOWN, np.int64)
         run = self.run_of[other.at]
-        for number in np.unique(run).tolist():
+        for number in distinct_values(run).tolist():
             here = np.flatnonzero(run == number)
             for found, times in ((start, self.columns[number].start), (end, self.columns[number].end)):
                 ns = times[other.row[here]]
@@ -180,7 +180,7 @@ class _Columns:
         at, row, what = pieces[:, 0], pieces[:, 1], pieces[:, 2]
         words: list[str] = [""]
         name, use = np.zeros(len(at), np.int64), np.zeros(len(at), np.uint8)
-        for number in np.unique(self.run_of[at]).tolist():
+        for number in distinct_values(self.run_of[at]).tolist():
             mine = np.flatnonzero(self.run_of[at] == number)
             trace = self.traces[number]
             codes, texts = names_of(trace, row[mine])
@@ -223,7 +223,7 @@ def _counts(trace: Trace, rows: I64) -> NDArray[np.bool_]:
     launches = launches[launches >= 0]
     if not len(launches):
         return np.ones(len(rows), bool)
-    found: NDArray[np.bool_] = ~host | np.isin(trace.lane[rows], np.unique(trace.lane[launches]))
+    found: NDArray[np.bool_] = ~host | np.isin(trace.lane[rows], distinct_values(trace.lane[launches]))
     return found
 
 

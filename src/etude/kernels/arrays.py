@@ -12,13 +12,11 @@ U64 = NDArray[np.uint64]
 F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
-_FEW = 10_000
-
 
 def distinct_values(values: NDArray[Any]) -> NDArray[Any]:
-    """Those that differ, ascending: what `np.unique` gives of whole numbers, which for few of them takes less time
-    than the module of masked arrays that it imports."""
-    if values.size > _FEW or values.dtype.kind not in "biu":
+    """Those that differ, ascending: what `np.unique` gives. Of whole numbers it fills a table of hashes, which for many
+    that differ takes fifty times as long as their order, and imports masked arrays."""
+    if values.dtype.kind not in "biu":
         return np.unique(values)
     found = np.sort(values, axis=None)
     differs = np.ones(len(found), np.bool_)

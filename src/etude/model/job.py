@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from etude.base.errors import TraceError, UsageError
 from etude.base.units import counted
-from etude.kernels.arrays import I32, I64, U64
+from etude.kernels.arrays import I32, I64, U64, distinct_values
 from etude.model.timing import Timing
 from etude.model.trace import Trace
 
@@ -175,7 +175,7 @@ def check_name(name: str) -> None:
 
 def ranges(ranks: NDArray[Any]) -> str:
     """Ranks as text: `0-3, 7`."""
-    values = np.unique(ranks)
+    values = distinct_values(ranks)
     if not len(values):
         return "none"
     parts = np.split(values, np.flatnonzero(np.diff(values) != 1) + 1)

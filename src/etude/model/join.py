@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
-from etude.kernels.arrays import I32, I64
+from etude.kernels.arrays import I32, I64, distinct_values
 from etude.model.job import MAX_WORLD, Groups, Job, ranges
 from etude.model.schema import Kind
 from etude.model.timing import Timing, no_times
@@ -45,7 +45,7 @@ def places_of(jobs: Sequence[Job], given: Places | None = None) -> list[I64]:
             raise UsageError(f"{len(ranks)} places for a world of {job.world_size}", where=where, hint=hint)
         if len(ranks) and not 0 <= ranks.min() <= ranks.max() < MAX_WORLD:
             raise UsageError(f"places {ranges(ranks)} are outside any system", where=where)
-        if len(np.unique(ranks)) < len(ranks):
+        if len(distinct_values(ranks)) < len(ranks):
             raise UsageError("two of its ranks have the same place", where=where)
     flat, count = np.unique(np.concatenate(places), return_counts=True)
     if (count > 1).any():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from etude.kernels.arrays import Bool
+from etude.kernels.arrays import Bool, distinct_values
 from etude.model.schema import ValueKind
 from etude.model.trace import Attr, Trace
 
@@ -22,7 +22,7 @@ def marked(trace: Trace, nodes: Bool, attribute: str, value: int = 0) -> Trace:
     if not len(rows):
         return trace
     layouts, layout = list(trace.layouts), trace.layout.copy()
-    for old in np.unique(layout[rows]).tolist():
+    for old in distinct_values(layout[rows]).tolist():
         layouts.append((*layouts[old], Attr(attribute, ValueKind.INT64)))
         layout[rows[trace.layout[rows] == old]] = len(layouts) - 1
     cells = np.insert(trace.cells, trace.cell_start()[rows + 1], value)

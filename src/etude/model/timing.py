@@ -9,7 +9,7 @@ import numpy as np
 
 from etude.base.errors import TraceError
 from etude.base.units import format_time
-from etude.kernels.arrays import I32, I64
+from etude.kernels.arrays import I32, I64, distinct_values
 from etude.model.schema import UNKNOWN
 
 
@@ -86,7 +86,7 @@ class Timing:
     def span(self) -> tuple[int, int] | None:
         """First start and last end over all ranks, on the common clock; None if no time is known."""
         first, last = None, None
-        for block in np.unique(self.block_of).tolist():
+        for block in distinct_values(self.block_of).tolist():
             offsets = self.clock_offset_ns[self.block_of == block]
             start, end = self.start_ns[block], self.end_ns[block]
             start, end = start[start != UNKNOWN], end[end != UNKNOWN]

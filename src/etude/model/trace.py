@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from etude.base.errors import TraceError
 from etude.base.shapes import names_in
-from etude.kernels.arrays import I32, I64, U8, U64, as_read
+from etude.kernels.arrays import I32, I64, U8, U64, as_read, distinct_values
 from etude.kernels.compile import kernel
 from etude.model import reasons, text
 from etude.model.schema import (
@@ -312,7 +312,7 @@ def complete_layouts(trace: Trace, start_ns: I64 | None = None) -> tuple[tuple[L
         return trace.layouts, trace.layout
     layouts, layout = list(trace.layouts), trace.layout.copy()
     key = layout[rows].astype(np.int64) << len(OWNED) | changed[rows]
-    keys = np.unique(key)
+    keys = distinct_values(key)
     fresh = np.arange(len(layouts), len(layouts) + len(keys), dtype=np.int32)
     layout[rows] = fresh[np.searchsorted(keys, key)]
     for found in keys.tolist():

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import FormatError, TraceError, UsageError
+from etude.kernels.arrays import distinct_values
 from etude.model import timing as timings
 from etude.model.as_recorded import TIMES_TOLD, has_both_times
 from etude.model.job import MAX_WORLD, Job, Note, Part, assemble
@@ -273,7 +274,7 @@ def _implied(
     ranks: Sequence[int], peers: Sequence[NDArray[np.int64]], members: set[int], own: Sequence[RecordedGroups]
 ) -> int:
     """The world size that files, and the members of groups, imply."""
-    ends = {int(p) for found in peers for p in (np.unique(found) if len(found) else ())}
+    ends = {int(p) for found in peers for p in (distinct_values(found) if len(found) else ())}
     named = {m for groups, _ in own for found in groups.values() for m in found}
     return max([worlds.implied(ranks, ends, members | named), *(size for _, size in own)])
 

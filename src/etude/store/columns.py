@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from etude.base.errors import FormatError, TraceError, UsageError
-from etude.kernels.arrays import I32, I64
+from etude.kernels.arrays import I32, I64, distinct_values
 from etude.model.job import MAX_WORLD, VALUE_COLUMNS, Groups, Job, Note, check_name, ranges
 from etude.model.schema import SCHEMA_VERSION, UNKNOWN
 from etude.model.timing import Origin, Timing
@@ -302,7 +302,7 @@ class _Ranks:
 def _chosen(every: I32, wanted: Sequence[int] | None) -> I64:
     if wanted is None:
         return np.arange(len(every))
-    sorted_ranks = np.unique(np.asarray(wanted, np.int64))
+    sorted_ranks = distinct_values(np.asarray(wanted, np.int64))
     rows = np.searchsorted(every, sorted_ranks)
     absent = (
         sorted_ranks[(rows == len(every)) | (every[np.minimum(rows, len(every) - 1)] != sorted_ranks)]
@@ -321,7 +321,7 @@ def _metadata(file: File, column: Any) -> tuple[tuple[bytes, ...], I32]:
         codes = file.codes(chunk, "metadata")
         if len(codes) and codes.min() < 0:
             raise file.error("column `metadata` holds NULL")
-        used = np.unique(codes)
+        used = distinct_values(codes)
         of = np.zeros(len(chunk.dictionary), np.int32)
         for code in used.tolist():
             raw = chunk.dictionary[code].as_py()

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import FormatError
-from etude.kernels.arrays import I32, I64, U8
+from etude.kernels.arrays import I32, I64, U8, distinct_values
 from etude.model import text
 from etude.model.schema import COLUMN, NODE, OWNED, OWNED_INDEX, LaneKind, ValueKind
 from etude.model.trace import Attr, Layout, Trace, constant
@@ -328,7 +328,7 @@ class _Run:
         for data, starts, codes in self.plan.distinct(self.texts["payload"]):
             kind = self.kind[at : at + len(codes)]
             at += len(codes)
-            keys = np.unique(codes[codes >= 0].astype(np.int64) * 32 + kind[codes >= 0])
+            keys = distinct_values(codes[codes >= 0].astype(np.int64) * 32 + kind[codes >= 0])
             heap = text.pad(data)
             heap.flags.writeable = False
             keys = keys[keys % 2 == 0]
@@ -368,7 +368,7 @@ class _Run:
             values = self.columns[column]
             if not len(values) or (values.strides != (0,) and int(values.min()) >= 0):
                 continue
-            for number in np.unique(self.sets).tolist():
+            for number in distinct_values(self.sets).tolist():
                 holds = np.array([any(a.column == column for a in entry) for entry in self.reader.sets[number]])
                 if not holds.any():
                     continue

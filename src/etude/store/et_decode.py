@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import FormatError, TraceError
-from etude.kernels.arrays import I64, U8
+from etude.kernels.arrays import I64, U8, distinct_values
 from etude.kernels.varint import encode_varint
 from etude.model import reasons, text
 from etude.model.attrs import cell_to_scalar, decode_list, varint_to_scalar
@@ -423,7 +423,7 @@ class Attributes:
         layout = self.layout.copy()
         start = self.cell_start()
         at = np.empty(len(rows), np.int64)
-        for number in np.unique(layout[rows]).tolist():
+        for number in distinct_values(layout[rows]).tolist():
             entry = layouts[number]
             place = next(i for i, a in enumerate(entry) if a.column == column)
             chosen = layout[rows] == number

@@ -41,6 +41,7 @@ from etude.capture.ingest.graph import (
 from etude.capture.ingest.host_rows import host_rows
 from etude.capture.ingest.linked import Linked, to_job
 from etude.capture.ingest.recorded_times import recorded_columns
+from etude.capture.ingest.spill import release_memory
 from etude.capture.ingest.step_marks import crossing, steps
 from etude.capture.ingest.tensors import tensor_flows
 from etude.capture.ingest.work import node_work, operator_work
@@ -94,6 +95,7 @@ def convert(
     found = graph(device, events, activities, table, flows)
     counted = counted_ranges(device, found)
     trace, peers = _trace(device, host, found, rows, counted)
+    release_memory()  # of the graph and the columns: recorded times are the last of many
     trace = trace.replace(**recorded_columns(device, found))
     notes = (*dropped(device, rank), *(Note(rank, what) for what in (*counted.notes, *crossing(device))))
     world = device.distributed.get("world_size")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from etude.capture.ingest.collectives import Communications
 from etude.capture.ingest.events import DeviceEvents, HostEvents
 from etude.capture.link.python_text import PythonTexts
-from etude.kernels.arrays import I64
+from etude.kernels.arrays import I64, distinct_values
 from etude.model.attrs import encode_list
 from etude.model.schema import UNKNOWN, Kind, ValueKind
 from etude.model.trace import Attr, Layout
@@ -82,7 +82,7 @@ def comm_columns(work: CommWork, row: I64, host: HostEvents, column: dict[str, A
     is_coll = table.kind[known] == Kind.COLL
     group = np.where(is_coll & (table.group[known] < 0), len(table.groups), table.group[known])
     column["group"][at] = group
-    peers = np.unique(np.concatenate([table.src[known], table.dst[known]]))
+    peers = distinct_values(np.concatenate([table.src[known], table.dst[known]]))
     peers = peers[peers >= 0]
     for name in ("src", "dst"):
         rank = getattr(table, name)[known]

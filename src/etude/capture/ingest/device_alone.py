@@ -18,7 +18,7 @@ import numpy as np
 from etude.base.errors import TraceError
 from etude.capture.ingest.light_kernels import LONG_NS, NEAR_NS, QUEUED_NS
 from etude.capture.ingest.light_window import ACTIVITY, CALL, LightWindow, may_wait
-from etude.kernels.arrays import F64, I64
+from etude.kernels.arrays import F64, I64, distinct_values
 
 HELD_UP: Final = 2
 """A step that takes this many times the median did something else."""
@@ -63,7 +63,7 @@ class DeviceAlone:
         """The step of each activity, and its place among those of its stream in that step: every step has as many as
         the others. None where the streams cannot be divided so."""
         step, place = np.empty(len(self.name), np.int64), np.empty(len(self.name), np.int64)
-        for stream in np.unique(self.stream):
+        for stream in distinct_values(self.stream):
             rows = np.flatnonzero(self.stream == stream)
             each, rest = divmod(len(rows), len(self.marks_ns))
             if rest or not each:
@@ -107,14 +107,14 @@ def _paired(light: LightWindow, used: list[int], device: DeviceAlone, step: I64,
     known = np.array([plain.get(_plain(name), -1) for name in light.names] + [-1], np.int64)
     mine: list[I64] = []
     theirs: list[I64] = []
-    streams = np.unique(device.stream)
+    streams = distinct_values(device.stream)
     by_step = [np.flatnonzero(step == number) for number in range(len(used))]
     for number, which in enumerate(used):
         begin, end = light.steps_ns[which]
         calls = (light.kind == CALL) & (light.start_ns >= begin) & (light.start_ns < end) & (light.correlation > 0)
         rows = np.flatnonzero((light.kind == ACTIVITY) & np.isin(light.correlation, light.correlation[calls]))
         left = {int(stream): by_step[number][device.stream[by_step[number]] == stream] for stream in streams}
-        for stream in sorted(np.unique(light.thread[rows]).tolist(), key=lambda s: s not in left):
+        for stream in sorted(distinct_values(light.thread[rows]).tolist(), key=lambda s: s not in left):
             here = rows[light.thread[rows] == stream]
             here = here[np.lexsort((light.end_ns[here], light.start_ns[here]))]
             names = known[light.name[here]]
@@ -158,7 +158,7 @@ def _moved(light: LightWindow, used: list[int], device: DeviceAlone, first: int,
     order = np.lexsort((moments, at))
     at, moments = at[order], np.maximum.accumulate(moments[order])
 
-    knots = np.unique(np.concatenate([light.start_ns[calls], light.end_ns[calls], marks.reshape(-1)]))
+    knots = distinct_values(np.concatenate([light.start_ns[calls], light.end_ns[calls], marks.reshape(-1)]))
     latest = np.full(len(knots), np.iinfo(np.int64).max)
     np.minimum.at(latest, np.searchsorted(knots, light.start_ns[launch]), begins)
     latest = np.minimum.accumulate(latest[::-1])[::-1]  # no later than what it launches, and what comes after it

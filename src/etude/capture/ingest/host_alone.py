@@ -24,7 +24,7 @@ from etude.capture.ingest.tensors import tensor_flows
 from etude.capture.ingest.work import OperatorWork, node_work, operator_work
 from etude.capture.link.host import HostTrace
 from etude.capture.link.python_text import PythonTexts
-from etude.kernels.arrays import I64, Bool
+from etude.kernels.arrays import I64, Bool, distinct_values
 from etude.model.job import MAX_WORLD, Job, Note, Part, assemble
 from etude.model.schema import NO_TEXT, NODE, UNKNOWN, Kind, ValueKind, Why
 from etude.model.trace import Attr, Layout, Trace, complete_layouts, constant, lanes
@@ -184,8 +184,8 @@ def _handovers(host: HostTrace, nodes: HostNodes, works: I64) -> list[Edges]:
     before, and the first continues after it."""
     found: list[Edges] = []
     forward = host.fw_tid[nodes.row]
-    for tid in np.unique(nodes.thread[forward > 0]).tolist():
-        asking = np.unique(forward[(nodes.thread == tid) & (forward > 0) & (forward != tid)])
+    for tid in distinct_values(nodes.thread[forward > 0]).tolist():
+        asking = distinct_values(forward[(nodes.thread == tid) & (forward > 0) & (forward != tid)])
         for other in asking.tolist():
             both = works[np.isin(nodes.thread[works], (tid, other))]
             change = np.flatnonzero(np.diff(nodes.thread[both]) != 0)

@@ -32,45 +32,53 @@ class _Activities(NamedTuple):
     streams: int
 
 
-def without_cost(
-    light: LightWindow, cost_ns: float, weight: F64 | None = None, after: tuple[I64, F64] | None = None
-) -> LightWindow:
+def without_cost(light: LightWindow, cost_ns: float, weight: F64 | None = None) -> LightWindow:
     """The window of a device as it would be if its profiler took no time in each call, or `weight` times that: the host
-    is faster, activities follow when they may, and calls that wait for the device wait for it as before. `after`:
-    moments between calls, and what recording took there."""
-    if not light.on_device or (cost_ns <= 0 and after is None):
-        return light
-    calls = np.flatnonzero(light.kind == CALL)
-    marks = np.array(light.steps_ns, np.int64).reshape(-1)  # as calls that take no time
-    at = np.concatenate([light.start_ns[calls], marks])
-    is_mark = np.arange(len(at)) >= len(calls)
-    order = np.lexsort((~is_mark, at))  # a step that begins with a call begins before it
-    is_mark = is_mark[order]
-    until = np.concatenate([light.end_ns[calls], marks])[order]
-    own = np.concatenate([light.correlation[calls], np.full(len(marks), -1)])[order]
-    rows, call = _launched(light, own)
-    by_call = np.lexsort((light.start_ns[rows], call))
-    rows, call = rows[by_call], call[by_call]
-    streams, stream = np.unique(light.thread[rows], return_inverse=True)
-    first = np.searchsorted(call, np.arange(len(order) + 1)).astype(np.int64)
-    a_start, a_end = light.start_ns[rows], light.end_ns[rows]
-    lag = a_start - at[order][call] if len(call) else np.zeros(0, np.int64)
-    latency = int(np.percentile(lag, 10)) if len(lag) else 0
-    each = cost_ns * (np.ones(len(calls)) if weight is None else weight)
-    cost = np.append(np.rint(each), np.zeros(len(marks))).astype(np.int64)[order]
-    waits = np.append(may_wait(light)[calls], np.zeros(len(marks), bool))[order]
-    found = k.eased(
-        _Calls(at[order], until, cost, _after(at[order], after), first, waits),
-        _Activities(a_start, a_end, stream.astype(np.int64), np.argsort(a_end, kind="stable"), len(streams)),
-        max(latency, 0),
-    )
-    start, end = light.start_ns.copy(), light.end_ns.copy()
-    start[calls[order[~is_mark]]], end[calls[order[~is_mark]]] = found[0][~is_mark], found[1][~is_mark]
-    start[rows], end[rows] = found[2], found[3]
-    moved = np.empty(len(marks), np.int64)
-    moved[order[is_mark] - len(calls)] = found[0][is_mark]
-    steps = tuple((int(a), int(b)) for a, b in moved.reshape(-1, 2))
-    return replace(light, start_ns=start, end_ns=end, steps_ns=steps)
+    is faster, activities follow when they may, and calls that wait for the device wait for it as before."""
+    return Launched(light).without(cost_ns, weight) if light.on_device and cost_ns > 0 else light
+
+
+class Launched:
+    """Calls of a window of a device, its steps as calls that take no time, and the activities that each launched."""
+
+    def __init__(self, light: LightWindow) -> None:
+        self.light = light
+        self.calls = calls = np.flatnonzero(light.kind == CALL)
+        marks = np.array(light.steps_ns, np.int64).reshape(-1)
+        at = np.concatenate([light.start_ns[calls], marks])
+        is_mark = np.arange(len(at)) >= len(calls)
+        self.order = order = np.lexsort((~is_mark, at))  # a step that begins with a call begins before it
+        self.at, self.is_mark = at[order], is_mark[order]
+        self.until = np.concatenate([light.end_ns[calls], marks])[order]
+        own = np.concatenate([light.correlation[calls], np.full(len(marks), -1)])[order]
+        rows, call = _launched(light, own)
+        by_call = np.lexsort((light.start_ns[rows], call))
+        self.rows, call = rows[by_call], call[by_call]
+        streams, stream = np.unique(light.thread[self.rows], return_inverse=True)
+        self.first = np.searchsorted(call, np.arange(len(order) + 1)).astype(np.int64)
+        start, end = light.start_ns[self.rows], light.end_ns[self.rows]
+        by_end = np.argsort(end, kind="stable")
+        self.activities = _Activities(start, end, stream.astype(np.int64), by_end, len(streams))
+        lag = start - self.at[call] if len(call) else np.zeros(0, np.int64)
+        self.latency = max(int(np.percentile(lag, 10)), 0) if len(lag) else 0
+        self.waits = np.append(may_wait(light)[calls], np.zeros(len(marks), bool))[order]
+
+    def without(self, cost_ns: float, weight: F64 | None = None, after: tuple[I64, F64] | None = None) -> LightWindow:
+        """The window without a cost in each call, or `weight` times that; `after`: moments between calls, and what
+        recording took there."""
+        light, calls, order, is_mark = self.light, self.calls, self.order, self.is_mark
+        marks = len(order) - len(calls)
+        each = cost_ns * (np.ones(len(calls)) if weight is None else weight)
+        cost = np.append(np.rint(each), np.zeros(marks)).astype(np.int64)[order]
+        of_calls = _Calls(self.at, self.until, cost, _after(self.at, after), self.first, self.waits)
+        found = k.eased(of_calls, self.activities, self.latency)
+        start, end = light.start_ns.copy(), light.end_ns.copy()
+        start[calls[order[~is_mark]]], end[calls[order[~is_mark]]] = found[0][~is_mark], found[1][~is_mark]
+        start[self.rows], end[self.rows] = found[2], found[3]
+        moved = np.empty(marks, np.int64)
+        moved[order[is_mark] - len(calls)] = found[0][is_mark]
+        steps = tuple((int(a), int(b)) for a, b in moved.reshape(-1, 2))
+        return replace(light, start_ns=start, end_ns=end, steps_ns=steps)
 
 
 def _launched(light: LightWindow, own: I64) -> tuple[I64, I64]:
@@ -97,14 +105,15 @@ def _after(at: I64, cost: tuple[I64, F64] | None) -> I64:
 def fitted(light: LightWindow, step_ns: float, weight: F64 | None = None) -> tuple[LightWindow, float]:
     """The window with the cost of a call with which a step takes `step_ns`, and that cost; with the least that makes it
     as short as it can be where the device takes longer."""
-    if light.step_ns <= step_ns:
+    if light.step_ns <= step_ns or not light.on_device:
         return light, 0.0
     low, high = 0.0, MOST_NS
-    step_ns = max(step_ns, 1.002 * without_cost(light, high, weight).step_ns)
+    launched = Launched(light)
+    step_ns = max(step_ns, 1.002 * launched.without(high, weight).step_ns)
     for _ in range(24):
         middle = (low + high) / 2
-        if without_cost(light, middle, weight).step_ns > step_ns:
+        if launched.without(middle, weight).step_ns > step_ns:
             low = middle
         else:
             high = middle
-    return without_cost(light, high, weight), high
+    return launched.without(high, weight), high

@@ -20,7 +20,7 @@ import numpy as np
 from etude.capture.ingest.events import DEVICE, OPERATORS, is_call_category
 from etude.capture.ingest.light_window import ACTIVITY, CALL, OPERATOR, STEP, LightWindow
 from etude.capture.link.device import DeviceTrace, Ints, RecordedTimes
-from etude.kernels.arrays import F64, I64
+from etude.kernels.arrays import F64, I64, distinct_values
 from etude.model.schema import UNKNOWN
 
 AGREES: Final = 0.9
@@ -89,7 +89,7 @@ def as_window(device: DeviceTrace, numbers: Sequence[int] = ()) -> tuple[LightWi
     weight = np.zeros(int((kind == CALL).sum()))
     mine = rows[kind == CALL]
     operators = np.flatnonzero(full.host & ~full.anchor)
-    for thread in np.unique(device.tid[mine]).tolist():
+    for thread in distinct_values(device.tid[mine]).tolist():
         at = np.flatnonzero(device.tid[mine] == thread)
         events = np.sort(full.start[operators[device.tid[operators] == thread]])
         bounds = np.append(np.searchsorted(events, full.start[mine[at]]), len(events))
@@ -123,7 +123,7 @@ class _Full:
         self.steps = [(int(self.start[rows[i]]), int(self.end[rows[i]])) for i in keep]
         self.numbers = [said[i] for i in keep]
         self.thread = int(device.tid[rows[keep[0]]]) if keep else 0
-        self.threads = np.unique(device.tid[self.host]).tolist()
+        self.threads = distinct_values(device.tid[self.host]).tolist()
 
     def anchors(self, number: int, thread: int) -> I64:
         """Rows by which a step of a thread is paired, in order of time, outer before inner."""
@@ -142,7 +142,7 @@ def _pairs(full: _Full, number: int, light: LightWindow, which: int) -> tuple[tu
     code = {name: number for number, name in enumerate(light.names)}
     names = np.array([code.get(name, -1) for name in full.device.names] + [-1], np.int64)
     others = _workers(light.thread, light.name, light.names)
-    threads = {int(t): there[light.thread[there] == t] for t in np.unique(light.thread[there]) if t not in others}
+    threads = {int(t): there[light.thread[there] == t] for t in distinct_values(light.thread[there]) if t not in others}
     mine = {t: found for t in full.threads if len(found := full.anchors(number, t))}
     rows: list[I64] = []
     events: list[I64] = []
@@ -229,7 +229,7 @@ class _Clock:
         self.paired.append(rows)
         step = light.steps_ns[which]
         begin, end = full.steps[number]
-        for thread in np.unique(full.device.tid[rows]).tolist() if len(rows) else [full.thread]:
+        for thread in distinct_values(full.device.tid[rows]).tolist() if len(rows) else [full.thread]:
             mine = full.device.tid[rows] == thread
             at = np.concatenate([full.start[rows[mine]], full.end[rows[mine]]])
             then = np.concatenate([light.start_ns[events[mine]], light.end_ns[events[mine]]]) + shift
@@ -297,7 +297,7 @@ class _Clock:
         last = np.append(np.flatnonzero(np.diff(at)), len(at) - 1)
         at, then = at[last], then[last]
         rows = np.flatnonzero(self.full.host & (self.full.device.tid == thread))
-        knots = np.unique(np.concatenate([at, self.full.start[rows], self.full.end[rows]]))
+        knots = distinct_values(np.concatenate([at, self.full.start[rows], self.full.end[rows]]))
         origin = int(knots[0])
         knots = knots - origin
         moments = np.rint(_divided(knots, at - origin, then)).astype(np.int64)

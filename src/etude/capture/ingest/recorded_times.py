@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from etude.capture.ingest.graph import ACTIVITY, DISPATCH, GROUPS, HOST_EVENT, SEGMENT, CausalGraph
 from etude.capture.link.device import DeviceTrace, RecordedTimes
-from etude.kernels.arrays import I64
+from etude.kernels.arrays import I64, distinct_values
 from etude.model.schema import UNKNOWN, TimeSource
+
+_ROWS = 1 << 16
 
 
 def recorded_columns(device: DeviceTrace, found: CausalGraph) -> dict[str, NDArray[Any]]:
@@ -24,16 +26,23 @@ def recorded_columns(device: DeviceTrace, found: CausalGraph) -> dict[str, NDArr
     if told is None:
         return {}
     start, end = _Moments(told, found).times()
-    took, before = found.end_ns - found.start_ns, end - start
-    share = found.own_ns * (before / np.maximum(took, 1))
-    own = np.where(found.own_ns == took, before, np.rint(np.where(found.own_ns == UNKNOWN, 0, share)).astype(np.int64))
-    source = np.where(took == before, TimeSource.RECORDED, TimeSource.CORRECTED)
+    own = np.empty(len(found), np.int64)
+    source = np.empty(len(found), np.uint8)
+    for first in range(0, len(found), _ROWS):  # in parts: these are the last of many columns
+        part = slice(first, first + _ROWS)
+        took, before, now = found.end_ns[part] - found.start_ns[part], end[part] - start[part], found.own_ns[part]
+        share = np.where(now == UNKNOWN, 0, now * (before / np.maximum(took, 1)))
+        share = np.rint(share).astype(np.int64)
+        own[part] = np.where(now == UNKNOWN, UNKNOWN, np.where(now == took, before, share))
+        source[part] = np.where(took == before, TimeSource.RECORDED, TimeSource.CORRECTED)
     source[_light(told, found)] = TimeSource.LIGHT
+    start += told.base_ns
+    end += told.base_ns
     return {
-        "time_source": source.astype(np.uint8),
-        "recorded_start_ns": start + told.base_ns,
-        "recorded_end_ns": end + told.base_ns,
-        "recorded_duration_ns": np.where(found.own_ns == UNKNOWN, UNKNOWN, own),
+        "time_source": source,
+        "recorded_start_ns": start,
+        "recorded_end_ns": end,
+        "recorded_duration_ns": own,
     }
 
 
@@ -53,9 +62,9 @@ class _Moments:
         self.found = found
         self.begin, self.until = told.start_ns, told.start_ns + np.maximum(told.duration_ns, 0)
         host, device = found.host, found.device
-        at = [host.start_ns, host.end_ns, device.start_ns, device.end_ns]
+        at = np.concatenate([host.start_ns, host.end_ns, device.start_ns, device.end_ns])
         then = [self.begin[host.row], self.until[host.row], self.begin[device.row], self.until[device.row]]
-        every, first = np.unique(np.concatenate(at), return_index=True)
+        every, first = np.unique(at, return_index=True)
         self.every = every, np.concatenate(then)[first]
 
     def times(self) -> tuple[I64, I64]:
@@ -68,9 +77,10 @@ class _Moments:
         self._changed(start, end)
         segments = np.flatnonzero(found.what == SEGMENT)
         thread = found.line.thread[found.index[segments]]
-        for t in np.unique(thread).tolist():
+        for t in distinct_values(thread).tolist():
             mine = segments[thread == t]
-            start[mine], end[mine] = self._on_thread(t, found.start_ns[mine]), self._on_thread(t, found.end_ns[mine])
+            own = self._of_thread(t)
+            start[mine], end[mine] = (self._between(own, times[mine]) for times in (found.start_ns, found.end_ns))
         self._dispatches(start, end)
         groups = found.what == GROUPS
         start[groups] = end[groups] = start[~groups].min(initial=np.iinfo(np.int64).max)
@@ -101,19 +111,24 @@ class _Moments:
         start[rows] = np.where(follows, np.minimum(ended, begins), alone)
         end[rows] = np.minimum(start[rows] + own, begins)
 
-    def _on_thread(self, thread: int, moment: I64) -> I64:
-        """Moments of a thread: of an event of any thread, but between the same two events of its own."""
+    def _of_thread(self, thread: int) -> tuple[I64, I64]:
+        """Moments of the events of a thread, each once, and what they were."""
         host = self.found.host
         mine = slice(int(host.first[thread]), int(host.first[thread + 1]))
         row = host.row[mine]
         at = np.concatenate([host.start_ns[mine], host.end_ns[mine], [host.start_ns.min()]])
-        at, then = _by_moment(at, np.concatenate([self.begin[row], self.until[row], [self.begin[host.row].min()]]))
+        return _by_moment(at, np.concatenate([self.begin[row], self.until[row], [self.begin[host.row].min()]]))
+
+    def _between(self, own: tuple[I64, I64], moment: I64) -> I64:
+        """Moments of a thread: of an event of any thread, but between the same two events of its own."""
+        at, then = own
         before = np.clip(np.searchsorted(at, moment, "right") - 1, 0, len(at) - 1)
         behind = np.minimum(before + 1, len(at) - 1)
-        known = self.every[0][np.clip(np.searchsorted(self.every[0], moment), 0, len(self.every[0]) - 1)] == moment
+        there = np.clip(np.searchsorted(self.every[0], moment), 0, len(self.every[0]) - 1)
+        known = self.every[0][there] == moment
         share = (moment - at[before]) / np.maximum(at[behind] - at[before], 1)
         between = then[before] + np.rint(share * (then[behind] - then[before])).astype(np.int64)
-        elsewhere = np.clip(_looked_up(self.every, moment), then[before], then[behind])
+        elsewhere = np.clip(self.every[1][there], then[before], then[behind])
         found = np.where(known, elsewhere, between)
         return np.where(at[before] == moment, then[before], found)
 

@@ -27,7 +27,7 @@ import numpy as np
 from etude.capture.ingest.events import HostEvents, host_events
 from etude.capture.ingest.light_window import STEP, WAITS
 from etude.capture.link.device import DeviceTrace
-from etude.kernels.arrays import F64, I64, Bool
+from etude.kernels.arrays import F64, I64, Bool, distinct_values
 
 NATIVE_NS: Final = 700.0
 PYTHON: Final = 0.5
@@ -117,7 +117,7 @@ class _Pieces:
         self.took_ns = (until - self.at_ns).astype(np.float64)
         python = ~self.native & ~self.in_call
         works = keep[(call[:-1] | of_operators[:-1])[keep]]
-        for number in np.unique(thread[python]).tolist():
+        for number in distinct_values(thread[python]).tolist():
             mine = np.flatnonzero(python & (thread == number))
             others = works[host.thread[works] != number]
             busy = _Turns(host.start_ns[others], host.end_ns[others])

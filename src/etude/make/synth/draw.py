@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from etude.kernels.arrays import F64, I64
+from etude.kernels.arrays import F64, I64, distinct_values
 from etude.make.synth.learned import COLUMNS, QUANTILES, Learned, LearnedRole, Sketch, Spread
 from etude.make.synth.spread import factors, late
 from etude.model.schema import UNKNOWN
@@ -33,7 +33,7 @@ class Draws:
         """Probability of a separate draw: gives that part of the variance."""
         self.place = np.empty(len(of))
         turn = _turns(of, step)
-        for number in np.unique(of).tolist():
+        for number in distinct_values(of).tolist():
             rows = np.flatnonzero(of == number)
             self.place[rows] = _even(random(seed, CLASSES, number), int(turn[rows].max()) + 1)[turn[rows]]
 

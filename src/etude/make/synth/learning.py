@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from etude.base.errors import UsageError
-from etude.kernels.arrays import I64
+from etude.kernels.arrays import I64, distinct_values
 from etude.make.synth.classes import classes_of, described, sizes
 from etude.make.synth.learned import COLUMNS, RARE, VERSION, Learned, Symbol
 from etude.make.synth.order import learned_role
@@ -83,7 +83,7 @@ def _whole(job: Job) -> Job:
         raise UsageError(f"{len(job)} of {job.world_size} ranks are present, but all are needed", where=job.name)
     for rank in range(len(job)):
         trace, base = job.traces[int(job.trace_of[rank])], int(job.group_start[rank])
-        called = np.unique(trace.group[(trace.kind == Kind.COLL) & (trace.group >= 0)])
+        called = distinct_values(trace.group[(trace.kind == Kind.COLL) & (trace.group >= 0)])
         for group in job.group_of[base + called].tolist():
             if not job.groups.known[group]:
                 problem = f"the members of group `{job.groups.names[group]}` are not known"
@@ -183,7 +183,7 @@ def hidden(jobs: Sequence[Job]) -> dict[str, int]:
                 if column.is_text and getattr(trace, column.name).strides != (0,):
                     add(WORDS.get(column.name, "shapes, types, values"), len(trace.coded(column.name)[1]))
             add("attributes", sum(len(nodes) for nodes, _ in trace.attr_cells().values()))
-            exact = {int(v) for c in COLUMNS for v in np.unique(getattr(trace, c)) if v not in (UNKNOWN, 0)}
+            exact = {int(v) for c in COLUMNS for v in distinct_values(getattr(trace, c)) if v not in (UNKNOWN, 0)}
             add("exact sizes and times", len(exact))
         if job.timing is not None:
             add("recorded start times", sum(int((s != UNKNOWN).sum()) for s in job.timing.start_ns))

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
-from etude.kernels.arrays import I64
+from etude.kernels.arrays import I64, distinct_values
 from etude.make.synth.draw import DrawnTimes, Draws
 from etude.make.synth.learned import Learned, LearnedRole
 from etude.make.synth.options import MakeOptions
@@ -86,7 +86,7 @@ class _RoleProgram:
     def shard(self, larger: list[float]) -> None:
         """If gradients are scattered to more ranks, each has a smaller part of the optimizer's work."""
         collective = np.array([c.collective for c in self.learned.classes])[self.of]
-        scattered = np.unique(self.group[(collective == Collective.REDUCE_SCATTER) & (self.group >= 0)]).tolist()
+        scattered = distinct_values(self.group[(collective == Collective.REDUCE_SCATTER) & (self.group >= 0)]).tolist()
         factor = max((larger[slot] for slot in scattered), default=1.0)
         mine = np.array([c.optimizer for c in self.learned.classes])[self.of]
         self.level[mine] /= factor
@@ -175,7 +175,7 @@ def _reconcile(world: LearnedWorld, programs: list[_RoleProgram]) -> None:
     """
     for role, program in enumerate(programs):
         mine = int(np.flatnonzero(world.role_of == role)[0])
-        for peer in np.unique(world.peer_of[role][0]).tolist():
+        for peer in distinct_values(world.peer_of[role][0]).tolist():
             other = int(world.role_of[peer])
             there = world.peer_of[other][int((world.role_of[:peer] == other).sum())]
             slots, back = np.flatnonzero(world.peer_of[role][0] == peer), np.flatnonzero(there == mine)
@@ -187,7 +187,7 @@ def _reconcile(world: LearnedWorld, programs: list[_RoleProgram]) -> None:
             programs[other].values["in_bytes"][takes[:n]] = program.values["in_bytes"][sends[:n]]
     for group in range(len(world.groups)):
         ranks = world.groups.ranks(group)
-        roles = np.unique(world.role_of[ranks]).tolist() if ranks is not None else []
+        roles = distinct_values(world.role_of[ranks]).tolist() if ranks is not None else []
         if len(roles) > 1:
             _agree(world, programs, group, roles)
 

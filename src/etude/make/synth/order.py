@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from etude.kernels.arrays import I64
+from etude.kernels.arrays import I64, distinct_values
 from etude.make.synth.grammar import Folded, folded
 from etude.make.synth.learned import LearnedRole, Symbol
 from etude.make.synth.programs import FIELDS, LearnedProgram
@@ -39,7 +39,7 @@ def learned_role(program: LearnedProgram, classes: I64, block: tuple[int, int], 
 
 
 def _by_step(symbols: I64, step: I64) -> list[tuple[int, Folded]]:
-    return [(1, folded(symbols[step == s])) for s in np.unique(step)]
+    return [(1, folded(symbols[step == s])) for s in distinct_values(step)]
 
 
 class _Twice:

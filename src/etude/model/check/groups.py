@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.units import counted
-from etude.kernels.arrays import I32, I64
+from etude.kernels.arrays import I32, I64, distinct_values
 from etude.kernels.distinct import numbered_rows
 from etude.model.check.findings import FindingList, ProgramClasses, listed, ordinal, split_by
 from etude.model.job import ranges
@@ -35,13 +35,13 @@ def check_groups(report: FindingList, programs: ProgramClasses, matching: Matchi
     if len(outside):
         k = outside[0]
         what = f"{named(report, int(owner[k]))} has member {members[k]}, outside the world of {job.world_size:,}"
-        report.groups("member_outside", what, "ranks count from 0", len(np.unique(owner[outside])))
+        report.groups("member_outside", what, "ranks count from 0", len(distinct_values(owner[outside])))
     order = np.lexsort((members, owner))
     twice = order[1:][(np.diff(owner[order]) == 0) & (np.diff(members[order]) == 0)]
     if len(twice):
         k = twice[0]
         what = f"{named(report, int(owner[k]))} has member {members[k]} more than once"
-        report.groups("member_twice", what, "", len(np.unique(owner[twice])))
+        report.groups("member_twice", what, "", len(distinct_values(owner[twice])))
     _check_users(report, programs, matching)
 
 
@@ -53,7 +53,7 @@ def _check_users(report: FindingList, programs: ProgramClasses, matching: Matchi
     known = np.ones(len(uses.group), bool)
     known[in_group] = job.groups.known[uses.group[in_group]]
     for which in split_by(programs.of[uses.at], np.flatnonzero(~known)):
-        at = np.unique(uses.at[which])
+        at = distinct_values(uses.at[which])
         mine = which[uses.at[which] == at[0]]
         names = [job.groups.names[g] for g in uses.group[mine].tolist()]
         rows = np.sort(first_row[mine])
@@ -63,7 +63,7 @@ def _check_users(report: FindingList, programs: ProgramClasses, matching: Matchi
         report.nodes("members_unknown", at, rows[:1], what, hint, count=1)
     foreign = np.flatnonzero(known & (uses.group_rank < 0))
     for which in split_by(programs.of[uses.at].astype(np.int64) << 32 | first_row, foreign):
-        at = np.unique(uses.at[which])
+        at = distinct_values(uses.at[which])
         use = int(which[np.flatnonzero(uses.at[which] == at[0])[0]])
         group = named(report, int(uses.group[use]))
         node = report.id_of(int(at[0]), int(first_row[use]))
@@ -139,7 +139,7 @@ def check_collectives(report: FindingList, matching: Matching) -> None:
         at, mine = _members(report, matching, group, which, number)
         right = _most_common(mine[mine != NO_CALLS])
         model = int(at[np.flatnonzero(mine == right)[0]])
-        for wrong in np.unique(mine[mine != right]).tolist():
+        for wrong in distinct_values(mine[mine != right]).tolist():
             found.setdefault((right, wrong), []).append((group, model, at[mine == wrong]))
     for (right, wrong), places in found.items():
         difference = compare(calls[right], calls[wrong])
@@ -244,7 +244,7 @@ def _report_calls(
 ) -> None:
     """One finding for all groups on which calls differ in the same way."""
     job = report.job
-    at = np.unique(np.concatenate([wrong for _, _, wrong in places]))
+    at = distinct_values(np.concatenate([wrong for _, _, wrong in places]))
     group, model, _ = next(place for place in places if at[0] in place[2])
     what = difference.say(named(report, group), f"rank {job.ranks[model]}")
     if len(places) > 1:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.kernels.arrays import I32, I64
+from etude.kernels.arrays import I32, I64, distinct_values
 from etude.model.check.findings import FindingList, ProgramClasses
 from etude.model.match import Matching
 from etude.model.schema import UNKNOWN, Kind
@@ -51,7 +51,7 @@ def _report(
         rows = rows_of[spots]
         what, hint = say(link, int(spots[0]))
         node = report.id_of(int(me[link]), int(rows[0]))
-        report.nodes(kind, np.unique(me[same]), rows, f"node {node} {what}", hint)
+        report.nodes(kind, distinct_values(me[same]), rows, f"node {node} {what}", hint)
 
 
 class _LinkSide:
@@ -151,7 +151,7 @@ def _check_ends(report: FindingList, programs: ProgramClasses) -> None:
         for kind, column in ((Kind.SEND, "src"), (Kind.RECV, "dst")):
             rows: NDArray[Any] = np.flatnonzero((trace.kind == kind) & (getattr(trace, column) >= 0))
             slot = getattr(trace, column)[rows]
-            for s in np.unique(slot).tolist():
+            for s in distinct_values(slot).tolist():
                 bound = job.peer_of[job.peer_start[at] + s]
                 odd = np.flatnonzero(bound != job.ranks[at])
                 if len(odd):

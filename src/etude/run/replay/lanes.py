@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 
+from etude.kernels.arrays import distinct_values
 from etude.run.replay.program import NOTHING, Program, StepKind, StorageOrigin
 
 
@@ -20,7 +20,7 @@ class Lanes:
 
     def __init__(self, program: Program, device: torch.device) -> None:
         self._program, self._device = program, device
-        names = np.unique(program.steps.stream[program.steps.stream != NOTHING]).tolist()
+        names = distinct_values(program.steps.stream[program.steps.stream != NOTHING]).tolist()
         self._number = {name: k + 1 for k, name in enumerate(names)} if device.type == "cuda" else {}
         self._number[NOTHING] = 0
         self._streams: list[Any] = [None, *(torch.cuda.Stream(device) for _ in range(len(self._number) - 1))]

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from etude.kernels.arrays import I64, Bool
+from etude.kernels.arrays import I64, Bool, distinct_values
 from etude.model.schema import UNKNOWN
 from etude.model.trace import Trace
 from etude.run.replay.host_time import host_intervals
@@ -72,7 +72,7 @@ def launch_clocks(
 def _calls_of_steps(trace: Trace, inside: Bool, start_ns: I64) -> tuple[I64, list[I64]]:
     """When each step of the window begins, and its driver calls, thread by thread."""
     known = inside & (trace.step != UNKNOWN)
-    steps = np.unique(trace.step[known]).tolist()
+    steps = distinct_values(trace.step[known]).tolist()
     begins = np.array([int(start_ns[known & (trace.step == step)].min()) for step in steps], np.int64)
     calls = np.flatnonzero(inside & (trace.cpu == 1) & (trace.correlation != UNKNOWN))
     of_step = np.searchsorted(begins, start_ns[calls], "right") - 1

@@ -9,7 +9,7 @@ import numpy as np
 
 from etude.cost.ops import OpTable
 from etude.cost.traces import ops_of
-from etude.kernels.arrays import I64
+from etude.kernels.arrays import I64, distinct_values
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind
 from etude.run.replay.arguments import results
@@ -103,7 +103,7 @@ class _Plan:
             self._wait(row, {})
         RecordedHost(self.of, self.b, self.row_of, self.light).tell()
         self.memory.fill()
-        steps = len(np.unique(self.of.trace.step[self.of.inside & (self.of.trace.step != UNKNOWN)])) or 1
+        steps = len(distinct_values(self.of.trace.step[self.of.inside & (self.of.trace.step != UNKNOWN)])) or 1
         span = int(self.of.end[self.of.inside].max() - self.of.begin) if self.of.inside.any() else 0
         self.b.about |= {
             "steps": steps,
@@ -119,7 +119,7 @@ class _Plan:
         """Yields the start of each training step."""
         step = self.of.trace.step
         known = self.of.inside & (step != UNKNOWN)
-        for number, value in enumerate(np.unique(step[known]).tolist() or [None]):
+        for number, value in enumerate(distinct_values(step[known]).tolist() or [None]):
             rows = self.of.inside if value is None else known & (step == value)
             yield int(self.of.start[rows].min()) if rows.any() else 0, _MARK, number
 

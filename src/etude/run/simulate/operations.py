@@ -12,7 +12,7 @@ from etude.base.errors import MismatchError, TraceError
 from etude.base.units import counted
 from etude.cost.collectives import collective_time_ns, p2p_time_ns
 from etude.cost.schedule import Schedule
-from etude.kernels.arrays import F64, I32, I64, Bool
+from etude.kernels.arrays import F64, I32, I64, Bool, distinct_values
 from etude.model.schema import RECORDED_NS, UNKNOWN, Collective, Kind, ValueKind
 from etude.run.simulate.groups import link_factors, members_of
 from etude.run.simulate.lower import Lowered
@@ -174,7 +174,7 @@ def _collective_times(
         notes.append(f"{counted(count, 'collective')} {verbs[0]} no recorded size and {verbs[1]} as 0 bytes")
     size = np.maximum(size, 0)
     keys = groups.shape[of_op].astype(np.int64) << 8 | kind
-    for key in np.unique(keys[~by_record]).tolist():
+    for key in distinct_values(keys[~by_record]).tolist():
         mine = np.flatnonzero((keys == key) & ~by_record)
         what = Collective(key & 255)
         sizes, back = np.unique(size[mine], return_inverse=True)
@@ -205,7 +205,7 @@ def _own_notes(lowered: Lowered, of_op: I64, kind: NDArray[np.uint8]) -> list[st
         if isinstance(given, str):
             continue
         what = Collective.parse(name)
-        sizes = np.unique(members[of_op[kind == what]]).tolist()
+        sizes = distinct_values(members[of_op[kind == what]]).tolist()
         others = [n for n in sizes if n > 1 and lowered.options.own(what, n) is None]
         if sizes and len(others) == len([n for n in sizes if n > 1]):
             plans = [given] if isinstance(given, Schedule) else given

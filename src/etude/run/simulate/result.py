@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from etude.cost.choice import Taken
+from etude.kernels.arrays import distinct_values
 from etude.machine.system import System
 from etude.model.job import Job
 from etude.model.memory import memory_peaks
@@ -73,7 +72,7 @@ class Simulated(Run):
         for part in self.parts():
             known = part.end_ns != UNKNOWN
             step, end = part.trace.step[known], part.end_ns[known]
-            for one in np.unique(step[step != UNKNOWN]).tolist():
+            for one in distinct_values(step[step != UNKNOWN]).tolist():
                 ends[one] = max(ends.get(one, 0), int(end[step == one].max()))
         return dict(sorted(ends.items()))
 

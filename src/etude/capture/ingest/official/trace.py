@@ -17,7 +17,7 @@ from etude.capture.ingest.official.nodes import Nodes, of_one_file
 from etude.capture.link.device import DeviceTrace
 from etude.capture.link.host import HostTrace
 from etude.capture.link.python_text import PythonTexts
-from etude.kernels.arrays import I64, Bool
+from etude.kernels.arrays import I64, Bool, distinct_values
 from etude.kernels.varint import encode_varint
 from etude.model.graph import topological_order
 from etude.model.schema import NODE, UNKNOWN, Collective, Kind, ValueKind
@@ -285,7 +285,7 @@ def _edges(nodes: Nodes, deps: tuple[I64, I64, Bool], keep: I64, new: I64) -> di
     has = caller >= 0
     caller = caller[has]
     target = new[caller]
-    gone = np.unique(nodes.ids[caller[target < 0]])
+    gone = distinct_values(nodes.ids[caller[target < 0]])
     target = np.where(target < 0, ~np.searchsorted(gone, nodes.ids[caller]), target)
     return {
         "data_start": np.concatenate([[0], np.cumsum(count)]).astype(np.int64),
@@ -350,7 +350,7 @@ def _report(
     if device is not None and linked is not None:
         device_ops = device.is_category("kernel", "gpu_memcpy", "gpu_memset")
         report["device_ops"] = int(device_ops.sum())
-        report["device_ops_linked"] = len(np.unique(linked.gpu))
+        report["device_ops_linked"] = len(distinct_values(linked.gpu))
         report["host_ops_timed"] = int(linked.timed.sum())
         unmatched = [{"reason": reason, "count": count} for reason, count in linked.unmatched.items() if count]
         rows = np.flatnonzero(device_ops | device.is_category("cpu_op", "user_annotation"))
