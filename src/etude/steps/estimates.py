@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
+from etude.analyse.devices import device_of
+from etude.analyse.program_figures import PROGRAM, times_of
 from etude.cost.estimates import Estimate, EstimateCase, estimate_of, no_evidence
 from etude.cost.stacks import Band, Stack, generation_of
 from etude.cost.stacks.open import DEFAULT, NONE
 from etude.machine.system import System
 from etude.make.generate import Plan
-from etude.make.generate.model import Family, Mixer, Model
+from etude.make.generate.model import Model
+from etude.model.job import Job
+from etude.run.simulate import Simulated
 
-ADAPTERS: Final = "adapters"
-RECURRENT: Final = "recurrent"
 OPEN: Final = ("micro_batch", "global_batch", "recompute")
 """Settings of a step that rules assume where they are not stated, beside its parallelism."""
 
 
-def kind_of(model: Model, plan: Plan, stack: Stack) -> str:
-    """Which measured rows a prediction is like."""
-    if model.family != Family.DECODER:
-        return str(model.family)
-    if set(model.mixers) - {Mixer.ATTENTION, Mixer.NONE}:
-        return RECURRENT
-    if plan.frozen:
-        return ADAPTERS
-    if stack.family in ("xla", "eager"):
-        return stack.family
-    return "experts" if model.experts else "dense"
+def _under(stack: Stack, kind: str) -> str:
+    """Which measured rows a step is like: those of XLA and of eager PyTorch are kinds of their own."""
+    return stack.family if stack.family in ("xla", "eager") and kind in ("dense", "experts") else kind
 
 
 def open_settings(given: Mapping[str, Any]) -> int:
@@ -41,24 +36,70 @@ def step_case(
     model: Model, plan: Plan, system: System, stack: Stack, *, figure: str = "step", unstated: int = 0
 ) -> EstimateCase:
     """The case of a step; of a system of several kinds of devices, by one of which least is known."""
-    devices = [device.name for device in system.all_kinds]
-    unknown = [name for name in devices if not generation_of(name)]
     return EstimateCase(
         figure=figure,
-        kind=kind_of(model, plan, stack),
-        device=(unknown or devices)[0],
+        kind=_under(stack, plan.step_kind(model)),
+        device=_least_known(system),
         precision=str(plan.precision),
         named=stack.name != DEFAULT,
         gpus=plan.gpus,
         unstated=unstated,
-        elements=_elements(model, plan),
+        elements=plan.elements(model),
     )
 
 
-def _elements(model: Model, plan: Plan) -> float:
-    """Of the activation of a micro-batch on a device, where it is split."""
-    tokens = plan.micro_batch * (plan.seq or model.seq)
-    return float(tokens * model.hidden) / (plan.cp * plan.tp)
+def _least_known(system: System) -> str:
+    devices = [device.name for device in system.all_kinds]
+    unknown = [name for name in devices if not generation_of(name)]
+    return (unknown or devices)[0]
+
+
+def job_estimate(run: Simulated, system: System, stack: Stack | None, *, by_database: bool = False) -> Estimate:
+    """Of the time of a job that was simulated: that of its step, where it was generated from a model and a plan."""
+    case = job_case(run.job, system, stack or Stack(name=NONE))
+    if case is None:
+        return no_evidence(float(run.makespan_ns), f"for the time of {_unlike(run.job, system)}")
+    found = made_of(run, case, stack or Stack(name=NONE), float(run.makespan_ns), by_database=by_database)
+    if "edits" in run.job.provenance and found.most is not None:
+        return replace(found, basis={**found.basis, "text": f"{found.basis['text']}; an edited job, as if it was not"})
+    return found
+
+
+def made_of(run: Simulated, case: EstimateCase, stack: Stack, value: float, *, by_database: bool) -> Estimate:
+    """Of a figure of a generated step, as it was simulated."""
+    if case.figure == "step" and run.choices():
+        return no_evidence(value, "for a step with chosen kernels or units", case)
+    if case.figure == "step" and by_database:
+        return no_evidence(value, "for a step by a database of operators", case)
+    return step_estimate(value, case, stack)
+
+
+def _unlike(job: Job, system: System) -> str:
+    """Which jobs no held-out row is like."""
+    if "sections" in job.provenance:
+        return "a step of several models"
+    device = device_of(job)
+    if device is not None and device.name != system.device.name:
+        return f"a job that was recorded on {device.name}, on {system.device.name}"
+    if device is not None or times_of(job) != PROGRAM:
+        return "a recorded job: operators with times take as long again, and messages as long as the network says"
+    return "a job that does not say from which model and plan of training it was generated"
+
+
+def job_case(job: Job, system: System, stack: Stack) -> EstimateCase | None:
+    """The case of the step of a job that was generated from a model and a plan; None of any other."""
+    made = job.provenance
+    if "kind" not in made or "elements" not in made:
+        return None
+    return EstimateCase(
+        figure="step",
+        kind=_under(stack, made["kind"]),
+        device=_least_known(system),
+        precision=made.get("precision", "bf16"),
+        named=stack.name != DEFAULT,
+        gpus=job.world_size,
+        elements=float(made["elements"]),
+    )
 
 
 def step_estimate(value: float, case: EstimateCase, stack: Stack) -> Estimate:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from etude.base.errors import UsageError
 from etude.base.units import format_bytes, format_time
-from etude.cost.estimates import Estimate, columns, no_evidence
+from etude.cost.estimates import Estimate, columns
 from etude.cost.stacks import Efficiency, Stack, generation_of
 from etude.cost.stacks.open import NONE
 from etude.cost.stacks.stack import NEUTRAL, tuned, user_buffers, with_kernels
@@ -15,8 +16,9 @@ from etude.machine.system import System
 from etude.make.generate import Generated, Plan, generate
 from etude.make.generate.model import Model
 from etude.make.generate.schedules import steady_from
+from etude.model.job import Job
 from etude.run.simulate import Overlap, RemoteMemory, Simulated, simulate
-from etude.steps.estimates import step_case, step_estimate
+from etude.steps.estimates import made_of, step_case
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,11 +101,7 @@ class Prediction:
         stack = self.stack or Stack(name=NONE)
         made = self.generated
         case = step_case(made.model, made.plan, self.system, stack, figure=figure, unstated=self.unstated)
-        if figure == "step" and self.simulated.choices():
-            return no_evidence(value, "for a step with chosen kernels or units", case)
-        if figure == "step" and self.by_database:
-            return no_evidence(value, "for a step by a database of operators", case)
-        return step_estimate(value, case, stack)
+        return made_of(self.simulated, case, stack, value, by_database=self.by_database)
 
     def of_lengths(self) -> dict[str, Any]:
         """Where samples have lengths: what comes out, what is padding, how uneven ranks are."""
@@ -203,9 +201,27 @@ def with_host_memory(generated: Generated, options: dict[str, Any]) -> dict[str,
 
 
 def simulated_on(generated: Generated, machine: System, by: Efficiency, options: dict[str, Any]) -> Simulated:
+    system, options = as_efficient(machine, by, options)
+    return simulate(generated.job, system, **options)
+
+
+def on_stack(
+    job: Job, machine: System, stack: Stack | None, options: Mapping[str, Any]
+) -> tuple[System, dict[str, Any]]:
+    """The system and the options of a simulation of a job that is there already, with the efficiency of a stack."""
+    if stack is None:
+        return machine, dict(options)
+    is_experts = job.provenance.get("kind") == "experts"
+    return as_efficient(
+        with_kernels(machine, stack), stack.on(generation_of(machine.device.name), experts=is_experts), options
+    )
+
+
+def as_efficient(machine: System, by: Efficiency, options: Mapping[str, Any]) -> tuple[System, dict[str, Any]]:
+    """The system and the options of a simulation with the factors of a stack."""
     if by.overlap > 1 and not options.keys() & {"overlap", "contention", "share"}:
         options = {**options, "overlap": Overlap(compute=by.overlap)}
-    return simulate(generated.job, tuned(machine, by), **options)
+    return tuned(machine, by), dict(options)
 
 
 MANY: Final = 3

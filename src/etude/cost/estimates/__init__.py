@@ -11,5 +11,6 @@ if TYPE_CHECKING:
     from etude.cost.estimates.estimate import range_text as range_text
     from etude.cost.estimates.evidence import estimate_of as estimate_of
     from etude.cost.estimates.evidence import no_evidence as no_evidence
+    from etude.cost.estimates.evidence import without_evidence as without_evidence
 
 __getattr__ = face(__name__)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from etude.base.figures import figure, parse, read
 from etude.cost.estimates.cases import EstimateCase
-from etude.cost.estimates.estimate import Estimate
+from etude.cost.estimates.estimate import Estimate, columns
 from etude.cost.stacks import generation_of
 
 FEW: Final = 5
@@ -143,6 +143,11 @@ def no_evidence(value: float, about: str, case: EstimateCase | None = None) -> E
     basis = {"evidence": False, "rows": 0, "sources": 0, "text": f"no evidence {about}"}
     basis |= {} if case is None else {"case": case.record()}
     return Estimate(value=value, half=None, most=None, basis=basis)
+
+
+def without_evidence(abouts: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """The columns of figures of which no held-out row says anything: `no evidence for the goodput of a fleet`."""
+    return columns({name: no_evidence(0.0, f"for {about}") for name, about in abouts.items()})
 
 
 def _has_like(device: str, others: Collection[str]) -> bool:

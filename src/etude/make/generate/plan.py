@@ -23,6 +23,7 @@ from etude.make.generate.choices import (
     Scaling,
 )
 from etude.make.generate.maps import shares
+from etude.make.generate.model.shape import Family, Mixer, Model
 from etude.model.job import MAX_WORLD
 
 AXES: Final = ("tp", "cp", "dp", "pp")
@@ -503,6 +504,27 @@ class Plan:
     def frozen(self) -> bool:
         """Whether the model's own weights get no gradients, while activations do."""
         return trained.parse(self.train).kind in ("lora", "frozen")
+
+    def step_kind(self, model: Model) -> str:
+        """`dense`, `experts`, `adapters`, `recurrent`, or the family of a model that is not a decoder: steps of one
+        kind have errors of one size when they are predicted."""
+        if model.family != Family.DECODER:
+            return str(model.family)
+        if set(model.mixers) - {Mixer.ATTENTION, Mixer.NONE}:
+            return "recurrent"
+        if self.frozen:
+            return "adapters"
+        return "experts" if model.experts else "dense"
+
+    def elements(self, model: Model) -> float:
+        """Of the activation of a micro-batch on a device, where it is split."""
+        tokens = self.micro_batch * (self.seq or model.seq)
+        return float(tokens * model.hidden) / (self.cp * self.tp)
+
+    def case_of(self, model: Model) -> dict[str, str]:
+        """What the errors of a predicted step depend on, as the provenance of its job says it."""
+        elements = f"{self.elements(model):.12g}"
+        return {"kind": self.step_kind(model), "precision": str(self.precision), "elements": elements}
 
     @property
     def dtype(self) -> str:

@@ -21,6 +21,8 @@ MOST_SERIES = 16
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from etude.cost.estimates import Estimate
+    from etude.cost.stacks import Stack
     from etude.machine.system import System
     from etude.make.transform.edits import Edit
     from etude.model.job import Job
@@ -63,7 +65,19 @@ class Simulate(JobInput, DeviceTimesInput, SimulationRun):
     etude simulate job/ --system dgx-h100 --slow-rank 3=1.2 --timing times.parquet
     etude simulate job/ --system dgx-h100 --collective all_reduce=tree
 
-    `etude simulate jobs` runs several jobs on one fabric; `etude simulate astra` takes ASTRA-sim's own files."""
+    A generated job has the range of `etude predict` where `--stack` says how efficient kernels are: `--stack default`
+    is what `predict` takes. `etude simulate jobs` runs several jobs on one fabric; `etude simulate astra` takes
+    ASTRA-sim's own files."""
+
+    stack: str = figure(
+        "noun",
+        "software stack whose kernels and network are as efficient as it was fitted: a name that `etude stacks` lists, "
+        "or a YAML file; by default the device as it is in the catalogue",
+        "",
+        of=str,
+        like="nemo",
+        panel="Machine",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,33 +159,49 @@ class SimulateInputs:
     source: JobSource
     times: DeviceTimesSource | None
     fabric: Fabric
+    stack: "Stack | None"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SimulatedJob:
+    """A run, the jitter that it has, and the range of its time."""
+
+    run: "Simulated"
+    jitter: dict[str, float]
+    estimate: "Estimate"
 
 
 def simulate_inputs(asked: Simulate) -> SimulateInputs:
-    source = JobSource.of(asked)
-    return SimulateInputs(source, DeviceTimesSource.of(asked, source), Fabric.of(asked))
+    from etude.cost.stacks import open_stack
+
+    source, stack = JobSource.of(asked), open_stack(asked.stack) if asked.stack else None
+    return SimulateInputs(source, DeviceTimesSource.of(asked, source), Fabric.of(asked), stack)
 
 
-def simulated_job(given: SimulateInputs) -> "tuple[Simulated, dict[str, float]]":
-    """The run, and the jitter that it has."""
+def simulated_job(given: SimulateInputs) -> SimulatedJob:
+    from etude.run.simulate import Options
     from etude.run.simulate.settings import unused_by
+    from etude.steps.estimates import job_estimate
+    from etude.steps.step import on_stack
 
     job, fabric = given.source.open(), given.fabric
     job, said = given.times.put_into(job) if given.times else (job, [])
     job, assumed = fabric.driven(job)
-    options = fabric.options.whole()
+    machine, named = on_stack(job, fabric.for_ranks(job.world_size), given.stack, fabric.options.by_name())
+    options = Options(**named)
     for note in unused_by(job, options):
         say(f"note: {note}")
-    found = _simulated(job, fabric, options)
+    found = _simulated(job, machine, options)
     found = replace(found, notes=(*said, *assumed, *found.notes))
     for place in fabric.timing:
         write_times(found, place)
     fabric.write_links(found)
     say_notes(found)
-    return found, dict(fabric.options.named.get("jitter", {}))
+    estimate = job_estimate(found, machine, given.stack, by_database=fabric.options.ops is not None)
+    return SimulatedJob(found, dict(fabric.options.named.get("jitter", {})), estimate)
 
 
-def _simulated(job: "Job", fabric: Fabric, options: "Options") -> "Simulated":
+def _simulated(job: "Job", machine: "System", options: "Options") -> "Simulated":
     from etude.run.simulate import simulate
 
     with progress("simulating") as advance:
@@ -182,7 +212,7 @@ def _simulated(job: "Job", fabric: Fabric, options: "Options") -> "Simulated":
             advance(nodes - done, f"at {format_time(now_ns)}")
             done = nodes
 
-        return simulate(job, fabric.for_ranks(job.world_size), options, progress=tell)
+        return simulate(job, machine, options, progress=tell)
 
 
 def deadlock_record(problem: AnswerNo) -> dict[str, Any] | None:
@@ -200,13 +230,16 @@ def say_notes(found: "Simulated") -> None:
         say("interrupted: the result covers completed nodes only")
 
 
-def simulate_record(result: "tuple[Simulated, dict[str, float]]") -> dict[str, Any]:
+def simulate_record(result: SimulatedJob) -> dict[str, Any]:
     from etude.analyse.program_figures import program_figures
     from etude.analyse.rank_table import rank_table
+    from etude.cost.estimates import columns
 
-    found, jitter = result
+    found, jitter = result.run, result.jitter
     say_end(found)
     about = program_figures(found)
+    ranges = columns({"makespan_ns": result.estimate})
+    about |= {name: {**about.get(name, {}), **of} for name, of in ranges.items()}
     of_rank = {one["rank"]: one for one in about.pop("ranks")}
     return {
         "makespan_ns": found.makespan_ns,
@@ -245,7 +278,12 @@ def link_statistics(folder: Path) -> "dict[str, pa.Table]":
     return read_link_statistics(folder)
 
 
-def say_end(found: "Simulated") -> None:
+def say_end(found: "Simulated", estimate: "Estimate | None" = None) -> None:
+    """`estimate`: that of its time; a reader sees its range, and what it rests on."""
     ranks = len(found.job.ranks)
     alike = "" if found.simulated_ranks == ranks else f", {found.simulated_ranks:,} simulated"
-    say(f"{counted(ranks, 'rank')}{alike}, done at {format_time(found.makespan_ns)}")
+    known = estimate is not None and estimate.most is not None
+    end = estimate.text(lambda ns: format_time(round(ns))) if estimate and known else format_time(found.makespan_ns)
+    say(f"{counted(ranks, 'rank')}{alike}, done at {end}")
+    if estimate is not None:
+        say(f"range: {estimate.about}")

@@ -4,6 +4,7 @@ from etude.analyse.rank_table import rank_table
 from etude.base.errors import UsageError
 from etude.steps.asked.simulate import (
     Simulate,
+    SimulatedJob,
     deadlock_record,
     say_end,
     simulate_inputs,
@@ -26,13 +27,12 @@ from etude.surface.cli.running import INTERRUPTED
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
-    from etude.run.simulate import Simulated
     from etude.run.simulate.together import Together
 
 
-def show(result: "tuple[Simulated, dict[str, float]]") -> None:
-    emit(rank_table(result[0]))
-    say_end(result[0])
+def show(result: SimulatedJob) -> None:
+    emit(rank_table(result.run))
+    say_end(result.run, result.estimate)
 
 
 def show_jobs(found: "Together") -> None:
@@ -64,7 +64,7 @@ VERBS: tuple[Verb[Any, Any, Any], ...] = (
         show=show,
         tool=True,
         refusal=deadlock_record,
-        code=lambda result: INTERRUPTED if result[0].timing.partial else 0,
+        code=lambda result: INTERRUPTED if result.run.timing.partial else 0,
     ),
     Verb(
         "simulate jobs",

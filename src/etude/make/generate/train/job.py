@@ -224,7 +224,7 @@ def _usual(model: Model, plan: Plan, name: str, *, head: bool = True) -> Generat
         traces.append(trace)
         slots.append((groups, peers))
     grid = RankGrid.of(plan)
-    about = {"model": model.name, "schedule": plan.schedule}
+    about = {"model": model.name, "schedule": plan.schedule, **plan.case_of(model)}
     values = routed(grid, traces, layout.routing)
     job = job_of(name or model.name, traces, grid.at["pp"], bind(grid, slots), about, values)
     return Generated(
