@@ -89,6 +89,23 @@ def test_clamped_halves_of_a_gate_are_joined_again():
     assert more - little == 2 * 2 * 1024 * 256
 
 
+def test_biases_of_experts_are_added_one_expert_after_another():
+    """Of 1,024 tokens with two experts each, 64 wide. Forward in bytes: the bias times a weight is written in 32 bits
+    (4), read with the product's output, and the sum written (4 + 2 + 4), parts joined (4 + 4), cast (4 + 2). Backward:
+    cast (2 + 4), cast for the product (4 + 2), its parts joined (2 + 2), and for the biases and for the weights of
+    tokens a product (4 + 4) that is summed (4)."""
+    biased = ONE.replace(gated=True, experts=4, top_k=2, expert_ffn=128, expert_bias=True)
+
+    def moved(**plan: Any) -> list[int]:
+        trace = generate(biased, Plan.from_dict({"seq": 1024, **plan})).job.trace(0)
+        modules, words = trace.coded("module")
+        at = [words.index(word) for word in words if word.endswith("experts.bias")]
+        return np.unique(trace.tensor_bytes[np.isin(modules, at)]).tolist()
+
+    assert moved() == []
+    assert moved(unfused="bias") == [28 * 1024 * 2 * 64, 40 * 1024 * 2 * 64]
+
+
 def test_inputs_of_activations_in_8_bits_take_half():
     """Of two micro-batches, the first of which is kept while the second runs on another stage: 1 byte less of each of
     the gate's and the value's 1,024 x 256 elements."""

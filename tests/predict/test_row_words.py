@@ -105,6 +105,12 @@ def test_notes_and_releases_say_what_overlaps():
     assert (since.plan.host_ns, since.plan.recompute) == (0, "none")
 
 
+def test_exchanges_overlap_another_micro_batch_without_a_pipeline_too():
+    alone = {"pp": "1", "notes": "dispatcher A2A, 1f1b overlap"}
+    assert case(**alone).plan.schedule == "paired:1"
+    assert case(pp="1").plan.schedule == "1f1b"
+
+
 def test_dropped_tokens_give_experts_a_capacity():
     assert case().plan.capacity == 0.0
     assert case(notes="fp8-cs; token-drop MoE; 128 experts").plan.capacity == 1.0

@@ -96,7 +96,16 @@ def test_models_by_name_or_by_shape():
 
 @pytest.mark.parametrize(
     ("said", "system"),
-    [("TPU v5e", "tpu-v5e-pod"), ("NVIDIA H20 96GB", "h20-node"), ("MI355X", "mi355x-node"), ("Trainium2", "trn2")],
+    [
+        ("TPU v5e", "tpu-v5e-pod"),
+        ("NVIDIA H20 96GB", "h20-node"),
+        ("MI355X", "mi355x-node"),
+        ("Trainium2", "trn2"),
+        ("AWS trn2.48xlarge", "trn2"),
+        ("TPU v7", "tpu-v7-pod"),
+        ("TPU Ironwood", "tpu-v7-pod"),
+        ("AMD Instinct MI325X", "mi300x-node"),
+    ],
 )
 def test_gpus_of_tables_are_systems_of_the_catalogue(said: str, system: str):
     assert gpu_system(said).name == system

@@ -53,7 +53,9 @@ def test_a_mistake_writes_nothing(job: Path, tmp_path: Path, capsys: pytest.Capt
     out = tmp_path / "nothing"
     assert main(["edit", str(job), "-o", str(out), "compress ratio=2", "speed by=2 kind=collective"]) == 2
     assert not out.exists()
-    assert "no time to change" in capsys.readouterr().err
+    problem = capsys.readouterr().err
+    assert "no time to change" in problem
+    assert "--times-on" in problem
 
 
 def test_a_page_of_before_and_after(job: Path, tmp_path: Path):

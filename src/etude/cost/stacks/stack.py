@@ -144,7 +144,9 @@ def _tuned_device(device: Device, by: Efficiency) -> Device:
         elif name == OpClass.OPTIMIZER.key:
             ops[name] = cost  # its states go through the memory whatever the software: nothing is fused or cached
         else:
-            ops[name] = replace(cost, traffic=cost.traffic * by.rest, flop_efficiency=cost.flop_efficiency / by.rest,
+            # Whatever the software, no kernel moves its bytes faster than the memory does.
+            traffic = max(cost.traffic * by.rest, min(cost.memory_efficiency, cost.traffic))
+            ops[name] = replace(cost, traffic=traffic, flop_efficiency=cost.flop_efficiency / by.rest,
                                 row_ns=cost.row_ns * by.rest, fixed_ns=cost.fixed_ns * by.rest)  # fmt: skip
     # Products in 8 bits, and those in 4, which are scaled and cast alike, run through the same class of ops: their peak
     # compensates the factor of `products`.

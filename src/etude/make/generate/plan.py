@@ -176,7 +176,8 @@ class Plan:
         like="full",
     )
     unfused: str = text(
-        "computed by unfused tensor operations, which keep and move more: activation (of gates), norm (RMS), or both",
+        "computed by unfused tensor operations, which keep and move more, one or more of: activation (of gates), norm "
+        "(RMS), bias (of experts)",
         like="norm",
         rare=True,
     )
@@ -260,7 +261,7 @@ class Plan:
             object.__setattr__(self, "gpus", self.pp * math.lcm(self.tp * self.cp, self.ep * self.etp))
         recompute.parse(self.recompute)
         for part in line(self.unfused, "unfused", error=ClusterError).split(",") if self.unfused else ():
-            part.choice(("activation", "norm"))
+            part.choice(("activation", "norm", "bias"))
         if trained.parse(self.train).rank and (self.tp_chunks > 1 or self.etp > 1):
             raise ClusterError("adapters need products in one piece", hint="leave out --tp-chunks and --etp")
         axes = self.order.split("-")

@@ -76,12 +76,21 @@ def completed(run: RunFacts, stack: Stack) -> tuple[Plan, list[str]]:
         plan["micro_batch"] = _micro_batch(run, plan, said)
     if "schedule" not in plan and plan.get("pp", 1) > 1:
         plan |= _schedule(run.model, plan, chunks, least, said)
-    if pairs and str(plan.get("schedule", "")).startswith("interleaved:"):
-        plan["schedule"] = plan["schedule"].replace("interleaved", "paired")
-        said.append("exchanges of experts overlap another micro-batch")
+    if pairs:
+        plan |= _paired(plan, said)
     if "recompute" not in plan:
         plan["recompute"] = _recompute(run, plan, [words.get(kind, kind) for kind in kinds], said)
     return Plan.from_dict(plan), said
+
+
+def _paired(plan: Mapping[str, Any], said: list[str]) -> dict[str, Any]:
+    """Exchanges of experts overlap another micro-batch: with several stages on a pipeline rank, or with no pipeline."""
+    schedule = str(plan.get("schedule", ""))
+    alone = schedule in ("", "1f1b") and plan.get("pp", 1) == 1 and plan.get("ep", 1) > 1
+    if not alone and not schedule.startswith("interleaved:"):
+        return {}
+    said.append("exchanges of experts overlap another micro-batch")
+    return {"schedule": "paired:1" if alone else schedule.replace("interleaved", "paired")}
 
 
 def _near(system: System, plan: Mapping[str, Any], said: list[str]) -> int:

@@ -355,6 +355,8 @@ def mixture(model: Model, local: Shard) -> list[Op]:
     )
     out[-1] = out[-1].replace(backward=out[-1].backward[-2:]) if early else out[-1]
     ops += out
+    if model.expert_bias and "bias" in local.unfused:
+        ops.append(_biased(rows * read * w, read, local))
     ops += [_permuted(sent * local.etp * w, "experts.sort", back, there)] if sorts else []
     ops += _exchanged(local, Collective.REDUCE_SCATTER, "etp", local.etp, gathered, "experts.combine", (back, there))
     ops += _sent(local, model.top_k, w, "experts.combine", (back, there))[::-1]
@@ -370,6 +372,20 @@ def mixture(model: Model, local: Shard) -> list[Op]:
             ops += plain(local, local.rows, h, 1, "shared.gate", params=h)
         ops.append(add(local.rows * h, "shared.sum", dtype=local.dtype))
     return ops
+
+
+def _biased(elements: int, experts: int, local: Shard) -> Op:
+    """Biases of the experts' last product, times the weight of each token, as Megatron-Core adds them: in 32 bits, with
+    two kernels for each expert, then joined and cast back. Forward 24 bytes and two 16-bit elements are moved for each
+    element. Backward 32 and four: two casts, the parts joined, and two products that are summed, for the biases and
+    for the weights of tokens."""
+    one = pointwise(elements, "experts.bias", dtype=local.dtype, name="aten::add")
+    size = bytes_of(elements, local.dtype)
+    forward, backward = 24 * elements + 2 * size, 32 * elements + 4 * size
+    back = tuple(
+        op.replace(size_bytes=backward, calls=1.0 + 5 * experts * CALLS_OF_16_BITS, load=True) for op in one.backward
+    )
+    return one.replace(size_bytes=forward, calls=1.0 + 2 * experts * CALLS_OF_16_BITS, load=True, backward=back)
 
 
 def chosen(held: int, model: Model, tokens: int) -> int:
