@@ -28,9 +28,11 @@ def differences(real: Job, copy: Job, system: System) -> tuple[float, float | No
 
 
 def with_differences(learned: Any, jobs: Sequence[Job], system: System, at_least: int = 1) -> Any:
-    """The learned model with what a copy of each job that it was learned from differs by; and, of several jobs, what a copy
-    made from the others differs by, where they can make one of that size. Jobs of more than `MOST_NODES` nodes are left
-    out, and that is said."""
+    """The learned model with what a copy of each of its jobs differs by.
+
+    Of several jobs, each is also withheld once and made of the others, where they can make one of that size. Jobs of
+    more than `MOST_NODES` nodes are left out, which is said.
+    """
     for at, job in enumerate(jobs):
         if job.nodes > MOST_NODES:
             say(f"not measured: how far a copy of {job.name} is from it (more than {MOST_NODES:,} nodes)")
