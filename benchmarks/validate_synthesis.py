@@ -2,11 +2,11 @@
 
     python benchmarks/validate_synthesis.py [--shared ../shared] [--captures FOLDER] [--system dgx-h100] [--only WORD]
 
-Four tables. Recorded runs (what PyTorch wrote, linked here): a model of each, and jobs of the same size from it with
-several seeds. Jobs of other tools: made for the same size and for others, against the real job of that size. Copies of
-jobs whose sizes and times are rounded. Etude's own: learned from a small plan, made for a large one, against the one
-that the generator makes for it. Every job that is made must pass `etude check`. Errors are made over real, less one;
-both are simulated.
+Five tables. Recorded runs (what PyTorch wrote, linked here): a model of each, and jobs of the same size from it with
+several seeds. Real jobs of two sizes, each withheld once: step and communication. Jobs of other tools: made for the
+same size and for others, against the real job of that size. Copies of jobs whose sizes and times are rounded. Etude's
+own: learned from a small plan, made for a large one, against the one that the generator makes for it. Every job that is
+made must pass `etude check`. Errors are made over real, less one; both are simulated.
 """
 
 import argparse
@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 
 import etude
+from etude.base.errors import UsageError
 from etude.capture.ingest import causal, runs
 from etude.machine import open_system
 from etude.machine.system import System
@@ -33,6 +34,7 @@ from etude.make.synth.making import MakeOptions, make
 from etude.make.transform.anonymising import AnonymiseOptions, anonymise
 from etude.make.transform.durations import with_durations
 from etude.model.job import Job
+from etude.steps.copies import differences
 from etude.steps.similarity import likeness
 from etude.steps.step import grown
 
@@ -65,7 +67,15 @@ SCALED = (
     ("mixtral-8x7b", {"gpus": 32, "ep": 8, "pp": 2, "global_batch": 64}, 128),
 )
 """Etude's own: model, plan, ranks to make. Micro-batches of a rank stay as many."""
-
+WITHHELD = (
+    ("traces/torch_cpu/colls_2p", "traces/torch_cpu/colls_4p"),
+    ("traces/torch_cpu/ddp_2p", "traces/torch_cpu/ddp_4p"),
+    ("traces/torch_cpu/fsdp2_2p", "traces/torch_cpu/fsdp2_4p"),
+    ("traces/torch_cpu/pp_1f1b_2p", "traces/torch_cpu/pp_1f1b_4p"),
+    ("gpt8L_r8_dp8", "gpt8L_r64_dp64"),
+    ("gpt8L_r16_dp4tp4", "gpt8L_r64_dp16tp4"),
+)
+"""Pairs of real jobs of two sizes: each is withheld once and made of the other."""
 
 ROUNDED = (
     "traces/torch_cpu/fsdp2_4p",
@@ -111,8 +121,7 @@ def recorded(shared: Path, captures: Path | None, system: System, only: str) -> 
     for place in places:
         if only not in str(place):
             continue
-        name, ranks = runs.find_run(place)
-        job = causal.to_job(name, runs.link_run(ranks))
+        job = _linked(place)
         learned = learn([job])
         size = len(msgspec.json.encode(learned))
         tries = [compared(job, made(learned, seed=seed), system) for seed in range(SEEDS)]
@@ -143,12 +152,7 @@ def scaled(system: System, only: str) -> Iterator[list[str]]:
     for name, small, ranks in SCALED:
         text = f"{name}, {', '.join(f'{k} {v}' for k, v in small.items())}"
         if only in text:
-            large = small | {"gpus": ranks}
-            if "global_batch" in small:
-                large["global_batch"] = small["global_batch"] * ranks // small["gpus"]
-            source, real = (
-                with_durations(generate(open_model(name), Plan(**plan)).job, system.device) for plan in (small, large)
-            )
+            source, real = (_generated(name, small, count, system) for count in (small["gpus"], ranks))
             yield [text, f"{ranks} ranks", *_made_for(source, real, system)]
 
 
@@ -162,6 +166,50 @@ def _made_for(source: Job, real: Job, system: System) -> list[str]:
     nodes = rows["nodes per rank and step"]
     size = len(msgspec.json.encode(learned))
     return [f"{size:,}", f"{spent:.2f}", f"{nodes:+.1%}", f"{by_type:.1%}", *figures(rows)]
+
+
+def withheld(shared: Path, system: System, only: str) -> Iterator[list[str]]:
+    """Real jobs that were not learned from: step and communication, as `etude learn` says of withheld jobs."""
+    found: list[tuple[float, ...]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for source, real in _pairs(shared, Path(folder), system, only):
+            row = [f"{source.name}, {len(source)} ranks", f"{real.name}, {len(real)} ranks"]
+            try:
+                step, sent = differences(real, made(learn([source]), ranks=len(real)), system)
+            except UsageError as problem:
+                yield [*row, f"refused: {str(problem).splitlines()[0]}", ""]
+                continue
+            found.append((step, sent or 0.0))
+            yield [*row, f"{step:+.1%}", "" if sent is None else f"{sent:+.1%}"]
+    if found:
+        near = sum(max(abs(step), abs(sent)) <= 0.1 for step, sent in found)
+        yield [f"both within 10%: {near} of {len(found)}", "", "", ""]
+
+
+def _pairs(shared: Path, folder: Path, system: System, only: str) -> Iterator[tuple[Job, Job]]:
+    """What is learned from, and what is withheld."""
+    for pair in WITHHELD:
+        if any(only in name for name in pair):
+            jobs = [_linked(shared / name) if "/" in name else others(shared, folder, name) for name in pair]
+            one, two = (job.replace(name=Path(name).name) for job, name in zip(jobs, pair, strict=True))
+            yield one, two
+            yield two, one
+    for name, small, ranks in SCALED:
+        if only in name:
+            yield _generated(name, small, small["gpus"], system), _generated(name, small, ranks, system)
+
+
+def _linked(place: Path) -> Job:
+    name, ranks = runs.find_run(place)
+    return causal.to_job(name, runs.link_run(ranks))
+
+
+def _generated(name: str, plan: dict[str, int], ranks: int, system: System) -> Job:
+    """The job of a plan on more ranks, each with as many micro-batches."""
+    more = plan | {"gpus": ranks}
+    if "global_batch" in plan:
+        more["global_batch"] = plan["global_batch"] * ranks // plan["gpus"]
+    return with_durations(generate(open_model(name), Plan(**more)).job, system.device)
 
 
 def rounded(shared: Path, system: System, only: str) -> Iterator[list[str]]:
@@ -190,6 +238,11 @@ def main() -> None:
     parser.add_argument("--only", default="", help="rows whose name has this in it")
     args = parser.parse_args()
     system = open_system(args.system)
+    table(
+        "Withheld: real jobs of another size than the one learned from",
+        "learned from | withheld | step | communication",
+        withheld(args.shared, system, args.only),
+    )
     head = "learned from | made for | model bytes | CPU s | nodes | bytes by type | sizes | bytes sent | step | exposed"
     table(
         f"Recorded runs, {SEEDS} seeds (exposed and spread in points; larger: 4 times the ranks)",

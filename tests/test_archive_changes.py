@@ -52,6 +52,11 @@ def test_a_single_slow_run_does_not_last_and_a_late_host_is_the_cause() -> None:
     assert (faster["cause"], faster["change_pct"] < 0) == ("host", True)
 
 
+def test_two_changes_of_four_are_not_the_usual_scatter() -> None:
+    found = tables([1000, 1001, 1500, 1000, 1001], [300] * 5, list("aabaa"))
+    assert [row["change_pct"] > 0 for row in run_changes(found).to_pylist()] == [True, False]
+
+
 def test_runs_that_scatter_anyway_have_no_changes() -> None:
     found = tables([1000, 1050, 990, 1045, 1005, 1052], [300] * 6, list("abcdef"))
     assert len(run_changes(found)) == 0

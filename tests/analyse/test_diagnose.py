@@ -74,6 +74,14 @@ def test_a_late_host_and_a_pause_in_every_fourth_step():
     assert (one.kind, one.ranks, one.every) == ("periodic", (1,), 4)
 
 
+@pytest.mark.parametrize(("steps", "most"), [(3, 0.95), (20, 0.99)])
+def test_of_few_steps_less_is_sure(steps: int, most: float):
+    slower = noise(steps, 8)
+    slower[:, 3] *= 1.5
+    (one,) = [f for f in diagnose(run_of(slower)) if f.kind in FAULTS]
+    assert (one.ranks, one.confidence) == ((3,), most)
+
+
 def test_a_drift_is_one_of_the_rank_that_drifts():
     slower = noise(40, 8)
     slower[:, 3] *= np.linspace(1, 1.2, 40)

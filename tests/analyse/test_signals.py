@@ -139,7 +139,7 @@ def test_the_command_prints_signals(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert json.loads(capsys.readouterr().out)["signals"]["moves"][0]["signal"] == "clock"
     assert main([*argv, "--detect"]) == 0
     shown = capsys.readouterr().out
-    assert "throttled_half" in shown and "on ranks 0-3 at step 20" in shown
+    assert "throttled" in shown and "on ranks 0-3 at step 20" in shown
 
 
 def test_checkpoint_bandwidth_is_bytes_over_the_time_in_which_stores_ran():

@@ -42,7 +42,7 @@ def test_half_of_all_ranks_slow_from_a_step_on_is_named_as_such():
     values = noisy()
     values[:4, 20:] *= 1.3
     told = found(values)
-    assert kinds(told) == [("throttled_half", (0, 1, 2, 3))]
+    assert kinds(told) == [("throttled", (0, 1, 2, 3))]
     one = told["findings"][0]
     assert one["step"] == 20 and one["ratio"] == pytest.approx(1.3, abs=0.01)
     assert "half of all ranks, 0-3, are 29" in one["text"] or "half of all ranks, 0-3, are 30" in one["text"]
@@ -54,33 +54,33 @@ def test_ranks_that_change_with_others_are_named_with_them():
     """Six steps, three of them slow: too few to be sure of each rank alone."""
     values = noisy(ranks=8, steps=6, sigma=0.006)
     values[:4, 3:] *= 1.1
-    assert kinds(found(values)) == [("throttled_half", (0, 1, 2, 3))]
+    assert kinds(found(values)) == [("throttled", (0, 1, 2, 3))]
 
 
 def test_one_rank_slow_from_a_step_on_is_a_change_of_its_own():
     values = noisy()
     values[2, 15:] *= 1.2
     told = found(values)
-    assert kinds(told) == [("changed_rank", (2,))] and told["findings"][0]["step"] == 15
+    assert kinds(told) == [("slow_rank", (2,))] and told["findings"][0]["step"] == 15
 
 
 def test_every_tenth_step_is_named_as_such_on_all_ranks_or_on_one():
     values = noisy()
     values[:, 9::10] *= 1.3
     told = found(values)
-    assert kinds(told) == [("every_nth_step", ())]
+    assert kinds(told) == [("periodic", ())]
     assert told["period"] == told["findings"][0]["every"] == 10
     assert "every tenth step takes 30" in told["findings"][0]["text"]
     alone = noisy()
     alone[3, 9::10] *= 1.5
-    assert kinds(found(alone)) == [("every_nth_step", (3,))]
+    assert kinds(found(alone)) == [("periodic", (3,))]
 
 
 def test_a_rank_that_is_slow_in_two_steps_of_a_cycle_that_is_seen_twice_is_no_period():
     """Noise that looks alike in two cycles of eight steps is chance; three cycles are the least."""
     values = np.full((8, 16), 1e6) * (1 + 0.004 * np.sin(np.arange(128).reshape(8, 16) ** 2))
     values[4, [1, 6, 9, 14]] *= 1.047
-    assert [kind for kind, _ in kinds(found(values)) if kind == "every_nth_step"] == []
+    assert [kind for kind, _ in kinds(found(values)) if kind == "periodic"] == []
 
 
 def test_drift_is_named_as_such_of_the_job_or_of_one_rank():

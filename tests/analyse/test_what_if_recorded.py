@@ -56,6 +56,16 @@ def test_a_call_that_waited_for_the_work_before_its_copy_is_shorter_by_what_that
     assert [buys_us(run, "compute", part=part) for part in (10, 50)] == [9, 45]
 
 
+def test_the_mark_of_a_step_does_nothing_itself() -> None:
+    """The host is done at 40; kernels run 5..105 and 105..205. The second mark overlaps the first, so that no call is
+    nested in it, and lasts until the last kernel ends. Its 186 us are nobody's work: half of the kernels is 100 us."""
+    marks = (("ProfilerStep#1", 0, 40), ("ProfilerStep#2", 20, 186))
+    found = [op(name, ts, dur, i + 8, cat="user_annotation") for i, (name, ts, dur) in enumerate(marks)]
+    calls = [op("a", 1, 10, 1), launch(2, 1), op("b", 21, 10, 2), launch(22, 2)]
+    run = run_of_events(*found, *calls, kernel("k", 5, 100, 1, 1), kernel("k", 105, 100, 2, 2))
+    assert buys_us(run, "compute") == 100
+
+
 ENGINE = "autograd::engine::evaluate_function: MmBackward0"
 
 

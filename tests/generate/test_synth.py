@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 import etude
 from etude.base.errors import FormatError, UsageError
+from etude.capture.ingest import causal, runs
+from etude.machine import open_system
 from etude.make.generate.micro_benchmarks import MicroOptions, micro
 from etude.make.generate.model.shape import Model
 from etude.make.generate.plan import Plan
@@ -26,6 +28,7 @@ from etude.model.job import Job
 from etude.model.rounding import on_grid
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.steps.similarity import likeness
+from etude.steps.step import grown
 from etude.store import chakra
 from etude.surface.cli import main
 from toy_systems import one_level
@@ -427,3 +430,44 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert rows["kinds of nodes"]["difference"] == 0
     assert abs(rows["collective bytes per rank"]["difference"]) < 0.01
     assert "simulated step, ns" in rows
+
+
+# --- how far copies are
+
+
+def test_a_model_says_how_far_its_copies_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Of jobs of 2 and of 4 ranks: each against a copy of its own, and the larger also against one of the smaller."""
+    folders = []
+    for gpus in (2, 4):
+        folders.append(str(tmp_path / f"of{gpus}"))
+        etude.convert(training(gpus=gpus), folders[-1])
+    path = tmp_path / "model.json"
+    assert main(["learn", *folders, "-o", str(path), "--times-on", "dgx-h100", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["copies"]
+    said = [(one["ranks"], one["learned_from"], one["withheld"]) for one in found]
+    assert said == [(2, [2, 4], False), (2, [4], True), (4, [2, 4], False), (4, [2], True)]
+    system = grown(open_system("dgx-h100"), 4)
+    two, real = (with_durations(etude.open(folder), system.device) for folder in folders)
+    lengths = [etude.simulate(job, system).makespan_ns for job in (real, make(learn([two]), MakeOptions(ranks=4)))]
+    assert found[3]["step"] == pytest.approx(lengths[1] / lengths[0] - 1, abs=1e-4)
+    assert abs(found[3]["step"]) < 0.1
+    assert main(["generate", "learned", str(path), "--ranks", "8", "-o", str(tmp_path / "job")]) == 0
+    asked = capsys.readouterr().err
+    assert "no job of 8 ranks was learned from; the nearest that was measured: step" in asked
+    assert etude.open(tmp_path / "job").provenance["difference"] in asked
+
+
+def test_a_model_that_was_not_measured_says_so(tmp_path: Path):
+    learned = learn([training(gpus=2)])
+    assert learned.difference_at(2) == "how far copies are from real jobs was not measured when this model was learned"
+    measured = learned.with_difference(ranks=2, learned_from=(2,), withheld=False, step=0.004, system="dgx-h100")
+    assert measured.difference_at(2) == "a copy of 2 ranks: step +0.4% against its own job, both simulated on dgx-h100"
+    assert "how far this copy is from a real one is not known" in measured.difference_at(16)
+
+
+def test_half_of_the_ranks_may_lack_a_role(shared: Path):
+    """Four processes on two cores: each has a program of its own, and two of them are cut out."""
+    _, ranks = runs.find_run(shared / "traces" / "torch_cpu" / "ddp_4p")
+    learned = learn([causal.to_job("ddp", runs.link_run(ranks))])
+    assert len(learned.templates[0].roles) > 2
+    assert etude.check(make(learned, MakeOptions(ranks=2))) == []

@@ -37,6 +37,8 @@ __all__ = ["by_kind", "by_name", "critical_path", "length_ns"]
 
 SYNC_CALLS: Final = re.compile(r"^(cuda|hip)(Device|Stream|Event)Synchronize|^(cuda|hip)Memcpy$|^cuStreamSynchronize")
 """Host calls that return when the device is done, known by name where a profiler recorded no synchronisation events."""
+STEP_MARK: Final = re.compile(r"^ProfilerStep#\d+$")
+"""A mark of a step does nothing itself, also where none of its calls is nested in it: marks that overlap."""
 KINDS: Final = {
     Use.NONE: "other",
     Use.COMPUTE: "compute",
@@ -278,6 +280,8 @@ def roles_of(trace: Trace, *, by_name: bool = True) -> U8:
         codes, words = trace.coded("name", rows)
         waits = np.array([bool(SYNC_CALLS.search(w)) for w in words] + [False])
         role[rows[waits[codes]]] |= k.SYNC
+        marks = np.array([bool(STEP_MARK.search(w)) for w in words] + [False])
+        role[rows[marks[codes]]] |= k.FRAME
     return role
 
 

@@ -92,7 +92,10 @@ SURE_LINK: Final = 0.9
 UNSURE: Final = 0.4
 """Part of the findings at five standard errors that are not true, by runs that were looked at."""
 PAIR: Final = 0.75
-"""Highest confidence where a rank has a single peer."""
+"""Highest confidence where a rank has a single peer, ..."""
+SURE: Final = 0.99
+SURE_IN_FEW: Final = 0.95
+"""... in any other run, and in one of fewer than FEWEST_STEPS steps: of 1 to 5, by runs that were looked at."""
 
 
 def diagnose(run: Run, *, least: float = LEAST, ranks_per_node: int = NODE) -> list[Verdict]:
@@ -414,7 +417,7 @@ class _Diagnosis:
                     steps=steps,
                     cost_ns=cost,
                     run_ns=self.run_ns,
-                    confidence=slow.confidence,
+                    confidence=min(slow.confidence, self._surest),
                     height=slow.factor - 1,
                     pattern="periodic" if slow.every > 1 else "chronic" if slow.whole else "acute",
                 )
@@ -504,7 +507,11 @@ class _Diagnosis:
     def _confidence(self, one: Episode) -> float:
         sure = 1 - UNSURE * exp(-max(one.score - 5.0, 0.0) / 2.0)
         alone = len(one.rows) and int((self.times.stage == self.times.stage[one.rows[0]]).sum()) < 3
-        return min(sure, PAIR if alone else 0.99)
+        return min(sure, PAIR if alone else self._surest)
+
+    @property
+    def _surest(self) -> float:
+        return SURE_IN_FEW if len(self.times.steps) < FEWEST_STEPS else SURE
 
     def _cost_of_work(self, one: Episode) -> float:
         """What the run gains if the work of these ranks were as fast as their peers' in these steps."""

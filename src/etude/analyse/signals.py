@@ -219,7 +219,7 @@ def _votes(samples: Samples, signals: RankSignals) -> list[Row]:
 def _moves(found: Trend, signals: RankSignals, one: Any) -> Iterator[Row]:
     """Signals that move where a finding's ranks change: the median of the steps before against the steps after."""
     samples = found.samples
-    if one.kind not in ("throttled_half", "throttled_ranks", "throttled_all", "changed_rank", "change"):
+    if one.kind not in ("throttled", "common_change", "slow_rank", "faster") or one.step is None:
         return
     at = int(np.searchsorted(samples.steps, one.step))
     rows = np.isin(samples.ranks, one.ranks) if one.ranks else np.ones(len(samples.ranks), bool)

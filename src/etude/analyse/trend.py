@@ -82,7 +82,7 @@ def trend(samples: Samples, *, period: int | None = None, least: float = LEAST, 
     found = told_changes(samples, list(parts.changes), by_rank)
     found += told_period(samples, parts, own, cycle, least)
     found += told_drift(samples, parts, _drifting(level, by_rank, least), least)
-    named = {rank for finding in found for rank in finding.ranks if finding.kind != "every_nth_step"}
+    named = {rank for finding in found for rank in finding.ranks if finding.kind != "periodic"}
     found += told_slow([(r, f) for r, f in _slow_ranks(own) if ranks[r] not in named], ranks, work is not None)
     return Trend(samples, parts, explained, tuple(changes), tuple(found), work is not None)
 

@@ -16,10 +16,8 @@ from etude.analyse.slower_sets import clean_levels, episodes
 from etude.kernels.arrays import F64
 from etude.model.job import ranges
 
-KINDS: Final = (
-    "throttled_half", "throttled_ranks", "throttled_all", "changed_rank", "change", "every_nth_step", "cycle", "drift",
-    "slow_rank",
-)  # fmt: skip
+KINDS: Final = ("throttled", "common_change", "slow_rank", "faster", "periodic", "drift")
+"""Kinds of `findings`, as `diagnose` has them; `faster` is a rank, or several, that takes less time than it did."""
 NEAR: Final = 1
 """Changes of several ranks that are at most this many steps apart are one."""
 HALF: Final = (0.4, 0.6)
@@ -54,7 +52,7 @@ def told_changes(samples: Samples, of_job: list[Change], by_rank: list[tuple[int
             step = int(samples.steps[change.at])
             found.append(
                 TrendFinding(
-                    "change",
+                    "common_change",
                     f"{_what(samples)} {_moved(change.ratio)} from step {step} on",
                     step=step,
                     ratio=change.ratio,
@@ -82,18 +80,20 @@ def _together(samples: Samples, members: list[tuple[int, Change]]) -> TrendFindi
     step = int(samples.steps[int(np.median([c.at for _, c in members]))])
     ratio = float(np.median([c.ratio for _, c in members]))
     share = len(ranks) / len(samples.ranks)
-    kind, who = "changed_rank", f"rank {ranks[0]}"
-    if len(samples.ranks) == 1:
-        kind, who = "change", _what(samples)
+    kind, who = "slow_rank", f"rank {ranks[0]}"
+    alone = len(samples.ranks) == 1
+    if alone:
+        kind, who = "common_change", _what(samples)
     elif len(ranks) > 1:
         which = f"{len(ranks)} of {len(samples.ranks)} ranks ({ranges(np.array(ranks))})"
-        kind, who = "throttled_ranks", which
-        if HALF[0] <= share <= HALF[1]:
-            kind, who = "throttled_half", f"half of all ranks, {ranges(np.array(ranks))},"
-        elif share >= ALL:
-            kind, who = "throttled_all", which
-    many = len(ranks) > 1 and kind != "change"
-    slower = samples.whole and kind != "change"  # whole numbers are nanoseconds
+        half = HALF[0] <= share <= HALF[1]
+        kind, who = "throttled", f"half of all ranks, {ranges(np.array(ranks))}," if half else which
+        if share >= ALL:
+            kind = "common_change"
+    if ratio < 1 and samples.whole and kind in ("slow_rank", "throttled"):
+        kind = "faster"
+    many = len(ranks) > 1 and not alone
+    slower = samples.whole and not alone  # whole numbers are nanoseconds
     moved, whose = _moved(ratio, many=many, slower=slower), "their" if many else "its"
     text = f"{who} {moved} from step {step} on, relative to {whose} own history"
     return TrendFinding(kind, text, tuple(ranks) if len(samples.ranks) > 1 else (), step, ratio)
@@ -117,7 +117,7 @@ def told_period(samples: Samples, parts: SeriesParts, own: F64, period: int, lea
     if swing < least:
         return []
     text = f"{_what(samples)} goes up and down by {swing:.1%} of its level, repeating every {parts.period} steps"
-    return [TrendFinding("cycle", text, ratio=1 + swing, every=parts.period)]
+    return [TrendFinding("periodic", text, ratio=1 + swing, every=parts.period)]
 
 
 def _own_period(samples: Samples, own: F64, least: float) -> TrendFinding | None:
@@ -157,7 +157,7 @@ def _every(samples: Samples, period: int, slow: NDArray[np.intp], ratio: float, 
     text = f"{which} takes {ratio - 1:.1%} longer than the others (steps {shown})"
     if ranks:
         text += f", because of rank{'s' if len(ranks) > 1 else ''} {ranges(np.array(ranks))}"
-    return TrendFinding("every_nth_step", text, tuple(ranks), int(samples.steps[first]), ratio, period)
+    return TrendFinding("periodic", text, tuple(ranks), int(samples.steps[first]), ratio, period)
 
 
 def told_drift(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from etude.make.synth.grammar import size
@@ -15,6 +16,7 @@ KEPT = (
     "kinds of collectives",
     "quantiles of times, FLOPs and bytes of each class, to 1%",
     "by how much ranks and steps differ",
+    "by how much simulated copies differ",
 )
 
 
@@ -33,6 +35,7 @@ def about(learned: Learned) -> dict[str, Any]:
         "spread_of_steps": {"host": _spread(learned.host.step), "device": _spread(learned.device.step)},
         "nodes_behind_a_number": learned.at_least,
         "classes_of_fewer_than_5_nodes": learned.rare,
+        "copies": [msgspec.structs.asdict(one) for one in learned.copies],
     }
 
 

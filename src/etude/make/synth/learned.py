@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 
 from etude.base.errors import FormatError
 
@@ -114,6 +115,32 @@ class Spread(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of one step on one rank, beyond these."""
 
 
+class CopyDifference(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far a copy came out from a real job, both simulated: copy over job, less one."""
+
+    ranks: int
+    learned_from: tuple[int, ...]
+    """Ranks of the jobs that the copy was learned from."""
+    withheld: bool
+    """Whether the real job was not among them."""
+    step: float
+    communication: float | None = None
+    """Time of communication, of a mean rank; None: there is none."""
+    system: str = ""
+
+    @property
+    def words(self) -> str:
+        sent = "" if self.communication is None else f" and communication {self.communication:+.1%}"
+        sizes = _listed(self.learned_from)
+        of = f"a job of {self.ranks} ranks that was withheld (learned from {sizes})" if self.withheld else "its own job"
+        return f"step {self.step:+.1%}{sent} against {of}, both simulated on {self.system}"
+
+
+def _listed(sizes: tuple[int, ...]) -> str:
+    """1, 2, 4 ranks."""
+    return f"{', '.join(map(str, sizes))} rank{'s' if sizes != (1,) else ''}"
+
+
 class Learned(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="format", tag=FORMAT):
     """The model learned from one or many jobs."""
 
@@ -127,6 +154,29 @@ class Learned(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="format
     """Nodes that every number represents, except those rounded to half an octave."""
     rare: int = 0
     """Classes with fewer than RARE nodes."""
+    copies: tuple[CopyDifference, ...] = ()
+    """How far copies came out when the model was learned; none: it was not measured."""
+
+    def with_difference(self, **figures: Any) -> Learned:
+        """The model with one more measurement of a copy."""
+        return msgspec.structs.replace(self, copies=(*self.copies, CopyDifference(**figures)))
+
+    def difference_at(self, ranks: int) -> str:
+        """What is known of how far a copy of this many ranks is from a real job."""
+        if not self.copies:
+            return "how far copies are from real jobs was not measured when this model was learned"
+        withheld = [one for one in self.copies if one.withheld]
+        here = [one for one in self.copies if one.ranks == ranks]
+        if here:
+            return "; ".join(f"a copy of {ranks} ranks: {one.words}" for one in here)
+        if withheld:
+            near = min(withheld, key=lambda one: abs(np.log2(one.ranks / ranks)))
+            return f"no job of {ranks} ranks was learned from; the nearest that was measured: {near.words}"
+        sizes = _listed(tuple(sorted({one.ranks for one in self.copies})))
+        return (
+            f"no job of {ranks} ranks was learned from, and none was withheld: how far this copy is from a real one is "
+            f"not known; of {sizes}: {self.copies[0].words}"
+        )
 
     def template(self, ranks: int) -> Template:
         """The one whose ranks are nearest to these, the larger of two."""

@@ -36,8 +36,9 @@ def make(learned: Learned, options: MakeOptions | None = None) -> Job:
     template = learned.template(options.ranks or learned.templates[0].ranks)
     world = LearnedWorld(template, options.ranks or template.ranks)
     programs = [_RoleProgram(learned, role, options) for role in template.roles]
-    _reconcile(world, programs)
-    steps = max(p.steps for p in programs)
+    present = np.unique(world.role_of).tolist()  # of a part of the ranks, some roles may be left out
+    _reconcile(world, programs, present)
+    steps = max(programs[role].steps for role in present)
     times = DrawnTimes(learned, template.roles, world.role_of, steps, seed=options.seed, spread=options.spread)
     if times.differ and sum(p.nodes * int((world.role_of == i).sum()) for i, p in enumerate(programs)) > MAX_VALUES:
         raise UsageError(
@@ -45,7 +46,8 @@ def make(learned: Learned, options: MakeOptions | None = None) -> Job:
         )
     roles: list[Role] = []
     values: dict[int, dict[str, I64]] = {}
-    for number, program in enumerate(programs):
+    for number in present:
+        program = programs[number]
         ranks = np.flatnonzero(world.role_of == number)
         larger = world.larger(number)
         program.shard(larger)
@@ -168,13 +170,13 @@ def _word(collective: int, kind: int) -> str:
 # -- agreement ---------------------------------------------------------------------------------------------------
 
 
-def _reconcile(world: LearnedWorld, programs: list[_RoleProgram]) -> None:
+def _reconcile(world: LearnedWorld, programs: list[_RoleProgram], present: list[int]) -> None:
     """Where roles meet, makes them issue the same number of calls with the same sizes; surplus calls are dropped.
 
     Needed if stretched repeats are not equally many on both sides.
     """
-    for role, program in enumerate(programs):
-        mine = int(np.flatnonzero(world.role_of == role)[0])
+    for role in present:
+        program, mine = programs[role], int(np.flatnonzero(world.role_of == role)[0])
         for peer in distinct_values(world.peer_of[role][0]).tolist():
             other = int(world.role_of[peer])
             there = world.peer_of[other][int((world.role_of[:peer] == other).sum())]

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from etude.model.job import Job
 
 
+SIMULATED_ON = "dgx-h100"
+"""Where jobs and their copies are simulated, unless `--times-on` says where."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Learn(TimesOnInput):
     """A small model of jobs, without names, shapes or exact sizes, for generating others
@@ -27,7 +31,8 @@ class Learn(TimesOnInput):
     etude learn run/ -o model.json
 
     Afterwards `etude generate learned model.json --ranks 512 -o job/` generates a job, and `etude similarity run/ job/`
-    compares the two.
+    compares the two. A copy of each job is simulated as the job is (on dgx-h100, or on the system of --times-on): what
+    step and communication differ by is printed and kept in the model. Of several jobs, each is also withheld once.
     """
 
     jobs: tuple[str, ...] = argument("paths", "jobs to learn from, with all their ranks", like="job/")
@@ -60,17 +65,21 @@ def learn_inputs(asked: Learn) -> LearnInputs:
 
 def run_learn(given: LearnInputs) -> dict[str, Any]:
     from etude.base.files import writing
+    from etude.machine import open_system
     from etude.make.synth import KEPT, about, hidden, learn, write
+    from etude.steps.copies import with_differences
 
     opened = [with_times(job.open(), given.times_on) for job in given.jobs]
-    learned, out = learn(opened, given.at_least), given.place.path
+    system = given.times_on or open_system(SIMULATED_ON)
+    learned = with_differences(learn(opened, given.at_least), opened, system, given.at_least)
+    out = given.place.path
     with writing(out, force=given.place.force) as path:
         write(learned, path)
     say(f"wrote {out}")
     if not any("duration_ns" in c.sketches for c in learned.classes):
         say(
             "the model has no times, as the jobs had none: `--times-on SYSTEM` computes them from names and shapes "
-            "before these are removed"
+            "before these are removed, and copies take as long there"
         )
     return about(learned) | {"bytes": out.stat().st_size, "hidden": hidden(opened), "kept": list(KEPT)}
 
@@ -79,8 +88,22 @@ def readable(found: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]
     """Figures of the model, and what became of what the jobs have."""
     became = [("left out", what, count) for what, count in found["hidden"].items()]
     became += [("kept", what, None) for what in found["kept"]]
-    figures = {name: value for name, value in found.items() if name not in ("hidden", "kept")}
+    figures = {name: value for name, value in found.items() if name not in ("hidden", "kept", "copies")}
     return figures, [{"what": what, "became": how, "count": count} for how, what, count in became]
+
+
+def copies(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """What copies differ by, as people read it."""
+    return [
+        {
+            "copy_of": f"{one['ranks']} ranks",
+            "learned_from": ", ".join(map(str, one["learned_from"])) + " ranks",
+            "step": f"{one['step']:+.1%}",
+            "communication": "" if one["communication"] is None else f"{one['communication']:+.1%}",
+            "simulated_on": one["system"],
+        }
+        for one in found["copies"]
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +130,7 @@ def learned_inputs(asked: GenerateLearned) -> LearnedInputs:
     return LearnedInputs(Path(asked.model), whole(asked.options), JobFiles.of(asked))
 
 
-def run_learned(given: LearnedInputs) -> tuple[Job, dict[str, list[str]]]:
+def run_learned(given: LearnedInputs) -> tuple[Job, dict[str, Any]]:
     from etude.make.synth import make, read
 
     learned = read(given.model)
@@ -117,4 +140,9 @@ def run_learned(given: LearnedInputs) -> tuple[Job, dict[str, list[str]]]:
             "the learned jobs have no communication between similar ranks: added ranks are copies that do not "
             "communicate"
         )
-    return job, write_job(job, given.files)
+    known = learned.difference_at(len(job))
+    if given.options.depth != 1 or given.options.compute != 1 or given.options.traffic != 1:
+        known = f"without --depth, --compute and --traffic: {known}"
+    say(known)
+    job = job.replace(provenance={**job.provenance, "difference": known})
+    return job, {"difference": known} | write_job(job, given.files)

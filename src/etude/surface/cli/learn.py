@@ -10,6 +10,9 @@ def show(found: dict[str, Any]) -> None:
     emit(figures)
     print()
     emit(became)
+    if found["copies"]:
+        print()
+        emit(learning.copies(found))
 
 
 VERBS = (Verb("learn", learning.Learn, learning.learn_inputs, learning.run_learn, show=show),)

@@ -7,7 +7,6 @@ the series from run to run. A change that the runs that follow do not show is th
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,31 +14,28 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from etude.analyse.card_changes import changed_keys
+from etude.analyse.causes import PARTS, cause_of
+
 __all__ = ["QUERIES", "run_changes"]
 
-PARTS: Final = {
-    "compute_ns": "operators",
-    "exposed_comm_ns": "communication",
-    "exposed_memory_ns": "memory",
-    "idle_ns": "host",
-}
-"""Measure of a step -> what is the cause if it changed most."""
 ERRORS: Final = 3.0
 FOLLOW: Final = 3
 """Runs after a change that must show half of it, in the median."""
 SERIES: Final = 5
 """Runs from which their scatter is known."""
-MOST: Final = 6
-"""Most keys of the cards that are listed."""
+KERNEL: Final = "kernel:"
+"""`kernel:OPERATOR/KERNEL` is a metric: time per step and rank."""
+OFTEN: Final = 1 / 3
+USUAL: Final = 0.4307
+"""Of the differences from run to run at least this part is chance; its standard score."""
 QUERIES: Final = {
-    "runs": "select run, name, path, start_ns, world_size, model from runs order by start_ns, run",
+    "runs": "select run, name, path, start_ns, world_size, model from runs order by start_ns, path, run",
     "steps": f"select run, rank, step, span_ns, {', '.join(PARTS)} from steps",
     "collectives": "select run, collective, group_name, calls, total_transfer_ns, total_wait_ns from collectives",
     "cards": "select run, key, value from cards",
+    "kernels": f"select run, metric, value from metrics where metric like '{KERNEL}%'",
 }
-_TIMES: Final = re.compile(r"time|date|created|started|ended|path|host|uuid|seed", re.IGNORECASE)
-"""Keys of a card that differ between any two runs."""
-_CODE: Final = re.compile(r"commit|git|revision|version", re.IGNORECASE)
 COLUMNS: Final = {
     "name": pa.string(),
     "before": pa.string(),
@@ -69,8 +65,8 @@ class ArchivedSteps:
 
 def run_changes(tables: dict[str, pa.Table], least: float = 0.03) -> pa.Table:
     """One row per change, by series and start: name, the runs before and after it, the step of both, change_pct,
-    whether it lasts, cause (operators, communication, host, memory) with how much of it that is, what of it changed
-    most (a collective), the keys of the cards that differ, and the command that compares the two."""
+    whether it lasts, cause (one of `causes.CAUSES`) with how much of it that is, what of it changed most (a collective,
+    a kernel), the keys of the cards that differ, and the command that compares the two."""
     rows: list[dict[str, Any]] = []
     for name, series in _series(tables):
         scatter = _scatter([one.step_ns for one in series])
@@ -115,19 +111,21 @@ def _scatter(values: Sequence[float]) -> float:
     """How far two runs that follow one another usually differ."""
     if len(values) < SERIES:
         return 0.0
-    return 1.4826 * float(np.median(np.abs(np.diff(values))))
+    return float(np.quantile(np.abs(np.diff(values)), OFTEN)) / USUAL
 
 
 def _row(
     name: str, before: ArchivedSteps, after: ArchivedSteps, follow: Sequence[ArchivedSteps], tables: dict[str, pa.Table]
 ) -> dict[str, Any]:
     more = after.step_ns - before.step_ns
-    grown = {part: after.parts[part] - before.parts[part] for part in PARTS}
-    part = max(grown, key=lambda one: grown[one] * np.sign(more))
+    sign = float(np.sign(more))
+    kernels = _kernels(before.run, tables), _kernels(after.run, tables)
+    cause = cause_of(before.parts, after.parts, kernels, sign)
     lasts = None
     if follow:
         lasts = bool((np.median([one.step_ns for one in follow]) - before.step_ns) * np.sign(more) > abs(more) / 2)
-    most = _collective(before, after, tables["collectives"], float(np.sign(more))) if part == "exposed_comm_ns" else ""
+    in_comm = cause.name == PARTS["exposed_comm_ns"]
+    most = _collective(before, after, tables["collectives"], sign) if in_comm else cause.most
     return {
         "name": name,
         "before": before.run,
@@ -136,12 +134,22 @@ def _row(
         "after_ns": round(after.step_ns),
         "change_pct": 100 * more / before.step_ns,
         "lasts": lasts,
-        "cause": PARTS[part],
-        "cause_ns": round(grown[part]),
+        "cause": cause.name,
+        "cause_ns": round(cause.grown_ns),
         "most": most,
         "differs": _differs(before.run, after.run, tables["cards"]),
         "command": f"etude compare {before.path} {after.path}" if before.path and after.path else "",
     }
+
+
+def _kernels(run: str, tables: dict[str, pa.Table]) -> dict[tuple[str, str], float]:
+    """Time by operator and kernel, of a run that was archived with them."""
+    found = {}
+    for row in tables["kernels"].to_pylist() if "kernels" in tables else []:
+        if row["run"] == run and row["value"] is not None:
+            operator, _, kernel = row["metric"].removeprefix(KERNEL).partition("/")
+            found[operator, kernel] = row["value"]
+    return found
 
 
 def _collective(before: ArchivedSteps, after: ArchivedSteps, found: pa.Table, sign: float) -> str:
@@ -165,11 +173,4 @@ def _differs(before: str, after: str, cards: pa.Table) -> str:
     for row in cards.to_pylist():
         if row["run"] in said:
             said[row["run"]][row["key"]] = row["value"]
-    keys = sorted({*said[before], *said[after]}, key=lambda key: (not _CODE.search(key), key))
-    found = [
-        f"{key}: {said[before].get(key, 'none')} -> {said[after].get(key, 'none')}"
-        for key in keys
-        if said[before].get(key) != said[after].get(key) and (_CODE.search(key) or not _TIMES.search(key))
-    ]
-    left = f"; {len(found) - MOST} more" if len(found) > MOST else ""
-    return "; ".join(found[:MOST]) + left
+    return changed_keys(said[before], said[after])

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
+from etude.analyse.card_changes import entries
+from etude.analyse.causes import kernel_times
 from etude.analyse.collectives import collectives, summarised
+from etude.analyse.diagnose import diagnose
 from etude.analyse.metrics import metrics
 from etude.analyse.steps import steps
 from etude.machine.system import Device
 from etude.model.fingerprint import Fingerprint
 from etude.model.run import Run
+from etude.tell.archive.changes import KERNEL
 from etude.tell.archive.schema import TABLES
 from etude.tell.report import findings
+
+MOST_KERNELS: Final = 60
+"""Kinds of kernels of a run that are kept, the longest."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +56,7 @@ def entry_of(
     key = fingerprint(run)
     step_rows = steps(run)
     made: dict[str, Callable[[], pa.Table]] = {
-        "metrics": lambda: metrics(run, device=device),
+        "metrics": lambda: _metrics(run, device),
         "steps": lambda: step_rows,
         "collectives": lambda: summarised(collectives(run), by_group=True),
         "findings": lambda: _findings(run, device),
@@ -87,23 +94,29 @@ def _about(run: Run, path: str, version: str, num_steps: int) -> pa.Table:
     return pa.Table.from_pylist([about], pa.schema(fields))
 
 
+def _metrics(run: Run, device: Device | None) -> pa.Table:
+    """The metrics of a run, and the time per step of its longest kernels, which changes are explained by."""
+    found = metrics(run, device=device)
+    longest = sorted(kernel_times(run).items(), key=lambda one: (-one[1], one[0]))[:MOST_KERNELS]
+    rows = [{"metric": f"{KERNEL}{operator}/{kernel}", "value": ns, "unit": "ns"} for (operator, kernel), ns in longest]
+    columns = ["metric", "value", "unit"]
+    schema = pa.schema([TABLES["metrics"].field(name) for name in columns])
+    return pa.concat_tables([found.select(columns).cast(schema), pa.Table.from_pylist(rows, schema)])
+
+
 def _findings(run: Run, device: Device | None) -> pa.Table:
+    """Sentences of the report, and those of `etude diagnose`, of which `what` is the kind and `tone` the level."""
     names = ("tone", "what", "why", "section", "cost_ns")
     rows = [{name: getattr(told, name) for name in names} for told in findings(run, device=device)]
+    rows += [
+        {"tone": one.level, "what": one.kind, "why": one.words, "section": "diagnose", "cost_ns": one.cost_ns}
+        for one in diagnose(run)
+    ]
     return pa.Table.from_pylist(rows, pa.schema([TABLES["findings"].field(name) for name in names]))
 
 
 def _card(run: Run) -> pa.Table:
-    rows = list(_flat("", run.card.to_dict())) if run.card is not None else []
+    rows = list(entries(run.card).items())
     return pa.table(
         {"key": pa.array([k for k, _ in rows], pa.string()), "value": pa.array([v for _, v in rows], pa.string())}
     )
-
-
-def _flat(before: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Keys with dots between them, and their values as text."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _flat(f"{before}.{key}" if before else str(key), inner)
-    else:
-        yield before, str(value)

@@ -1,7 +1,7 @@
 """Two runs side by side: what `etude compare` asks for."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,6 +123,8 @@ class Compared:
     """All results of the comparison of two runs, or of two records: tables and what is said of them."""
     top: int = 0
     why: bool = False
+    because: dict[str, Any] | None = None
+    """Of a check that failed: the cause, and what differs."""
 
     @property
     def failed(self) -> bool:
@@ -141,6 +143,17 @@ def run(given: "CompareInputs | tuple[Path, Path]") -> Compared:
             say(f"note: {check['check']}: {check['note']}")
     if checks:
         say("failed: " + ", ".join(c["check"] for c in checks if c["failed"]) if found.failed else "passed")
+    return replace(found, because=_because(one, two)) if found.failed else found
+
+
+def _because(one: "Run", two: "Run") -> dict[str, Any]:
+    """Why the second run takes longer, where it does; it is said as well."""
+    from etude.analyse.causes import cause_between
+
+    found = cause_between(one, two)
+    if found["share"]:
+        most, differs = (f"; {found[name]}" if found[name] else "" for name in ("most", "differs"))
+        say(f"cause: {found['cause']}, {100 * found['share']:.0f}% of the difference{most}{differs}")
     return found
 
 
@@ -202,6 +215,7 @@ def record(found: Compared) -> dict[str, Any]:
     if found.checks:
         named = next((check for check in found.checks if check["failed"]), found.checks[0])
         made = {"failed": found.failed, "ratio": named["ratio"], "interval": named["interval"], "checks": found.checks}
+        made |= {"because": found.because} if found.because else {}
     first = {name: _first(found, name) for name in found.record if name != "similarity"}
     similar = {"similarity": found.record["similarity"]} if "similarity" in found.record else {}
     return made | similar | {name: rows.to_pylist() for name, rows in first.items()}
