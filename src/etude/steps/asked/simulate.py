@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from etude.model.job import Job
     from etude.model.run import Run
     from etude.run.simulate import Options, Simulated
+    from etude.run.simulate.flows import FlowTimes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +63,18 @@ class Simulate(JobInput, DeviceTimesInput, SimulationRun):
     etude simulate job/ --system dgx-h100 --network flow --link-stats stats/
     etude simulate job/ --system dgx-h100 --slow-rank 3=1.2 --timing times.parquet
     etude simulate job/ --system dgx-h100 --collective all_reduce=tree
+    etude simulate job/ --system dgx-h100 --flow-times times.csv
 
     `etude simulate jobs` runs several jobs on one fabric; `etude simulate astra` takes ASTRA-sim's own files."""
+
+    flow_times: str | None = figure(
+        "path",
+        "times of the flows of `convert --to flows`, from another simulator: columns `flow`, `start_ns`, `end_ns`",
+        None,
+        like="times.csv",
+        panel="Simulation",
+        rare=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +156,13 @@ class SimulateInputs:
     source: JobSource
     times: DeviceTimesSource | None
     fabric: Fabric
+    flow_times: Path | None
 
 
 def simulate_inputs(asked: Simulate) -> SimulateInputs:
     source = JobSource.of(asked)
-    return SimulateInputs(source, DeviceTimesSource.of(asked, source), Fabric.of(asked))
+    given = None if asked.flow_times is None else Path(asked.flow_times)
+    return SimulateInputs(source, DeviceTimesSource.of(asked, source), Fabric.of(asked), given)
 
 
 def simulated_job(given: SimulateInputs) -> "tuple[Simulated, dict[str, float]]":
@@ -157,9 +170,10 @@ def simulated_job(given: SimulateInputs) -> "tuple[Simulated, dict[str, float]]"
     from etude.run.simulate.settings import unused_by
 
     job, fabric = given.source.open(), given.fabric
+    flows = _flow_times(given.flow_times, job, fabric) if given.flow_times else None
     job, said = given.times.put_into(job) if given.times else (job, [])
     job, assumed = fabric.driven(job)
-    options = fabric.options.whole()
+    options = replace(fabric.options.whole(), flow_times=flows)
     for note in unused_by(job, options):
         say(f"note: {note}")
     found = _simulated(job, fabric, options)
@@ -169,6 +183,15 @@ def simulated_job(given: SimulateInputs) -> "tuple[Simulated, dict[str, float]]"
     fabric.write_links(found)
     say_notes(found)
     return found, dict(fabric.options.named.get("jitter", {}))
+
+
+def _flow_times(path: Path, job: "Job", fabric: Fabric) -> "FlowTimes":
+    """The times in a file, of the flows of the job as it is."""
+    from etude.run.simulate.flows import flow_times
+    from etude.store.tables import read_table
+
+    found, system = read_table(path), fabric.for_ranks(job.world_size)
+    return flow_times(found, job, system, collective=fabric.options.named.get("collective"), where=str(path))
 
 
 def _simulated(job: "Job", fabric: Fabric, options: "Options") -> "Simulated":
