@@ -117,7 +117,19 @@ def serving() -> str:
                 Axis("ms", 3, 3000, log=True), lines)  # fmt: skip
 
 
+def fabric() -> str:
+    from etude.extend import topology
+    from etude.machine import open_system
+    from etude.tell.view.fabric_svg import fabric_svg
+
+    near = topology.Wire(bytes_per_s=450e9, latency_ns=300)
+    far = topology.Wire(bytes_per_s=50e9, latency_ns=500)
+    graph = topology.rail_clos(4, 8, scale_up=near, scale_out=far, nodes_per_leaf=2, spines=4, up=far)
+    return fabric_svg(open_system("dgx-h100").resized(32).replace(name="rails"), graph)
+
+
 PICTURES: dict[str, Callable[[], str]] = {
     "tutorial-path": tutorial_path, "case-study": case_study, "requests": requests, "timeline": timeline,
     "machines": machines, "micro": micro, "synthesis": synthesis, "serving": serving,
+    "fabric": fabric,
 }  # fmt: skip

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from etude.run.simulate.faults import StopRanks as StopRanks
     from etude.run.simulate.faults import simulate_until as simulate_until
     from etude.run.simulate.flows import flow_table as flow_table
+    from etude.run.simulate.flows import flow_times as flow_times
     from etude.run.simulate.networks import Operation as Operation
     from etude.run.simulate.networks import run_operations as run_operations
     from etude.run.simulate.options import LinkChange as LinkChange
@@ -127,6 +128,7 @@ __all__ = [
     "federate",
     "feeder",
     "flow_table",
+    "flow_times",
     "fold",
     "graph_replays",
     "html_table",

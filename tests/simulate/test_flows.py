@@ -111,9 +111,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         lines = list(csv.DictReader(file))
     table = pq.read_table(tmp_path / "f.parquet").to_pylist()
     assert [int(line["bytes"]) for line in lines] == [row["bytes"] for row in table] == [100] * 6
-    assert list(lines[0]) == [
-        "flow", "start_ns", "src", "dst", "bytes", "after", "operation", "what", "algorithm",
-    ]  # fmt: skip
+    names = "flow start_ns src dst bytes wire_bytes after operation what algorithm"
+    assert list(lines[0]) == names.split()
     capsys.readouterr()
     assert main(["convert", str(job), str(tmp_path / "f.txt"), *to]) == 2
     assert "flows.csv" in capsys.readouterr().err

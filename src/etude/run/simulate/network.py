@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from etude.base.errors import ClusterError, DeadlockError
+from etude.base.units import format_time
 from etude.kernels.arrays import I64
 from etude.kernels.heap import empty_heap
 from etude.machine.fabrics import topology_of_system
@@ -19,6 +21,7 @@ from etude.run.simulate.detail import chosen_links, packet_detail
 from etude.run.simulate.draws import call_draws
 from etude.run.simulate.link_stats import LinkStats, link_stats, room_for_visits
 from etude.run.simulate.lower import Lowered
+from etude.run.simulate.networks.given import FlowTimes, later_starts, with_times
 from etude.run.simulate.networks.operation import Model, NetworkOptions
 from etude.run.simulate.networks.program import NetworkProgram
 from etude.run.simulate.networks.registry import Registry, grown
@@ -73,6 +76,12 @@ BORDER_NOTE: Final = (
 )
 
 
+GIVEN_NOTE: Final = (
+    "times of flows are given: each takes its own from when what it waits for has arrived; what links carry is not "
+    "known"
+)
+
+
 class CarriedBytes(NamedTuple):
     """Bytes and busy time of each link of a topology, in its order."""
 
@@ -94,6 +103,7 @@ class RunningNetwork:
             OperationState(_operations(lowered, ops), empty_heap(len(ops) + 1), *done), links=None, flows=None
         )
         self.program: NetworkProgram | None = None
+        self.times: FlowTimes | None = None
         network = lowered.options.network
         if network is not None and network.has_links:
             self._carry(lowered, ops, sharing, *_MODELS.get(network, ("external", 2)))
@@ -104,6 +114,9 @@ class RunningNetwork:
         self.topology = topology
         self.notes += [f"all ranks are simulated separately, because they share the {len(topology.src):,} links", *said]
         made, messages, number = carried_operations(lowered, ops, topology, window, self.notes)
+        times = lowered.options.flow_times
+        if times is not None:
+            model, messages = "external", replace(messages, parts=np.ones_like(messages.parts))
         instance_of = np.zeros(len(topology), np.int64)
         instance_of[lowered.job.ranks] = np.arange(len(lowered.job.ranks))  # all are simulated: one instance each
         registry = Registry(
@@ -122,7 +135,11 @@ class RunningNetwork:
         registry.register(made)
         registry.register_messages(messages)
         links, flows = registry.state()
-        if model == "external":
+        if times is not None:
+            links = with_times(links, times, made, number)
+            self.times = times
+            self.notes += [*times.notes, GIVEN_NOTE]
+        elif model == "external":
             command = (lowered.options.network or Network.LINKS).command
             self.program = NetworkProgram(command, topology)
             self.notes.append(f"the network is another program, `{command}`: what its links carry is not known here")
@@ -193,6 +210,19 @@ class RunningNetwork:
         live = int(flows.clock["live"][0])
         flows.fresh[:live] = flows.live[:live]
         flows.clock["fresh"][0] = live
+
+    def flow_notes(self) -> list[str]:
+        """How well given times fit, if there were any."""
+        if self.times is None or self.state.links is None:
+            return []
+        count, most_ns = later_starts(self.state.links, self.times, self.carried_op)
+        flows = len(self.times.took_ns)
+        if not count:
+            return [f"all {flows:,} flows begin when they began where their times come from"]
+        return [
+            f"{count:,} of {flows:,} flows begin at other moments than where their times come from, by up to "
+            f"{format_time(most_ns)}: they keep their times, though other traffic may be there now"
+        ]
 
     def close(self) -> None:
         """Ends the program that is the network, if there is one."""

@@ -27,6 +27,7 @@ from etude.run.simulate.shares import Draw, check_on_links, check_shares, scope_
 
 if TYPE_CHECKING:
     from etude.cost.opdb import OpDatabase
+    from etude.run.simulate.networks.given import FlowTimes
 
 
 JITTER: Final = ("compute", "host", "collective", "p2p", "memory")
@@ -160,6 +161,8 @@ class Options:
     packets: Sequence[str] = ()
     """Of `packets`: only these transfers go by packets, the others are flows: `all_to_all`, `message`, `5ms-8ms`,
     `leaf.3`, `leaf.3/spine.1`, or `auto`, those over links that flows exceed."""
+    flow_times: FlowTimes | None = None
+    """Transfers take these times, of another simulator, from when they may begin: no network carries them."""
     link_stats: bool = False
     """Keep statistics of every link over time; of packets they are always kept."""
     fold: bool | None = None
@@ -212,11 +215,15 @@ class Options:
             raise UsageError(f"only packets have a fabric, `{self.fabric}`", hint="--network packets")
         if self.packets:
             self._check_packets()
+        if self.flow_times is not None:
+            self._check_flow_times()
         if self._has_links:
             self._check_links()
 
     def on(self, system: System) -> Options:
         """A copy with the network that the system is simulated on."""
+        if self.flow_times is not None and (self.network is None or self.collective != self.flow_times.collective):
+            return replace(self, network=Network.LINKS, collective=self.flow_times.collective).on(system)
         if self.network is None:
             return replace(self, network=Network.ANALYTIC if system.topology is None else Network.FLOW).on(system)
         if self.link_changes:
@@ -315,14 +322,35 @@ class Options:
 
     def _check_program(self) -> None:
         """What another program that is the network does not read."""
-        unread = {
+        for what, given in self._of_own_links.items():
+            if given:
+                raise UsageError(f"{what}: another program is the network", hint="--network flow")
+
+    @property
+    def _of_own_links(self) -> dict[str, bool]:
+        """What only links of Etude read."""
+        return {
             "links that change during the run": bool(self.link_changes),
             "statistics of links": self.link_stats,
             "routing": self.routing != Routing.STATIC,
         }
+
+    def _check_flow_times(self) -> None:
+        """What changes nothing about transfers whose times are given."""
+        jittered = any(self.jitter.get(name, 0) for name in ("collective", "p2p"))
+        unread = {
+            f"network `{self.network}`": self.network not in (None, Network.LINKS),
+            **self._of_own_links,
+            "slow and failed links": bool(self.slow_links),
+            "lines of transfers": self.grain is not None,
+            "jitter of collectives and messages": jittered,
+            "overlap: communication": self.overlap.communication != 1.0,
+            "shares of communication": any("communication" in draws for draws in self.share.values()),
+            "contention": self.contention,
+        }
         for what, given in unread.items():
             if given:
-                raise UsageError(f"{what}: another program is the network", hint="--network flow")
+                raise UsageError(f"{what}: the times of all transfers are given", hint="leave out one of the two")
 
 
 def _check_name(name: str, what: Collective, algorithm: str) -> None:

@@ -156,7 +156,7 @@ def _result(
         links=engine.network.link_use(),
         link_stats=engine.network.link_stats(lowered, ops, nodes),
         queues=engine.network.queue_use(),
-        notes=(*notes, *engine.network.packet_notes()),
+        notes=(*notes, *engine.network.packet_notes(), *engine.network.flow_notes()),
         remote_capacity_bytes=remote.capacity_bytes if remote else 0,
         kernels=lowered.kernels,
         unit_flops=lowered.unit_flops,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from etude.model.job import Job
     from etude.model.run import Run
     from etude.run.simulate import Options, Simulated
+    from etude.run.simulate.flows import FlowTimes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +65,7 @@ class Simulate(JobInput, DeviceTimesInput, SimulationRun):
     etude simulate job/ --system dgx-h100 --network flow --link-stats stats/
     etude simulate job/ --system dgx-h100 --slow-rank 3=1.2 --timing times.parquet
     etude simulate job/ --system dgx-h100 --collective all_reduce=tree
+    etude simulate job/ --system dgx-h100 --flow-times times.csv
 
     A generated job has the range of `etude predict` where `--stack` says how efficient kernels are: `--stack default`
     is what `predict` takes. `etude simulate jobs` runs several jobs on one fabric; `etude simulate astra` takes
@@ -77,6 +79,15 @@ class Simulate(JobInput, DeviceTimesInput, SimulationRun):
         of=str,
         like="nemo",
         panel="Machine",
+    )
+
+    flow_times: str | None = figure(
+        "path",
+        "times of the flows of `convert --to flows`, from another simulator: columns `flow`, `start_ns`, `end_ns`",
+        None,
+        like="times.csv",
+        panel="Simulation",
+        rare=True,
     )
 
 
@@ -160,6 +171,7 @@ class SimulateInputs:
     times: DeviceTimesSource | None
     fabric: Fabric
     stack: "Stack | None"
+    flow_times: Path | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -175,7 +187,8 @@ def simulate_inputs(asked: Simulate) -> SimulateInputs:
     from etude.cost.stacks import open_stack
 
     source, stack = JobSource.of(asked), open_stack(asked.stack) if asked.stack else None
-    return SimulateInputs(source, DeviceTimesSource.of(asked, source), Fabric.of(asked), stack)
+    given = None if asked.flow_times is None else Path(asked.flow_times)
+    return SimulateInputs(source, DeviceTimesSource.of(asked, source), Fabric.of(asked), stack, given)
 
 
 def simulated_job(given: SimulateInputs) -> SimulatedJob:
@@ -185,10 +198,11 @@ def simulated_job(given: SimulateInputs) -> SimulatedJob:
     from etude.steps.step import on_stack
 
     job, fabric = given.source.open(), given.fabric
+    flows = _flow_times(given.flow_times, job, fabric) if given.flow_times else None
     job, said = given.times.put_into(job) if given.times else (job, [])
     job, assumed = fabric.driven(job)
     machine, named = on_stack(job, fabric.for_ranks(job.world_size), given.stack, fabric.options.by_name())
-    options = Options(**named)
+    options = Options(**named, flow_times=flows)
     for note in unused_by(job, options):
         say(f"note: {note}")
     found = _simulated(job, machine, options)
@@ -199,6 +213,15 @@ def simulated_job(given: SimulateInputs) -> SimulatedJob:
     say_notes(found)
     estimate = job_estimate(found, machine, given.stack, by_database=fabric.options.ops is not None)
     return SimulatedJob(found, dict(fabric.options.named.get("jitter", {})), estimate)
+
+
+def _flow_times(path: Path, job: "Job", fabric: Fabric) -> "FlowTimes":
+    """The times in a file, of the flows of the job as it is."""
+    from etude.run.simulate.flows import flow_times
+    from etude.store.tables import read_table
+
+    found, system = read_table(path), fabric.for_ranks(job.world_size)
+    return flow_times(found, job, system, collective=fabric.options.named.get("collective"), where=str(path))
 
 
 def _simulated(job: "Job", machine: "System", options: "Options") -> "Simulated":

@@ -10,6 +10,7 @@ from etude.machine.asked import (
     system_figures,
     systems_listed,
 )
+from etude.steps.asked.drawn_system import DrawSystem, draw_inputs, draw_system
 from etude.surface.cli.output import print_yaml
 from etude.surface.verb import Verb
 
@@ -24,4 +25,5 @@ VERBS = (
     Verb("systems list", ListSystems, lambda asked: None, systems_listed),
     Verb("systems show", ShowSystem, lambda asked: asked.name, system_figures, show=print_yaml),
     Verb("systems check", CheckSystem, lambda asked: Path(asked.path), system_checked, show=say_all),
+    Verb("systems draw", DrawSystem, draw_inputs, draw_system, show=say),
 )

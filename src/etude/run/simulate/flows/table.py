@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,7 @@ from etude.run.simulate.carrying import carried_operations
 from etude.run.simulate.lower import Lowered, lower
 from etude.run.simulate.networks.messages import Messages
 from etude.run.simulate.networks.operation import Operation
+from etude.run.simulate.networks.state import WHOLE
 from etude.run.simulate.operations import Operations, operations
 from etude.run.simulate.options import Network, Options
 from etude.run.simulate.run import simulate_with_links
@@ -34,10 +36,15 @@ _WITHOUT_HELP: Final = "ring"
 @dataclass(frozen=True, slots=True, eq=False)
 class Flows:
     """`table`: flow, start_ns (not before: both ends have come to the collective, and it is launched), src and dst
-    (ranks), bytes, after (flows that have to arrive before), operation, what, algorithm."""
+    (ranks), bytes, wire_bytes (with the protocol), after (flows that have to arrive before), operation, what,
+    algorithm."""
 
     table: pa.Table
     notes: tuple[str, ...]
+    transfer: I64
+    """Of each flow, in the schedule of its operation."""
+    collective: Mapping[str, Any]
+    """Algorithms that were asked for, or that stand for those that switches take part in."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,9 +56,11 @@ class _Moves:
     bytes: I64
     dep_start: I64
     dep: I64
+    row: I64
+    """In the schedule."""
 
 
-def flow_table(job: Job, system: System, *, collective: dict[str, str] | None = None) -> Flows:
+def flow_table(job: Job, system: System, *, collective: Mapping[str, Any] | None = None) -> Flows:
     """The flows of a job on a system, operation by operation in order of their starts. Algorithms are those of the
     `links` network, or as `collective` names them; a reduction in switches is carried out as a ring."""
     options = Options(network=Network.LINKS, collective=dict(collective or {}), fold=False).on(system)
@@ -76,7 +85,7 @@ def flow_table(job: Job, system: System, *, collective: dict[str, str] | None = 
         else:
             rows.message(int(number[k]), messages, k - len(made))
     del lowered
-    return Flows(rows.table(), tuple(notes))
+    return Flows(rows.table(), tuple(notes), rows.transfer(), options.collective)
 
 
 def _carried(
@@ -101,7 +110,7 @@ class _FlowRows:
         np.maximum.at(self.begin_ns, ops.of, start_ns[ops.node])
         self._known: dict[tuple[int, int], _Moves] = {}
         self._parts: dict[str, list[NDArray[np.int64]]] = {
-            name: [] for name in ("start_ns", "src", "dst", "bytes", "operation", "count", "after")
+            name: [] for name in ("start_ns", "src", "dst", "bytes", "wire_bytes", "row", "operation", "count", "after")
         }
         self._what: list[tuple[int, str, str]] = []
         self._count = 0
@@ -116,7 +125,11 @@ class _FlowRows:
         ends = members[moves.src], members[moves.dst]
         after = moves.dep + self._count
         name = Collective(int(self._ops.collective[number])).name.lower()
-        self._add(number, start_ns, *ends, moves.bytes, np.diff(moves.dep_start), after)
+        more = np.full(len(moves.row), op.wire_ppm / WHOLE)
+        if op.factors is not None:
+            more = more * op.factors[moves.row] / WHOLE
+        wire = np.ceil(moves.bytes * more).astype(np.int64)
+        self._add(number, start_ns, *ends, moves.bytes, wire, moves.row, np.diff(moves.dep_start), after)
         self._what.append((len(moves.src), name, op.schedule.algorithm))
 
     def message(self, number: int, messages: Messages, i: int) -> None:
@@ -125,12 +138,14 @@ class _FlowRows:
         came = self._came[self._bounds[number] : self._bounds[number + 1]]
         alone = self._ops.sender[number] >= 0  # it sets off without its receiver
         start_ns = int(came[0] if alone else came.max()) + int(messages.launch_ns[i])
-        one = [np.array([v], np.int64) for v in (start_ns, messages.src[i], messages.dst[i], messages.size_bytes[i], 0)]
-        self._add(number, *one, np.zeros(0, np.int64))
+        size = int(messages.size_bytes[i])
+        wire = math.ceil(size * int(messages.wire_ppm[i]) / WHOLE)
+        figures = (start_ns, messages.src[i], messages.dst[i], size, wire, 0, 0)
+        self._add(number, *(np.array([v], np.int64) for v in figures), np.zeros(0, np.int64))
         self._what.append((1, "message", "message"))
 
     def _add(self, number: int, *columns: I64) -> None:
-        names = ("start_ns", "src", "dst", "bytes", "count", "after")
+        names = ("start_ns", "src", "dst", "bytes", "wire_bytes", "row", "count", "after")
         for name, column in zip(names, columns, strict=True):
             self._parts[name].append(column)
         count = len(columns[0])
@@ -145,8 +160,15 @@ class _FlowRows:
             self._known[key] = _moves(plan, size)
         return self._known[key]
 
+    def transfer(self) -> I64:
+        return np.concatenate([np.zeros(0, np.int64), *self._parts["row"]])
+
     def table(self) -> pa.Table:
-        column = {name: np.concatenate([np.zeros(0, np.int64), *parts]) for name, parts in self._parts.items()}
+        column = {
+            name: np.concatenate([np.zeros(0, np.int64), *parts])
+            for name, parts in self._parts.items()
+            if name != "row"
+        }
         offsets = np.concatenate([[0], np.cumsum(column.pop("count"))]).astype(np.int32)
         after = pa.ListArray.from_arrays(pa.array(offsets), pa.array(column.pop("after")))
         lengths = [count for count, _, _ in self._what]
@@ -174,7 +196,7 @@ def _moves(plan: Schedule, size: int) -> _Moves:
     kept = [deps[row] for row in rows.tolist()]
     start = np.concatenate([[0], np.cumsum([len(found) for found in kept])]).astype(np.int64)
     flat = np.array([other for found in kept for other in found], np.int64)
-    return _Moves(plan.src[rows].astype(np.int64), plan.dst[rows].astype(np.int64), moved[rows], start, new[flat])
+    return _Moves(plan.src[rows].astype(np.int64), plan.dst[rows].astype(np.int64), moved[rows], start, new[flat], rows)
 
 
 def _deps(plan: Schedule, real: NDArray[np.bool_]) -> dict[int, Sequence[int]]:

@@ -1,4 +1,5 @@
-"""Kernels of a network that is another program: what is posted to it, and when it has to be asked.
+"""Kernels of a network that is another program: what is posted to it, and when it has to be asked. Where the times of
+all transfers are given, they end by these, and nothing is asked.
 
 Compiled code does not talk to programs: where nothing can happen before the program has been asked, the engine stops,
 and goes on once what arrives is known.
@@ -24,6 +25,12 @@ def post_outside(state: LinkState, outside: OutsideState | None, slot: int, size
         for k in range(first, last):
             lag_ns += state.links[paths.link[k]].latency_ns
         put_event(state, slot, now_ns + max(lag_ns, 0))
+        return True
+    given = outside.given
+    if len(given.first) > 0:
+        k = given.first[here.operation] + slot - state.carried[here.operation].base
+        given.began_ns[k] = now_ns
+        put_event(state, slot, now_ns + given.took_ns[k] + max(lag_ns, 0))
         return True
     clock = outside.clock[0]
     outside.slot[clock.posted], outside.at_ns[clock.posted] = slot, now_ns

@@ -40,6 +40,7 @@ from etude.run.simulate.networks.state import (
     VISIT,
     Amounts,
     FlowState,
+    GivenTimes,
     LinkCosts,
     LinkState,
     OutsideState,
@@ -429,7 +430,12 @@ class Registry:
             visits=np.zeros(0, VISIT),
             packets=self._packets(slots, column["path_link"], column["path_start"]) if o.model == "packets" else None,
             detail=self._no_detail(len(carried), len(column["path_start"])) if o.mixed else None,
-            outside=OutsideState(np.zeros(1, OUTSIDE_CLOCK), numbers[2].copy(), numbers[3].copy())
+            outside=OutsideState(
+                np.zeros(1, OUTSIDE_CLOCK),
+                numbers[2].copy(),
+                numbers[3].copy(),
+                GivenTimes(*(np.zeros(0, np.int64) for _ in range(3))),
+            )
             if o.model == "external"
             else None,
         )
@@ -531,6 +537,6 @@ def grown(state: LinkState, flows: FlowState | None) -> tuple[LinkState, FlowSta
         packets=None if packets is None else with_more_flows(packets),
         outside=None
         if outside is None
-        else OutsideState(outside.clock, flow.twice(outside.slot), flow.twice(outside.at_ns)),
+        else outside._replace(slot=flow.twice(outside.slot), at_ns=flow.twice(outside.at_ns)),
     )
     return larger, None if flows is None else flow.grown(flows)

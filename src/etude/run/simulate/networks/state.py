@@ -242,12 +242,22 @@ OUTSIDE_CLOCK: Final = _numbers(
 )
 
 
+class GivenTimes(NamedTuple):
+    """Transfer t of a carried operation takes took_ns[first[operation] + t] from when it begins; no network is asked.
+    Empty if a program is the network."""
+
+    first: I64
+    took_ns: I64
+    began_ns: I64
+
+
 class OutsideState(NamedTuple):
-    """Messages for another program, which is the network."""
+    """Messages for another program, which is the network; or transfers whose times are given."""
 
     clock: NDArray[Any]
     slot: I64
     at_ns: I64
+    given: GivenTimes
 
 
 class LinkCosts(NamedTuple):
