@@ -43,13 +43,14 @@ def check_below(name: str, params: Sequence[Any], args: list[str]) -> None:
     if word in known:
         raise misplaced(f"etude {name}", word, args[0])
     if "/" not in word and get_close_matches(word, known, cutoff=CLOSE) and not Path(word).exists():
-        raise no_such(f"etude {name}", word, known)
+        raise no_such(f"etude {name}", word, known, "no file or folder is called so; ")
 
 
-def no_such(path: str, word: str, known: Collection[str]) -> UsageError:
+def no_such(path: str, word: str, known: Collection[str], besides: str = "") -> UsageError:
     near = get_close_matches(word, known, 1, CLOSE)
     meant = f". Did you mean '{near[0]}'?" if near else ""
-    return UsageError(f"`{path}` has no command '{word}'{meant}", hint=f"known: {', '.join(known)}; {path} --help")
+    hint = f"{besides}known: {', '.join(known)}; {path} --help"
+    return UsageError(f"`{path}` has no command '{word}'{meant}", hint=hint)
 
 
 def misplaced(path: str, word: str, option: str) -> UsageError:
