@@ -170,6 +170,37 @@ def test_the_map_leads_to_the_timeline(page: Browser) -> None:
     assert window(page)[0] > 0
 
 
+def test_the_map_of_collectives_and_the_members_of_one(page: Browser) -> None:
+    page.key("2")
+    page.wait("document.querySelector('.map canvas') !== null")
+    page.evaluate("""(() => { const box = document.querySelector('.map select[aria-label=Columns]');
+      box.value = 'collectives'; box.dispatchEvent(new Event('change')); })()""")
+    page.wait("document.querySelector('.map h2').textContent === 'Ranks by collectives'")
+    page.evaluate("document.querySelector('.map canvas').focus()")
+    press(page, "Enter")
+    page.wait("window.studio.view === 'timeline' && !!window.studio.timeline")
+    settled(page)
+    page.evaluate("window.studio.timeline.pick('all')")
+    page.wait("new Set(window.studio.timeline.rows.map((row) => row.rank)).size === 4")
+    page.evaluate("window.studio.timeline.find.value = 'all_reduce'; window.studio.timeline.seek()")
+    page.wait("document.querySelector('.joined') !== null && window.studio.timeline.members.length > 1")
+    assert "The last to arrive is rank" in page.evaluate("document.querySelector('.joined').textContent")
+    settled(page)
+
+
+def test_the_critical_path_is_drawn_and_linked(page: Browser) -> None:
+    page.evaluate("document.querySelector('.lanes canvas').focus()")
+    press(page, "c")
+    page.wait("document.querySelector('.on-path') !== null")
+    settled(page)
+    assert page.evaluate("document.querySelector('#command').textContent").startswith("etude critical-path")
+    link = page.evaluate("location.href")
+    page.send("Page.navigate", url="about:blank")
+    page.send("Page.navigate", url=link)
+    page.wait("document.querySelector('.on-path') !== null && !!window.studio.timeline.path")
+    settled(page)
+
+
 def test_before_and_after_move_together(page: Browser) -> None:
     visit(page, page.evaluate("window.studioAddress"), view="compare", knobs={"bandwidth": 0.25})
     page.wait("window.studio.pair?.every((line) => line.data && !line.waits)")

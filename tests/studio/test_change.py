@@ -59,6 +59,15 @@ def test_the_commands_that_are_shown_give_the_same_step(
     assert found["before"]["makespan_ns"] == etude.simulate(session.runs[0].job(), "dgx-h100").makespan_ns
 
 
+def test_the_study_file_of_a_state_gives_the_same_step(session: StudioSession, tmp_path: Path) -> None:
+    found = asked(session, "change", state={"bandwidth": 0.5, "latency": 2, "fuse": True, "slow": 1.25, "rank": 2})
+    (tmp_path / "what-if.yaml").write_text(found["files"]["study.yaml"])
+    row = etude.study(tmp_path / "what-if.yaml", out=tmp_path / "out").rows.to_pylist()[0]
+    assert row["before"] == found["before"]["makespan_ns"] / 1e6
+    assert row["after"] == found["after"]["makespan_ns"] / 1e6
+    assert row["times_as_fast"] == found["before"]["makespan_ns"] / found["after"]["makespan_ns"]
+
+
 def test_knobs_move_the_step_the_right_way(session: StudioSession) -> None:
     def makespan(**state: Any) -> int:
         return int(asked(session, "change", state=state)["after"]["makespan_ns"])
@@ -162,7 +171,9 @@ def test_a_what_if_is_saved_where_it_may_be(tmp_path: Path) -> None:
     session = session_of(job_folder(tmp_path), out=out)
     state = {"kernels": 2, "bandwidth": 2}
     assert asked(session, "save", state=state, name="fast")["written"] == str(out / "fast")
-    assert {one.name for one in (out / "fast").iterdir()} == {"job", "system.yaml", "edits.txt", "commands.txt"}
+    assert {one.name for one in (out / "fast").iterdir()} == {
+        *("job", "system.yaml", "edits.txt", "commands.txt", "study.yaml")
+    }
     system = etude.open_system(out / "fast" / "system.yaml")
     again = etude.simulate(etude.open(out / "fast" / "job"), system)
     assert again.makespan_ns == asked(session, "change", state=state)["after"]["makespan_ns"]

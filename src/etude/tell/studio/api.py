@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from etude.base.errors import UsageError
-from etude.tell.studio import ask, overview, pairs, plans, windows
+from etude.tell.studio import ask, linked, overview, pairs, plans, windows
 from etude.tell.studio.change import KNOBS, WhatIfs
 from etude.tell.studio.session import StudioRun, StudioSession
 from etude.tell.studio.share import shared_file
@@ -117,6 +117,21 @@ def heat(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
     return overview.heat_map(session.run(given))
 
 
+def arrivals(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
+    """Ranks by collective calls."""
+    return linked.arrivals(session.run(given))
+
+
+def members(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
+    """The call of a slice, and who else takes part in it."""
+    return linked.members(session.run(given), whole(given, "rank"), whole(given, "node"), numbers(given, "ranks"))
+
+
+def path(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
+    """The critical path."""
+    return linked.path_of(session.run(given))
+
+
 def findings(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
     """What is wrong."""
     return overview.findings(session.run(given))
@@ -207,6 +222,9 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "slice": slice_at,
     "breakdown": breakdown,
     "heat": heat,
+    "arrivals": arrivals,
+    "members": members,
+    "path": path,
     "findings": findings,
     "tables": tables,
     "query": query,

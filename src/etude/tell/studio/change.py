@@ -240,7 +240,29 @@ class WhatIfs:
         options = ["--network", state.network] if state.network else []
         options += ["--slow-rank", f"{state.rank}={state.scale('slow'):g}"] if state.scale("slow") != 1 else []
         lines.append(shlex.join(["etude", "simulate", path, "--system", system, *options]))
+        files["study.yaml"] = self._study(state, options)
         return {"commands": lines, "files": files, "command": " && ".join(lines), "python": self._python(state)}
+
+    def _study(self, state: WhatIfState, options: list[str]) -> str:
+        """The same as a study file: it runs anywhere, on another job and machine too (`--job`, `--system`)."""
+        path = str(self.one.source.path.resolve())
+        job, system = ("job" if state.all_edits else path), ("system.yaml" if state.changes_machine else state.system)
+        run = {"before": ["simulate", path, "--system", state.system, "--json"]}
+        if state.all_edits:
+            run["edited"] = ["edit", path, "-o", "job", *state.all_edits, "--times-on", state.system]
+        run["after"] = ["simulate", job, "--system", system, *options, "--json"]
+        study: dict[str, Any] = {
+            "title": f"What if: {self.one.index.head['name']}",
+            "run": {name: shlex.join(words) for name, words in run.items()},
+        }
+        if state.changes_machine:
+            study["files"] = {"system.yaml": machine_of(state).to_dict()}
+        study["metrics"] = {
+            "after": {"value": "after.makespan_ns / 1e6", "better": "lower", "unit": "ms"},
+            "before": {"value": "before.makespan_ns / 1e6", "unit": "ms"},
+            "times_as_fast": "before.makespan_ns / after.makespan_ns",
+        }
+        return yaml.safe_dump(study, sort_keys=False)
 
     def save(self, given: Mapping[str, Any], out: Path | None, name: str) -> dict[str, Any]:
         """Writes a folder right below `out`: the files that its commands read, the commands, and the edited job."""

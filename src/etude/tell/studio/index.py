@@ -43,7 +43,7 @@ class TimelineIndex:
     @cached_property
     def shift_ns(self) -> I64:
         """From a rank's own times to those that are shown, which begin at 0."""
-        return np.array(self.head["shift_ns"], np.int64) - self._origin_ns
+        return np.array(self.head["shift_ns"], np.int64) - self.origin_ns
 
     @cached_property
     def _own_shift(self) -> I64:
@@ -76,14 +76,15 @@ class TimelineIndex:
         return first, last
 
     @cached_property
-    def _origin_ns(self) -> int:
+    def origin_ns(self) -> int:
+        """What the first slice begins at, on the clock of all ranks."""
         first = self._bounds[0]
         return int((first[self.part_of] + self._own_shift).min()) if len(first) else 0
 
     @cached_property
     def span_ns(self) -> int:
         last = self._bounds[1]
-        return int((last[self.part_of] + self._own_shift).max()) - self._origin_ns if len(last) else 0
+        return int((last[self.part_of] + self._own_shift).max()) - self.origin_ns if len(last) else 0
 
     def rows_of(self, at: int) -> range:
         """Rows of the rank at a position."""

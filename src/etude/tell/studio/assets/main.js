@@ -18,7 +18,7 @@ const VIEWS = {
   plans: ["Plans", (place) => plans(place, { state })],
 };
 const KEYS = [["← →  or A D", "pan"], ["+ −  or W S", "zoom"], ["Home", "the whole run"], ["↑ ↓", "choose a row"], ["[ ]", "previous, next slice of the row"],
-  ["Enter", "what is at the left edge of the row"], ["/", "search a name; Enter or N: the next one"], ["M", "mark; two marks measure a range"], ["Esc", "clear"],
+  ["Enter", "what is at the left edge of the row"], ["/", "search a name; Enter or N: the next one"], ["M", "mark; two marks measure a range"], ["C", "the critical path"], ["Esc", "clear"],
   ["1 … 9", "views"], ["Shift + drag", "select a range"], ["Ctrl + wheel", "zoom at the pointer"]];
 const open = { about: null, view: null, timeline: null };
 window.studio = open;

@@ -8,9 +8,16 @@ export async function overview(place, given) {
   const side = el("section", { class: "found" }, el("h2", {}, "Findings"), el("p", { class: "soft" }, "Looking for faults …"));
   const map = el("section", { class: "map" }, el("h2", {}, "Ranks by steps"), el("p", { class: "soft" }, "Reading the steps …"));
   place.append(el("div", { class: "split" }, map, side));
-  const found = await ask("heat", { run });
-  tell(found.command, found.python);
-  drawMap(map, found, about, go, state);
+  const kinds = { steps: "heat", collectives: "arrivals" };
+  const show = async (kind) => {
+    const found = await ask(kinds[kind], { run });
+    tell(found.command, found.python);
+    const other = el("select", { "aria-label": "Columns", onchange: () => { state.set({ map: other.value === "steps" ? undefined : other.value }); show(other.value); } },
+      [["steps", found.by === "window" ? "windows of time" : "steps"], ["collectives", "collectives"]].map(([name, text]) => el("option", { value: name, selected: name === kind }, text)));
+    if (found.columns.length) drawMap(map, found, other, go, state);
+    else fill(map, el("h2", {}, "Ranks by collectives"), el("div", { class: "bar" }, el("label", { class: "soft" }, "Ranks by ", other)), el("p", { class: "empty" }, "No collective of several members has times."));
+  };
+  await show(kinds[state.get("map")] ? state.get("map") : "steps");
   ask("findings", { run }).then((all) => drawFindings(side, all, go)).catch((problem) => {
     fill(side, el("h2", {}, "Findings"), el("p", { class: "empty" }, problem.message));
   });
@@ -26,18 +33,19 @@ function drawFindings(side, all, go) {
     el("p", { class: "soft" }, el("code", {}, all.command)));
 }
 
-function drawMap(section, found, about, go, state) {
+function drawMap(section, found, other, go, state) {
   const columns = found.columns.length, rows = found.ranks.length;
   const names = Object.keys(found.measures);
   let measure = names.includes(state.get("measure")) ? state.get("measure") : names[0];
-  let row = 0, column = 0;
+  const known = Math.max(0, found.first_ns.findIndex((ns) => ns !== null));
+  let row = Math.floor(known / columns), column = known % columns;
   const canvas = el("canvas", { tabIndex: 0, role: "img", "aria-label": "Map of ranks by steps. Arrows choose a cell, Enter shows it in the timeline." });
   const said = el("p", { class: "cell soft", "aria-live": "polite" });
   const legend = el("span", { class: "soft" });
   const choose = el("select", { "aria-label": "What is shown", onchange: () => { measure = choose.value; state.set({ measure }); draw(); } }, names.map((name) => el("option", { value: name, selected: name === measure }, name)));
-  fill(section, el("h2", {}, found.by === "step" ? "Ranks by steps" : "Ranks by time"),
-    found.by === "step" ? null : el("p", { class: "soft" }, "No node names its step: columns are windows of equal length."),
-    el("div", { class: "bar" }, el("label", { class: "soft" }, "Show ", choose), legend), canvas, said);
+  fill(section, el("h2", {}, { step: "Ranks by steps", window: "Ranks by time", call: "Ranks by collectives" }[found.by]),
+    found.by !== "window" ? null : el("p", { class: "soft" }, "No node names its step: columns are windows of equal length."),
+    el("div", { class: "bar" }, el("label", { class: "soft" }, "Ranks by ", other), el("label", { class: "soft" }, "Show ", choose), legend), canvas, said);
   const cell = () => row * columns + column;
   const tall = Math.max(1, Math.min(22, Math.floor(MOST_TALL / rows)));
   const left = 52;
@@ -66,12 +74,12 @@ function drawMap(section, found, about, go, state) {
     const every = Math.max(1, Math.ceil(16 / tall));
     for (let i = 0; i < rows; i += every) pen.fillText(String(found.ranks[i]), 4, i * tall + Math.min(tall, 14) - 2);
     const across = Math.max(1, Math.ceil(44 / size));
-    for (let j = 0; j < columns; j += across) pen.fillText(found.by === "step" ? String(found.columns[j]) : time(found.first_ns[j], 2), left + j * size + 2, height - 5);
+    for (let j = 0; j < columns; j += across) pen.fillText(found.by === "window" ? time(found.first_ns[j], 2) : String(found.columns[j]), left + j * size + 2, height - 5);
     pen.strokeStyle = colour("--critical");
     pen.lineWidth = 2;
     pen.strokeRect(left + column * size, row * tall, Math.max(3, size), Math.max(3, tall));
     const value = values[cell()];
-    said.textContent = `Rank ${found.ranks[row]}, ${found.by} ${found.columns[column]}: ${names.map((name) => `${name} ${time(found.measures[name][cell()])}`).join(", ")}${value === null ? " (not recorded)" : ""}. Enter or a double click shows it in the timeline.`;
+    said.textContent = `Rank ${found.ranks[row]}, ${found.labels?.[column] ?? `${found.by} ${found.columns[column]}`}: ${names.map((name) => `${name} ${time(found.measures[name][cell()])}`).join(", ")}${value === null ? " (not recorded)" : ""}. Enter or a double click shows it in the timeline.`;
   }
 
   function pointed(event) {
@@ -93,8 +101,10 @@ function drawMap(section, found, about, go, state) {
     column = Math.min(columns - 1, Math.max(0, column + move[1]));
     draw();
   });
+  const about = found.by !== "call" ? `${count(columns)} ${found.by}s. Waiting is communication that nothing hides, and time without work.`
+    : `${columns < found.calls ? `${count(columns)} of ${count(found.calls)} calls, those whose members arrive farthest apart` : `${count(columns)} calls`}. Late is after the first member, waits is until the last one.`;
   new ResizeObserver(draw).observe(section);
-  section.append(el("p", { class: "soft" }, `${count(rows)} ranks, ${count(columns)} ${found.by}s. Waiting is communication that nothing hides, and time without work.`));
+  section.append(el("p", { class: "soft" }, `${count(rows)} ranks, ${about}`));
 }
 
 const rgb = (text) => [1, 3, 5].map((at) => parseInt(text.slice(at, at + 2), 16));

@@ -19,6 +19,9 @@ export class Timeline {
     this.names = [];
     this.data = null;
     this.picked = null;
+    this.members = [];
+    this.path = null;
+    this.onPath = state.path ?? false;
     this.frames = [];
     this.waits = null;
     this.element = this.#make();
@@ -40,10 +43,12 @@ export class Timeline {
     this.hits = el("div", { class: "hits" });
     const button = (text, does, title) => el("button", { type: "button", onclick: does, title: title || text }, text);
     this.deeper = button("Nested", () => { this.deep = !this.deep; this.#pressed(); this.#lay(); this.fresh(); }, "Operators inside operators, each on a row of its own");
+    this.pathed = button("Critical path", () => this.#togglePath(), "The chain of work that sets the length of the run, as a line above the ranks that it goes through");
     const bar = el("div", { class: "bar" },
       this.label ? el("b", { class: "which" }, this.label) : null,
       el("label", { class: "pair" }, "Ranks ", this.input),
       this.deeper,
+      this.pathed,
       button("+", () => this.zoom(0.5), "Zoom in"), button("−", () => this.zoom(2), "Zoom out"), button("All", () => this.fit(), "The whole run"),
       this.find, button("Next", () => this.seek(), "Next slice with that name"),
       button("Mark", () => this.mark(this.#middle()), "Mark the middle: two marks measure"),
@@ -56,7 +61,37 @@ export class Timeline {
     return el("div", { class: "timeline-view" }, bar, this.hits, this.scroll, this.panel);
   }
 
-  #pressed() { this.deeper.setAttribute("aria-pressed", String(this.deep)); }
+  #pressed() {
+    this.deeper.setAttribute("aria-pressed", String(this.deep));
+    this.pathed.setAttribute("aria-pressed", String(this.onPath));
+  }
+
+  async #togglePath() {
+    this.onPath = !this.onPath;
+    this.#pressed();
+    if (this.onPath) await this.#loadPath();
+    else this.panel.replaceChildren();
+    this.fresh();
+  }
+
+  // The path is worked out when it is first asked for; what it consists of is in the panel.
+  async #loadPath() {
+    say("working out the critical path …");
+    try {
+      this.path = await ask("path", { run: this.run });
+      const { kinds, length_ns: all, top, left_out: left } = this.path;
+      const parts = Object.entries(kinds).map(([kind, ns]) => `${kind} ${time(ns)} (${percent(ns / Math.max(1, all))})`).join(", ");
+      this.panel.replaceChildren(el("h3", { class: "on-path" }, `Critical path: ${time(all, 6)}`),
+        el("p", { class: "soft" }, `${parts}.${left ? ` ${count(left)} of its shortest pieces are not drawn.` : ""}`),
+        table(top.columns.map((name) => name.replace("_ns", "")), top.rows.map((row) => row.map((value, at) => (top.columns[at].endsWith("_ns") ? time(value) : top.columns[at] === "share" ? percent(value) : value)))));
+      this.about.tell?.(this.path.command, this.path.python);
+      say("");
+    } catch (problem) {
+      this.onPath = false;
+      this.#pressed();
+      say(problem.message, true);
+    }
+  }
 
   async start() {
     this.names = (await ask("names", { run: this.run })).names;
@@ -64,6 +99,7 @@ export class Timeline {
     new ResizeObserver(() => this.#size()).observe(this.scroll);
     this.#size();
     if (this.marks.length === 2) this.measure();
+    if (this.onPath) { await this.#loadPath(); this.draw(); }
   }
 
   async #loadRows() {
@@ -114,7 +150,7 @@ export class Timeline {
   }
 
   state() {
-    return { t0: Math.round(this.first), t1: Math.round(this.last), ranks: this.ranks, deep: this.deep || undefined, marks: this.marks.length ? this.marks : undefined };
+    return { t0: Math.round(this.first), t1: Math.round(this.last), ranks: this.ranks, deep: this.deep || undefined, path: this.onPath || undefined, marks: this.marks.length ? this.marks : undefined };
   }
 
   #visible() {
@@ -160,6 +196,8 @@ export class Timeline {
     pen.fillStyle = this.ink.card;
     pen.fillRect(0, 0, this.width, this.seen);
     this.#paintRows(pen);
+    if (this.onPath && this.path) this.#paintPath(pen);
+    this.#paintMembers(pen);
     this.#paintMarks(pen);
     this.#paintRuler(pen);
     this.#paintLabels(pen);
@@ -234,6 +272,37 @@ export class Timeline {
     pen.strokeStyle = this.ink.critical;
     pen.lineWidth = 2;
     if (x <= this.width) pen.strokeRect(x, row.top - top + 1, wide, ROW - 2);
+  }
+
+  // A line above the first row of each rank, and down or up to the next one.
+  #paintPath(pen) {
+    const tops = new Map();
+    for (const row of this.rows) if (!tops.has(row.rank)) tops.set(row.rank, row.top - this.scroll.scrollTop);
+    const { pieces } = this.path;
+    pen.fillStyle = this.ink.critical;
+    let before = null;
+    for (let i = 0; i < pieces.length; i += 3) {
+      const y = tops.get(pieces[i]), x = this.x(pieces[i + 1]), far = this.x(pieces[i + 2]);
+      if (before !== null && y !== undefined && x >= this.left && x <= this.width) pen.fillRect(x - 0.5, Math.min(before, y) - 2, 1, Math.abs(y - before));
+      before = y ?? null;
+      if (y === undefined || far < this.left || x > this.width) continue;
+      const from = Math.max(this.left, x);
+      pen.fillRect(from, y - 2, Math.max(1, Math.min(this.width, far) - from), 3);
+    }
+  }
+
+  // The members of the call that is picked: from start to start, and from end to end.
+  #paintMembers(pen) {
+    const tops = new Map(this.rows.map((row) => [`${row.rank}/${row.row}`, row.top - this.scroll.scrollTop]));
+    const places = this.members.map(([rank, row, first, last]) => [tops.get(`${rank}/${row}`), this.x(first), this.x(last)]).filter(([y]) => y !== undefined);
+    if (places.length < 2) return;
+    pen.strokeStyle = this.ink.critical;
+    pen.lineWidth = 1;
+    for (const end of [1, 2]) {
+      pen.beginPath();
+      for (const place of places) pen.lineTo(Math.max(this.left, place[end]), place[0] + ROW / 2);
+      pen.stroke();
+    }
   }
 
   #paintMarks(pen) {
@@ -373,7 +442,21 @@ export class Timeline {
   #detail(slice) {
     const rows = [["name", slice.name], ["kind", slice.sort], ["rank", String(slice.rank)], ["start", time(slice.start_ns, 9)], ["duration", time(slice.end_ns - slice.start_ns, 6)], ["node", String(slice.node)]];
     this.panel.replaceChildren(el("h3", {}, "Slice"), el("dl", {}, rows.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, short(value, 12000))])));
+    this.#joined(slice);
     this.about.tell?.(`etude graph ${this.about.words} --rank ${slice.rank} --node ${slice.node}`, `${this.about.python}; run.job.trace(${slice.rank}).text("name", ${slice.node})`);
+  }
+
+  // Who else takes part in a collective, and who comes last.
+  async #joined(slice) {
+    this.members = [];
+    if (slice.sort !== "communication") return;
+    const found = await ask("members", { run: this.run, rank: slice.rank, node: slice.node, ranks: this.ranks });
+    if (this.picked !== slice || !found.members.length) return;
+    this.members = found.members;
+    const size = found.size_bytes === null ? "" : `, ${count(found.size_bytes)} bytes`;
+    this.panel.append(el("p", { class: "joined" }, `${found.label}: ${count(found.of)} members${size}. The last to arrive is rank ${found.last}, ${time(found.spread_ns)} after the first. `,
+      el("button", { type: "button", onclick: () => this.pick([...new Set([...this.ranks, found.last])].sort((a, b) => a - b)) }, `Show rank ${found.last}`)));
+    this.draw();
   }
 
   // -- marks and ranges ---------------------------------------------------------------------------------------------
@@ -478,8 +561,8 @@ export class Timeline {
       ArrowLeft: () => this.pan(-0.1), ArrowRight: () => this.pan(0.1), a: () => this.pan(-0.1), d: () => this.pan(0.1),
       "+": () => this.zoom(0.5), "=": () => this.zoom(0.5), w: () => this.zoom(0.5), "-": () => this.zoom(2), s: () => this.zoom(2),
       Home: () => this.fit(), 0: () => this.fit(), ArrowUp: () => this.#choose(-1), ArrowDown: () => this.#choose(1),
-      "[": () => this.#step(-1), "]": () => this.#step(1), m: () => this.mark(this.#middle()), n: () => this.seek(),
-      Enter: () => this.#step(0), Escape: () => { this.marks = []; this.picked = null; this.panel.replaceChildren(); this.fresh(); },
+      "[": () => this.#step(-1), "]": () => this.#step(1), m: () => this.mark(this.#middle()), n: () => this.seek(), c: () => this.#togglePath(),
+      Enter: () => this.#step(0), Escape: () => { this.marks = []; this.picked = null; this.members = []; this.panel.replaceChildren(); this.fresh(); },
       "/": () => this.find.focus(),
     }[event.key];
     if (!does) return;
