@@ -98,13 +98,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "world.headlines": set(),
     "world.outcome": BASE
     | ROOMS_OF_WORLD
-    | {"world.build", "world.devices", "world.entities", "world.folder", "world.prices", "world.scenario"},
+    | {"cost", "world.build", "world.devices", "world.entities", "world.folder", "world.prices", "world.scenario"},
     "world.windows": BASE
     | ROOMS_OF_WORLD
     | {"cost", "make.generate", "make.transform", "run.simulate", "steps"}
     | {"world.build", "world.entities", "world.scenario"},
     "world.asked": GROUND
-    | {"world.scenario", "world.build", "world.makers", "world.outcome", "world.headlines", "world.windows", "steps"},
+    | {"cost", "steps", "world.scenario", "world.build", "world.makers", "world.outcome"}
+    | {"world.headlines", "world.windows"},
     "tell.view": BASE,
     "tell.demo": BASE | {"store"},  # its steps are commands, which the command line runs for it
     "tell.report": BASE
@@ -120,7 +121,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"cost", "make.generate", "run.simulate", "analyse", "tell.view", "steps", "decide.study", "capture.opening"},
     "decide.score": BASE | CAPTURE | MAKE | RUN | WORLD | {"store", "cost", "capture.opening", "analyse", "steps"},
     "decide.validate": BASE | {"capture.collect", "capture.opening", "run.simulate"},
-    "surface.verb": GROUND,
+    "surface.verb": GROUND | {"cost"},  # words
     "surface.mcp": BASE
     | {"store", "cost", "capture.opening", "make.generate", "make.transform", "run.simulate", "analyse", "steps"}
     | {"surface.verb", "__init__"},

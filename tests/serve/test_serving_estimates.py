@@ -46,7 +46,8 @@ def test_a_stream_has_ranges_of_its_means(capsys):
     found = json.loads(capsys.readouterr().out)
     times = ("ttft_s", "tpot_s", "itl_s", "latency_s")
     parts = {f"{name}.{part}" for name in times for part in found["ttft_s"] if part != "mean"}
-    assert set(found["basis"]) == {*times, *parts, "output_tokens_per_s", "energy_j"}
+    assert set(found["basis"]) == {*times, *parts, "output_tokens_per_s", "energy_j", "within_limits", "goodput_rps"}
+    assert found["basis"]["goodput_rps"]["text"] == "no evidence for requests within limits, of which none was given"
     assert found["high"]["ttft_s.p99"] / found["ttft_s"]["p99"] == pytest.approx(
         found["high"]["ttft_s"] / found["ttft_s"]["mean"]
     )
@@ -60,3 +61,20 @@ def test_a_stream_has_ranges_of_its_means(capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["high"]["tpot_s"] is None
     assert found["basis"]["tpot_s"]["text"] == "no evidence for the time of a further token without a software stack"
+
+
+def test_requests_within_limits_are_fewer_at_the_far_end_of_their_times(capsys):
+    import json
+
+    from etude.surface.cli import main
+
+    given = ["serve", "gpt2", "--system", "dgx-h100", "--rate", "4", "--count", "20"]
+    assert main([*given, "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    limit = first["ttft_s"]["p90"] * 1.001
+    assert main([*given, "--slo", f"ttft={limit * 1e6:.0f}us", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    low, high = found["low"], found["high"]
+    assert low["within_limits"] < found["within_limits"] == 0.9 <= high["within_limits"]
+    assert low["goodput_rps"] == pytest.approx(found["goodput_rps"] * low["within_limits"] / 0.9)
+    assert found["basis"]["within_limits"]["text"].startswith("ttft_s at the ends of their ranges: ")

@@ -102,6 +102,18 @@ def job_case(job: Job, system: System, stack: Stack) -> EstimateCase | None:
     )
 
 
+ENERGY: Final = ("energy_j", "kwh", "mean_w", "per_step_j", "per_token_j", "per_request_j", "carbon_g", "cost")
+"""Figures that are proportional to the energy."""
+TRAIN_STEP: Final = "train_step"
+
+
+def energy_estimates(figures: Mapping[str, Any], kind: str, device: str) -> dict[str, Estimate]:
+    """Energy, carbon and price by what was measured of such runs on such a device; of the highest power nothing was."""
+    energy = estimate_of(1.0, EstimateCase(figure="energy of a call", kind=kind, device=device))
+    found = {name: energy.at(figures[name]) for name in ENERGY if figures.get(name) is not None}
+    return found | {"peak_w": no_evidence(figures["peak_w"], "for the highest power")}
+
+
 def step_estimate(value: float, case: EstimateCase, stack: Stack) -> Estimate:
     """Of a stack with errors of its own rows, by these."""
     if stack.name == NONE:

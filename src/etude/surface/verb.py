@@ -51,6 +51,9 @@ class Verb(Generic[A, I, R]):
     """Assistants may call it (MCP); None: if they may call its first word, `serve workflow` as `serve`."""
     answer: Callable[[R], Any] | None = None
     """What an assistant gets of a result; by default its record."""
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    """Predicted figures of its record of which no held-out row says anything, with what they are of: the record has a
+    `basis` that says so, and so does a line for a reader."""
     tool_defaults: Mapping[str, Any] = field(default_factory=dict)
     """Parameters that have another default for assistants."""
 
@@ -62,6 +65,22 @@ class Verb(Generic[A, I, R]):
     @property
     def line(self) -> str:
         return self.help.partition("\n")[0]
+
+    def with_basis(self, record: Any) -> Any:
+        """A record with `low`, `high` and `basis` of the figures of which nothing is known."""
+        names = [name for name in self.unknown if isinstance(record, Mapping) and record.get(name) is not None]
+        if not names:
+            return record
+        from etude.cost.estimates import without_evidence
+
+        added = without_evidence({name: self.unknown[name] for name in names})
+        return {**record, **{name: {**record.get(name, {}), **of} for name, of in added.items()}}
+
+    def without_evidence(self, given: Mapping[str, Any]) -> list[str]:
+        """Lines for a reader. A scenario that is printed predicts nothing."""
+        if given.get("scenario"):
+            return []
+        return [f"range: no evidence for {about}" for about in dict.fromkeys(self.unknown.values())]
 
     @property
     def examples(self) -> list[str]:

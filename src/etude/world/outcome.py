@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from etude.cost.estimates import without_evidence
 from etude.machine.regions import open_region
 from etude.world.build import RunningWorld
 from etude.world.devices import DOWN, FREE, Holding, held_ns
@@ -25,6 +26,11 @@ from etude.world.scenario import regions_of
 
 ROUNDING: Final = 1.01
 """The energy of a step is booked at its end, so a minute may have one too many."""
+
+
+WHY: Final = "a world of several workloads: none was measured as a whole"
+PREDICTED: Final = ("_s", "_per_h", "_j")
+"""How names of figures end that a workload is predicted to have."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +53,7 @@ def outcome_of(world: RunningWorld) -> WorldOutcome:
         held = account["device_ns"]["parts"][name]
         its["device_s"] = {part: ns / 1e9 for part, ns in held.items()}
         its["useful_share"] = _share(held)
+        its |= {} if "basis" in its else _without_evidence(its)
     record = {
         "horizon_s": horizon / 1e9,
         "workloads": workloads,
@@ -55,9 +62,16 @@ def outcome_of(world: RunningWorld) -> WorldOutcome:
         "crossings": world.clock.crossings,
         "loop_returns": sum(one.loop_returns() for one in world.machine.workloads.values()),
     }
+    record |= without_evidence({f"account.{name}": WHY for name in ("energy_mj", "carbon_g", "cost") if account[name]})
     if world.governor is not None:
         record["power"] = _power(world)
     return WorldOutcome(record, _tables(world), (*world.notes, *_unknown(world)))
+
+
+def _without_evidence(its: dict[str, Any]) -> dict[str, Any]:
+    """Of a workload of which nothing like it was measured."""
+    named = [name for name in its if name.endswith(PREDICTED) and its[name] and name != "device_s"]
+    return without_evidence(dict.fromkeys(named, "a workload of this kind: none was measured"))
 
 
 def _unknown(world: RunningWorld) -> list[str]:

@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from etude.cost.estimates.cases import EstimateCase as EstimateCase
     from etude.cost.estimates.estimate import Estimate as Estimate
     from etude.cost.estimates.estimate import columns as columns
-    from etude.cost.estimates.estimate import range_text as range_text
+    from etude.cost.estimates.estimate import range_of as range_of
+    from etude.cost.estimates.estimate import said_range as said_range
     from etude.cost.estimates.evidence import estimate_of as estimate_of
     from etude.cost.estimates.evidence import no_evidence as no_evidence
     from etude.cost.estimates.evidence import without_evidence as without_evidence

@@ -66,6 +66,17 @@ def columns(estimates: Mapping[str, Estimate]) -> dict[str, dict[str, Any]]:
     return found | {"basis": {figure: dict(one.basis) for figure, one in estimates.items()}}
 
 
+def range_of(record: Mapping[str, Any], figure: str) -> str:
+    """` (760–930)` of a figure of a record with `columns`; empty where nothing is known."""
+    return range_text(*(record.get(end, {}).get(figure) for end in ("low", "high")))
+
+
+def said_range(record: Mapping[str, Any], figure: str) -> str:
+    """What the range of a figure of such a record is, and what it rests on."""
+    text, known = record["basis"][figure]["text"], record["low"][figure] is not None
+    return f"9 of 10, by {text}" if known else text
+
+
 def range_text(low: float | None, high: float | None, unit: str = "") -> str:
     """` (760–930)`; empty where nothing is known."""
     return "" if low is None or high is None else f" ({_digits(low)}–{_digits(high)}{unit})"

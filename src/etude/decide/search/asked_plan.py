@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 COLUMNS = names_in("""
     step_time_ns tokens_per_s_per_gpu mfu memory_peak_bytes global_batch tp pp cp dp ep zero schedule micro_batch
-    recompute
+    recompute step_time_low_ns step_time_high_ns step_basis
 """)
 
 
@@ -76,7 +76,9 @@ def run_plan(given: PlanSpace) -> list[dict[str, Any]]:
 
 def readable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows as people read them."""
-    hidden = ("step_time_ns", "memory_peak_bytes", "global_batch")
+    hidden = names_in(
+        "step_time_ns memory_peak_bytes global_batch step_time_low_ns step_time_high_ns step_basis",
+    )
     return [
         {
             "step": format_time(row["step_time_ns"]),

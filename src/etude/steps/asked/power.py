@@ -97,24 +97,15 @@ class PowerInputs:
 
     def found(self, run: "Clocked", kind: str = "train_step") -> dict[str, Any]:
         """The figures, with the ranges of runs of this kind; the curve is written."""
+        from etude.cost.estimates import columns
+        from etude.steps.estimates import energy_estimates
+
         found: PowerFound = self.terms.of(run)
         if self.timeline is not None:
             _write(found.curve, self.timeline, self.every_ns)
         for note in found.notes:
             say(f"note: {note}")
-        return found.figures | _ranges(found.figures, kind, run.device.name)
-
-
-RANGED = ("energy_j", "kwh", "mean_w", "per_step_j", "per_token_j", "per_request_j", "carbon_g", "cost")
-"""Figures that are proportional to the energy."""
-
-
-def _ranges(figures: dict[str, Any], kind: str, device: str) -> dict[str, Any]:
-    """The ranges of energy, carbon and price, by what was measured of such runs on such a device."""
-    from etude.cost.estimates import EstimateCase, columns, estimate_of
-
-    energy = estimate_of(figures["energy_j"], EstimateCase(figure="energy of a call", kind=kind, device=device))
-    return columns({name: energy.at(figures[name]) for name in RANGED if figures[name] is not None})
+        return found.figures | columns(energy_estimates(found.figures, kind, run.device.name))
 
 
 def _write(curve: "PowerCurve", place: OutputPlace, every_ns: int | None) -> None:

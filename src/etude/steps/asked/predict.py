@@ -136,9 +136,20 @@ def predict_record(result: PredictedStep) -> dict[str, Any]:
     from etude.steps.what_if import summary_of
 
     if not result.pairs:
-        return result.found.summary() | result.energy
+        return result.found.summary() | _with_ranges(result)
     left_out = () if result.edited else ("edited", "speedup", "edits", "findings")
     return {key: value for key, value in summary_of(result.pairs).items() if key not in left_out}
+
+
+def _with_ranges(result: PredictedStep) -> dict[str, Any]:
+    """Power and energy, with the ranges of these and of the step."""
+    from etude.cost.estimates import columns
+    from etude.steps.estimates import TRAIN_STEP, energy_estimates
+
+    if not result.energy:
+        return {}
+    found, energy = result.found, result.energy
+    return energy | columns(found.estimates() | energy_estimates(energy, TRAIN_STEP, found.system.device.name))
 
 
 def predict_figures(result: PredictedStep) -> Any:

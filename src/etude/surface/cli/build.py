@@ -121,18 +121,28 @@ def run_command(verb: Verb[Any, Any, Any], given: Mapping[str, Any]) -> int:
         raise
     if verb.show is not None and not how:
         verb.show(result)
+        _say_unknown(verb, resolved.given)
         return verb.code(result)
     if verb.reads is not None and not how:
         print_read(verb.reads(result))
         for line in verb.says(result):
             say(line)
+        _say_unknown(verb, resolved.given)
         return verb.code(result)
-    record = verb.record(result) if verb.table is None or "json" in how else verb.table(result)
+    if verb.table is not None and "json" not in how:
+        record = verb.table(result)
+    else:
+        record = verb.with_basis(verb.record(result))
     if record is None:  # under torchrun, one process speaks for all
         return verb.code(result)
     is_read = hasattr(record, "schema") and verb.show is None and not how.keys() & {"json", "csv"}
     emit(shortened(record) if is_read else record, **how)
     return verb.code(result)
+
+
+def _say_unknown(verb: Verb[Any, Any, Any], given: Mapping[str, Any]) -> None:
+    for line in verb.without_evidence(given):
+        say(line)
 
 
 def by_name(given: Mapping[str, Any]) -> dict[str, Any]:

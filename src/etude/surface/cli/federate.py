@@ -20,8 +20,11 @@ def meant(args: Sequence[str]) -> tuple[str, list[str]]:
     return ("federate swarm" if share not in ("", "server") else "federate"), words
 
 
+UNKNOWN = dict.fromkeys(("duration_s", "round_s", "bound_s"), "rounds of clients, whose devices and links are given")
+
+
 def _verb(name: str, kind: str, asks: type[Any]) -> Verb[Any, Any, Any]:
-    verb = Verb(name, asks, federate.inputs(kind), federate.run, reads=federate.readable)
+    verb = Verb(name, asks, federate.inputs(kind), federate.run, reads=federate.readable, unknown=UNKNOWN)
     return with_scenario(verb, federate.rounds_scenario)
 
 

@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from etude.base.shapes import names_in
 from etude.surface.cli.scenarios import with_scenario
 from etude.surface.verb import Verb
 from etude.world.fleet.asked import experts, shared, train
@@ -18,6 +19,17 @@ def meant(args: Sequence[str]) -> str | tuple[str, list[str]]:
     return f"fleet {kind}" if kind else "" if is_help else "fleet train"
 
 
+SHARED = names_in("""
+    duration_s useful_fraction goodput_tokens_per_s utilisation wait_s jct_s latency_s step_s rollout_s train_s missed
+    fulfilled first_s cost energy_j
+""")
+"""Predicted figures of devices that are shared, of any kind."""
+EXPERTS = dict.fromkeys(
+    ("tokens_per_s", "planned_tokens_per_s", "goodput_tokens_per_s", "step_s", "down_s", "energy_j", "cost"),
+    "a group of experts with failures",
+)
+
+
 def _sharing(name: str, asks: type[Any]) -> Verb[Any, Any, Any]:
     return Verb(
         f"fleet {name}",
@@ -27,6 +39,7 @@ def _sharing(name: str, asks: type[Any]) -> Verb[Any, Any, Any]:
         record=shared.record,
         reads=shared.readable,
         says=shared.lines,
+        unknown=dict.fromkeys(SHARED, "what shares devices: its times are given, or predicted without a measured twin"),
     )
 
 
@@ -48,7 +61,7 @@ VERBS = (
     _sharing("radio", shared.RadioFleet),
     with_scenario(_sharing("functions", shared.FunctionsFleet), shared.functions_scenario),
     with_scenario(
-        Verb("fleet experts", experts.Experts, experts.inputs, experts.run, reads=experts.readable),
+        Verb("fleet experts", experts.Experts, experts.inputs, experts.run, reads=experts.readable, unknown=EXPERTS),
         experts.experts_scenario,
     ),
 )

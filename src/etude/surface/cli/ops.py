@@ -68,6 +68,11 @@ def rows_record(found: list[dict[str, Any]]) -> dict[str, Any]:
     return {"rows": found}
 
 
+ROWS = {"rows": "a row: `etude score` compares such rows with measured ones"}
+GRAPH = {"time_ns": "a graph network whose features are in storage"}
+PLACED = {"rooms": "a model of which the host holds a part"}
+"""Predicted figures of which nothing is known."""
+
 VERBS = (
     Verb(
         "ops missing",
@@ -76,6 +81,7 @@ VERBS = (
         KeysWanted.needs,
         record=lambda found: found.summary(),
         show=show_missing,
+        unknown={"cost_s": "the time of measuring"},
     ),
     Verb("ops measure", Measure, measure_inputs, measured, show=show_measured),
     Verb("ops show", ShowPoints, points_inputs, points_of),
@@ -83,9 +89,13 @@ VERBS = (
         "ops add", AddPoints, lambda asked: (Path(asked.db), tuple(map(Path, asked.points))), add_points, show=nothing
     ),
     Verb("ops import", ImportPoints, lambda asked: (Path(asked.db), Path(asked.path)), import_points, show=nothing),
-    Verb("ops contend", Contend, contend_inputs, contended, record=rows_record, table=contend_table),
-    Verb("ops offload", Offload, offload_inputs, offloaded, record=rows_record, table=offload_table),
-    Verb("ops graph", GraphNetwork, graph_inputs, graph_passed, record=graph_record, reads=graph_figures),
-    Verb("ops place", PlaceModel, place_inputs, placed, reads=placed_rows),
-    Verb("ops kernels", ProductKernels, kernel_inputs, kernel_rows, record=rows_record, table=kernel_table),
+    Verb("ops contend", Contend, contend_inputs, contended, record=rows_record, table=contend_table, unknown=ROWS),
+    Verb("ops offload", Offload, offload_inputs, offloaded, record=rows_record, table=offload_table, unknown=ROWS),
+    Verb(
+        "ops graph", GraphNetwork, graph_inputs, graph_passed, record=graph_record, reads=graph_figures, unknown=GRAPH
+    ),
+    Verb("ops place", PlaceModel, place_inputs, placed, reads=placed_rows, unknown=PLACED),
+    Verb(
+        "ops kernels", ProductKernels, kernel_inputs, kernel_rows, record=rows_record, table=kernel_table, unknown=ROWS
+    ),
 )

@@ -34,4 +34,8 @@ PREDICT: Verb[Any, Any, Any] = Verb(
     sections.run_predict,
     record=lambda found: found.summary(),
     show=each_of(sections.readable_step),
+    unknown=dict.fromkeys(
+        ("step_time_ns", "samples_per_s", "tokens_per_s_per_gpu", "mfu", "memory_peak_bytes"),
+        "a step of several models",
+    ),
 )

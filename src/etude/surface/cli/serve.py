@@ -55,6 +55,14 @@ def _path_of(words: str) -> str:
     return path
 
 
+PLACED = dict.fromkeys(("makespan_s", "p95_s", "latency_s"), "calls placed on devices of several kinds")
+OFFLOADED = dict.fromkeys(
+    ("prefill_s", "decode_s", "compute_s", "io_s", "tpot_s"), "requests whose keys and values are in the host's memory"
+)
+SPLIT = dict.fromkeys(("latency_s", "ttft_s", "goodput_rps"), "replicas that share their memory with embeddings")
+"""Predicted figures of verbs of which nothing was measured."""
+
+
 def _verb(
     name: str, asks: type[Any], inputs: Callable[[Any], Any], reads: Callable[[Any], Any],
     run: Callable[[Any], Any] = kept.told, **more: Any,
@@ -68,18 +76,36 @@ VERBS = (
         serve.serve_scenario,
     ),
     with_scenario(
-        _verb("serve images", images.ServeImages, images.images_inputs, images.readable, images.run_images),
+        _verb(
+            "serve images",
+            images.ServeImages,
+            images.images_inputs,
+            images.readable,
+            images.run_images,
+            unknown=dict.fromkeys(
+                ("latency_s", "goodput_rps", "throughput_rps", "sizes"),
+                "streams of images and videos: single ones were measured, which `etude score` compares",
+            ),
+        ),
         images.images_scenario,
     ),
     with_scenario(
-        _verb("serve workflow", workflow.ServeWorkflow, workflow.workflow_inputs, workflow.readable, workflow.run_flow),
+        _verb(
+            "serve workflow",
+            workflow.ServeWorkflow,
+            workflow.workflow_inputs,
+            workflow.readable,
+            workflow.run_flow,
+            unknown=dict.fromkeys(("latency_s", "sum_s", "critical_path_s", "cost"), "workflows of several models"),
+        ),
         workflow.workflow_scenario,
     ),
     with_scenario(
-        _verb("serve devices", devices.ServeDevices, devices.placing, devices.readable), devices.devices_scenario
+        _verb("serve devices", devices.ServeDevices, devices.placing, devices.readable, unknown=PLACED),
+        devices.devices_scenario,
     ),
-    _verb("serve offload", offload.ServeOffload, offload.offload_serving, offload.readable),
-    _verb("serve split", split.ServeSplit, split.split_serving, split.readable),
+    _verb("serve offload", offload.ServeOffload, offload.offload_serving, offload.readable, unknown=OFFLOADED),
+    _verb("serve split", split.ServeSplit, split.split_serving, split.readable, unknown=SPLIT),
     _verb("serve run", measured.ServeRun, measured.measured_run, measured.readable, says=measured.lines),
     _verb("serve rows", measured.ServeRows, lambda asked: asked.rows, measured.readable_rows, measured.run_rows,
           record=lambda rows: {"rows": rows}),

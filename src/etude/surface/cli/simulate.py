@@ -74,5 +74,6 @@ VERBS: tuple[Verb[Any, Any, Any], ...] = (
         record=jobs_record,
         show=show_jobs,
         code=lambda found: INTERRUPTED if found.run.timing.partial else 0,
+        unknown={"makespan_ns": "several jobs on one fabric"},
     ),
 )

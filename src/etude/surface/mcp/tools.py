@@ -37,7 +37,7 @@ def call(verb: Verb[Any, Any, Any], given: Mapping[str, Any], access: FolderAcce
     with limited(access.write or NOWHERE), redirect_stderr(said), redirect_stdout(said):
         asked = _within(verb, _flat(verb, given), access)
         result = verb.run(resolve(verb, asked, MCP).inputs)
-        found = _plain((verb.answer or verb.record)(result))
+        found = _plain(verb.with_basis((verb.answer or verb.record)(result)))
     notes = [line.removeprefix("note: ") for line in said.getvalue().splitlines() if line.startswith("note: ")]
     return bounded(found | ({"notes": notes} if notes and "notes" not in found else {}))
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from etude.base.figures import argument, part, usage_errors
 from etude.base.outputs import OutputPlace, Printed, Written
 from etude.base.talk import say
+from etude.cost.estimates import range_of, said_range
 from etude.world.build import run_scenario
 from etude.world.headlines import headline
 from etude.world.makers import is_kind, kinds
@@ -73,6 +74,7 @@ def readable(found: WorldOutcome) -> dict[str, Any]:
     rows: dict[str, Any] = {"time": f"{record['horizon_s'] / 3600:,.2f} h"}
     for name, its in record["workloads"].items():
         rows[name] = _said(its)
+        rows |= {f"{name}: range": text for text in _ranges(its)}
     parts = record["account"]["device_ns"]["parts"]
     whole = record["account"]["device_ns"]["total"]
     rows["device time"] = ", ".join(f"{who} {sum(its.values()) / whole:.1%}" for who, its in parts.items())
@@ -91,6 +93,17 @@ def readable(found: WorldOutcome) -> dict[str, Any]:
             rows["power"] += f"; training at {power['training_speed']:.0%} of its speed"
     rows["events"] = f"{len(record['events']):,}"
     return rows
+
+
+FIRST: Final = ("step_s", "ttft_s", "latency_s", "round_s", "goodput_tokens_per_s")
+"""Figures whose range a reader sees, the first that is there."""
+
+
+def _ranges(its: dict[str, Any]) -> list[str]:
+    """What the range of the first of its figures is."""
+    basis = its.get("basis", {})
+    name = next((name for name in (*FIRST, *basis) if name in basis), "")
+    return [f"{name}{range_of(its, name)}: {said_range(its, name)}"] if name else []
 
 
 def _said(its: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ go to others, and lost replicas start elsewhere, or when devices are free again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
@@ -57,6 +57,9 @@ class ServingWorkload(PlainWorkload):
     """What links leave it now, and since when; None: they never changed."""
     made_of: Any = None
     """Models and pools of its replicas, and what their costs were worked out from; None if costs were given."""
+
+    ranges: Callable[[dict[str, Any], Served], dict[str, Any]] | None = None
+    """Adds the ranges of its figures; None if costs were given."""
 
     def __post_init__(self) -> None:
         self.loop = loop_with(self.options.hooks)
@@ -161,6 +164,7 @@ class ServingWorkload(PlainWorkload):
         if served is None:
             return {"requests": came, "finished": 0} | more
         found = summary(served, limits=self.limits)
+        found = found if self.ranges is None else self.ranges(found, served)
         return found | {"requests": came, "unfinished": came - found["finished"]} | more
 
     def parts_ns(self, horizon_ns: int) -> dict[str, int]:

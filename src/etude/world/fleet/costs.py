@@ -16,6 +16,7 @@ from etude.model.schema import Kind
 from etude.world.fleet.replan import coordinates, fastest, moved_bytes, plans_for, stages_for, weights_of
 
 if TYPE_CHECKING:
+    from etude.cost.estimates import Estimate
     from etude.cost.stacks import Stack
     from etude.machine.system import System
     from etude.make.generate import Plan
@@ -101,6 +102,8 @@ class Costs:
     slow_replicas: int = 0
     """Replicas with ranks on one node; 0: as many as fit a node."""
     notes: list[str] = field(default_factory=list)
+    step: Estimate | None = None
+    """The step as planned, with its range; None if times were given."""
     _known: dict[tuple[str, int], Config | None] = field(default_factory=dict)
 
     @property
@@ -224,6 +227,7 @@ def predicted_costs(
         fits=others.fits,
         slow_replicas=others.slow_replicas,
         notes=list(found.assumed),
+        step=found.estimates()["step_time_ns"],
     )
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 from etude.world.fleet.account import LOST
 from etude.world.fleet.costs import Costs
 from etude.world.fleet.loop import TrainingRun
+from etude.world.fleet.ranges import day_ranges
 
 
 def summary(ran: TrainingRun, costs: Costs, *, name: str = "", price: float = 0.0) -> dict[str, Any]:
@@ -74,7 +75,7 @@ def summary(ran: TrainingRun, costs: Costs, *, name: str = "", price: float = 0.
         "cost": hourly * held * seconds / 3600 if hourly else None,
     }
     job = {key: record[key] for key in ("useful_fraction", "goodput_tokens_per_s", "steps", "tokens", "interruptions")}
-    return record | {"jobs": [{"name": name, "gpus": costs.healthy.gpus} | job]}
+    return record | day_ranges(record, costs.step) | {"jobs": [{"name": name, "gpus": costs.healthy.gpus} | job]}
 
 
 def job_table(record: dict[str, Any]) -> pa.Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from etude.base.grammar import line
@@ -17,6 +18,7 @@ from etude.world.entities.serving import ALL, ServingWorkload
 from etude.world.fleet.events import FleetEvents
 from etude.world.makers import Made, refused, request
 from etude.world.scenario import Scenario, WorkloadSpec, may_route
+from etude.world.serve.asked.ranges import with_ranges
 from etude.world.serve.asked.service import Replicas
 from etude.world.serve.asked.text import TextInput, text_serving
 from etude.world.serve.elastic.moves import change_ns, moved_bytes
@@ -93,6 +95,7 @@ def make(spec: WorkloadSpec, scenario: Scenario, devices: DevicePool, events: Fl
         stays=not scenario.horizon_ns,
         round_trip_ns=far,
         made_of=(service, serving.replicas.costs),
+        ranges=partial(with_ranges, service),
     )
     if scenario.events.links:
         made.changes += link_changes(

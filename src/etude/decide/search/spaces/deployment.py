@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
-from math import ceil, exp, log
+from math import ceil, exp
 from typing import Any, Final
 
 from etude.base.errors import UsageError
@@ -29,7 +29,7 @@ from etude.decide.search.request import PARALLEL, SearchRequest, SpaceFile, know
 from etude.decide.search.solver import ALL, Answer, CandidateSpace, Trials
 from etude.decide.study import evaluate
 from etude.decide.study.space import Space as Points
-from etude.world.serve.asked.ranges import with_ranges
+from etude.world.serve.asked.ranges import width_of, with_ranges, within_at
 from etude.world.serve.asked.service import ModelService, Replicas, check_stages
 from etude.world.serve.asked.stream import RequestStream, is_generated
 from etude.world.serve.engine import Engine
@@ -329,7 +329,7 @@ def _row(
     gpus, price = one.gpus * times, question.prices[one.system]
     cost = gpus * price
     tokens_per_s = record["output_tokens_per_s"]
-    rate = _width(record, "output_tokens_per_s")
+    rate = width_of(record, "output_tokens_per_s")
     energy = record["energy_j"]
     return asdict(one) | {
         "replicas": ":".join(str(times * part) for part in one.parts),
@@ -340,7 +340,7 @@ def _row(
         "cost_per_million_tokens": cost / 3600 / tokens_per_s * 1e6,
         "energy_j_per_token": None if energy is None else energy / float(stream.output.sum()),
         "within_limits": record["within_limits"],
-        **slower(record, served, limits),
+        **{f"within_limits_{end}": part for end, part in within_at(record, served, limits).items()},
         **_tails(record),
         "tail_basis": record["basis"]["ttft_s"]["text"],
         "unknown": "; ".join(basis["text"] for basis in record["basis"].values() if not basis["evidence"]),
@@ -354,19 +354,11 @@ def _tails(record: Mapping[str, Any]) -> dict[str, float | None]:
     """99th percentiles, with ranges as wide as those of the means; None where a stream has none or nothing is known."""
     found: dict[str, float | None] = {}
     for name in TAILS:
-        column, width = f"{name.removesuffix('_s')}_p99_s", _width(record, name) if record[name] else None
+        column, width = f"{name.removesuffix('_s')}_p99_s", width_of(record, name) if record[name] else None
         found[column] = value = (record[name] or {}).get("p99")
         for end, sign in (("low", -1), ("high", 1)):
             found[f"{column}_{end}"] = None if width is None or value is None else value * exp(sign * width)
     return found
-
-
-def _width(record: Mapping[str, Any], figure_name: str) -> float | None:
-    """ln of the high end of the range that holds nine of ten over the value; None: no evidence."""
-    high = record["high"].get(figure_name)
-    value = record[figure_name]
-    value = value["mean"] if isinstance(value, Mapping) else value
-    return None if high is None else log(high / value)
 
 
 def price_range(times: int, price: float, width: float | None) -> dict[str, float | None]:
@@ -376,18 +368,3 @@ def price_range(times: int, price: float, width: float | None) -> dict[str, floa
         return {"cost_per_hour_low": None, "cost_per_hour_high": None}
     low, high = (ceil(times * exp(sign * width) - 1e-9) for sign in (-1, 1))
     return {"cost_per_hour_low": low * price, "cost_per_hour_high": high * price}
-
-
-def slower(record: Mapping[str, Any], served: Any, limits: Limits) -> dict[str, float | None]:
-    """The part of the requests within the limits if all times are at the low and the high ends of their ranges."""
-    widths = {name: _width(record, name) for its in limits.values() for name in its if record[name]}
-    if any(width is None for width in widths.values()):
-        return {"within_limits_low": None, "within_limits_high": None}
-    found: dict[str, float | None] = {}
-    for end, sign in (("low", -1), ("high", 1)):
-        moved = {
-            tier: {name: limit * exp(sign * (widths.get(name) or 0.0)) for name, limit in its.items()}
-            for tier, its in limits.items()
-        }
-        found[f"within_limits_{end}"] = float(kept_limits(served, moved).mean())
-    return found

@@ -9,6 +9,7 @@ from etude.base.errors import UsageError
 from etude.base.figures import part
 from etude.base.outputs import Printed, Written
 from etude.base.parameters import request_of, spelled
+from etude.cost.estimates import range_of, said_range
 from etude.world.fleet.asked.kept import FleetInputs, kept, tell
 from etude.world.fleet.costs import REPLAN
 from etude.world.fleet.days.request import TrainInputs, TrainRequest, train, train_inputs
@@ -87,11 +88,13 @@ def readable(found: DaysRecord) -> Any:
     record = found.record
     whole = record["duration_s"]
     lost = {part: seconds for part, seconds in record["lost_s"].items() if seconds}
+    step, goodput = (range_of(record, name) for name in ("step_s", "goodput_tokens_per_s"))
     rows = {
-        "time": f"{whole / 86400:,.2f} days, {record['steps']:,} steps of {record['step_s']:.3f} s kept",
+        "time": f"{whole / 86400:,.2f} days, {record['steps']:,} steps of {record['step_s']:.3f} s{step} kept",
         "useful": f"{record['useful_fraction']:.2%}",
         "lost": ", ".join(f"{part} {s / whole:.2%}" for part, s in sorted(lost.items(), key=lambda kv: -kv[1])) or None,
-        "tokens/s": f"{record['goodput_tokens_per_s']:,.0f} of {record['planned_tokens_per_s']:,.0f}",
+        "tokens/s": f"{record['goodput_tokens_per_s']:,.0f}{goodput} of {record['planned_tokens_per_s']:,.0f}",
+        "range": said_range(record, "goodput_tokens_per_s"),
         "interruptions": record["interruptions"],
         "state": f"{found.state_bytes / 1e12:.3g} TB",
     }

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from math import exp, log
 from typing import Any, Final
 
 from etude.cost.estimates import Estimate, columns, estimate_of, no_evidence
 from etude.machine import open_system
 from etude.world.serve.asked.service import ModelService
 from etude.world.serve.estimates import FIGURES, RATE, serving_case
+from etude.world.serve.results import Limits, kept_limits
+from etude.world.serve.serving import Served
 
 RANGES: Final = {
     "ttft_s": "ttft_s",
@@ -24,9 +28,9 @@ PROGRAMS: Final = "programs"
 MEAN: Final = "mean"
 
 
-def with_ranges(service: ModelService, one: dict[str, Any]) -> dict[str, Any]:
+def with_ranges(service: ModelService, one: dict[str, Any], served: Served | None = None) -> dict[str, Any]:
     """The summary of a stream with `low`, `high`, `low_50`, `high_50` and `basis` of its figures; a percentile is
-    `ttft_s.p99`."""
+    `ttft_s.p99`. `served`: its requests, by which it is known how many are within limits at the ends."""
     found: dict[str, Estimate] = {}
     for name, errors in RANGES.items():
         values = one[name] if isinstance(one[name], dict) else {MEAN: one[name]}
@@ -34,7 +38,57 @@ def with_ranges(service: ModelService, one: dict[str, Any]) -> dict[str, Any]:
             continue
         found[name] = mean = _estimate(service, one, errors, values[MEAN])
         found |= {f"{name}.{key}": _as_wide(mean, value) for key, value in values.items() if key != MEAN}
-    return one | columns(found)
+    ranged = one | columns(found)
+    return ranged if served is None else _with_limits(ranged, served, service.limits)
+
+
+ENDS: Final = (("low", "high"), ("low_50", "high_50"))
+"""Of nine of ten, and of the half."""
+WITHIN: Final = ("within_limits", "goodput_rps")
+"""What depends on limits: a part of the requests, and these in a second."""
+
+
+def _with_limits(one: dict[str, Any], served: Served, limits: Limits) -> dict[str, Any]:
+    """The part of the requests within limits, and these in a second, if all times are at the ends of their ranges."""
+    named = sorted({name for its in limits.values() for name in its if one.get(name)})
+    known = [one["basis"][name]["evidence"] for name in named]
+    if not named or not all(known):
+        why = "for requests within limits" + ("" if named else ", of which none was given")
+        added = columns({name: no_evidence(one[name], why) for name in WITHIN})
+    else:
+        text = f"{', '.join(named)} at the ends of their ranges: {one['basis'][named[0]]['text']}"
+        basis = {**one["basis"][named[0]], "text": text}
+        added = {"basis": dict.fromkeys(WITHIN, basis)}
+        for ends in ENDS:
+            parts = within_at(one, served, limits, ends)
+            scale = one["goodput_rps"] / one["within_limits"] if one["within_limits"] else 0.0
+            added |= {end: {WITHIN[0]: part, WITHIN[1]: (part or 0.0) * scale} for end, part in parts.items()}
+    return one | {name: {**one[name], **of} for name, of in added.items()}
+
+
+def within_at(
+    record: Mapping[str, Any], served: Served, limits: Limits, ends: tuple[str, str] = ENDS[0]
+) -> dict[str, float | None]:
+    """The part of the requests within limits if all times are at the far end of their ranges (the first of `ends`), and
+    at the near one; None where one of these is not known."""
+    widths = {name: width_of(record, name, ends[1]) for its in limits.values() for name in its if record[name]}
+    if any(width is None for width in widths.values()):
+        return dict.fromkeys(ends)
+    found: dict[str, float | None] = {}
+    for end, sign in zip(ends, (-1, 1), strict=True):
+        moved = {
+            tier: {name: limit * exp(sign * (widths.get(name) or 0.0)) for name, limit in its.items()}
+            for tier, its in limits.items()
+        }
+        found[end] = float(kept_limits(served, moved).mean())
+    return found
+
+
+def width_of(record: Mapping[str, Any], name: str, end: str = "high") -> float | None:
+    """ln of an end of the range of a figure over its value; None: no evidence."""
+    high, value = record[end].get(name), record[name]
+    value = value["mean"] if isinstance(value, Mapping) else value
+    return None if high is None else log(high / value)
 
 
 def _as_wide(mean: Estimate, value: float) -> Estimate:

@@ -12,7 +12,7 @@ from etude.base.grammar import line
 from etude.base.outputs import OutputPlace, Printed
 from etude.base.parameters import replaces, spelled
 from etude.base.talk import say
-from etude.cost.estimates import range_text
+from etude.cost.estimates import range_of
 from etude.machine import open_system
 from etude.world.scenario import PrintedScenario, ScenarioText, only_workload, workload_of
 from etude.world.serve.asked.kept import OUTPUT, KeptStream, ServedPlace, told
@@ -187,8 +187,7 @@ def lines(found: TextServed) -> list[str]:
 
 def _range(one: dict[str, Any], figure_name: str, part: str = MEAN) -> str:
     """Of a figure, or of a percentile of it."""
-    name = figure_name if part == MEAN else f"{figure_name}.{part}"
-    return range_text(*(one.get(end, {}).get(name) for end in ("low", "high")))
+    return range_of(one, figure_name if part == MEAN else f"{figure_name}.{part}")
 
 
 def stream_figures(one: dict[str, Any]) -> dict[str, Any]:
@@ -197,7 +196,8 @@ def stream_figures(one: dict[str, Any]) -> dict[str, Any]:
         if one[key]:
             values = one[key].items()
             shown[what] = ", ".join(f"{name} {value:.4g} s{_range(one, key, name)}" for name, value in values)
-    shown["within the limits"] = f"{one['within_limits']:.1%}, {one['goodput_rps']:.2f} requests/s"
+    rate = f"{one['goodput_rps']:.2f} requests/s{_range(one, 'goodput_rps')}"
+    shown["within the limits"] = f"{one['within_limits']:.1%}, {rate}"
     for tier, its in one["tiers"].items():
         shown[f"... {tier}"] = f"{its['within_limits']:.1%} of {its['requests']:,}, {its['goodput_rps']:.2f} requests/s"
     shown["tokens out/s"] = f"{one['output_tokens_per_s']:,.0f}{_range(one, 'output_tokens_per_s')}"

@@ -147,7 +147,7 @@ class TextServed:
         rate = len(self.points) > 1
         limits = self.service.limits
         return [
-            ({"rate_rps": r} if rate else {}) | with_ranges(self.service, summary(one, limits=limits))
+            ({"rate_rps": r} if rate else {}) | with_ranges(self.service, summary(one, limits=limits), one)
             for r, one in self.points
         ]
 
