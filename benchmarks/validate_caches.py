@@ -1,6 +1,7 @@
 """What caches find on published request files, and what it does to first tokens.
 
     python benchmarks/validate_caches.py [../shared/requests]
+    python benchmarks/validate_caches.py --page      # the table of docs/serve.md; fails where the page has another one
 
 Tokens found with all the room (prefix, blocks, content), by room and policy, one request after another; then streams of
 the gallery's systems on these files: Irminsul's, RcLLM's and DUAL-BLADE's commands. CPU seconds beside them.
@@ -21,7 +22,8 @@ from etude.world.serve.request_files import read_requests
 from etude.world.serve.reuse import no_reuse
 from etude.world.serve.store import hits, store_of
 
-FOLDER = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[2] / "shared" / "requests")
+HERE = Path(__file__).parent
+FOLDER = next((Path(word) for word in sys.argv[1:] if not word.startswith("-")), HERE.parents[1] / "shared/requests")
 FILES = ("mooncake_conversation.jsonl.gz", "mooncake_synthetic.jsonl.gz")
 ROOMS = (1_000_000, 4_000_000, 16_000_000)
 EDGE = """
@@ -92,9 +94,26 @@ def disks(name: str) -> None:
     edge.unlink()
 
 
+def page() -> int:
+    """The hour of conversations on 8 replicas, as the page has it."""
+    printed, missing = (HERE.parent / "docs" / "serve.md").read_text("utf-8"), 0
+    for words in ("--router least", "--cache prefix --router least", "--cache prefix --router prefix"):
+        one = said("serve", "llama3-8b", "--replicas", "8", "--system", "dgx-h100", "--requests",
+                   str(FOLDER / FILES[0]), *words.split())  # fmt: skip
+        part = one["cache_hit_tokens"] / one["prompt_tokens"]
+        row = f"`{words}` | {f'{part:.1%}' if part else 0}"
+        times = f"| {one['ttft_s']['mean']:.3f} s | {one['ttft_s']['p99']:.2f} s |"
+        there = any(line.startswith(f"| {row}") and line.endswith(times) for line in printed.splitlines())
+        print(f"| {row} {times}" + ("" if there else "   not on the page"))
+        missing += not there
+    return int(missing > 0)
+
+
 if __name__ == "__main__":
     if not FOLDER.is_dir():
         sys.exit(f"no request files in {FOLDER}")
+    if "--page" in sys.argv:
+        sys.exit(page())
     for name in FILES:
         found_by(name)
         streams(name)

@@ -6,7 +6,8 @@
 - keys: `etude ops missing` over twelve models, each on 1, 2 and 4 tensor-parallel ranks, in serving.
 - Vidur: operators of A100, H100 and A40 (`vidur_ops.csv`), models held out: a database of the models in FITTED (of
   `validate_vidur.py`, as for the cost model) is asked for every row of the others.
-- profiles: of each folder of `vllm_profiles` a fifth of the points, by hash, is left out and predicted by the rest.
+- profiles: of each folder of `vllm_profiles` a fifth of the points, by hash, is left out and predicted by the rest,
+  and by the cost model, operator by operator.
   Points outside a curve, of a device that the catalogue does not have, are counted: nothing is said of them.
 - steps: training steps on one H200, predicted by `etude predict --ops` with the database of `h200_ops_points.csv`,
   which `measure_ops_h200.py` and the worker made in 129 s: those of the reference data (`h200_steps.csv`), three of
@@ -117,10 +118,13 @@ def profiles(folder: Path) -> None:
         left = fold_of(keyed, 5) == 0
         found = Asked.of(Curves(shapes.take(~left), time_ns[~left], device), shapes.take(left), time_ns[left])
         said = np.isfinite(found.error)
-        print(line(f"{place.relative_to(folder).parent}, a fifth left out", found.error[said])
-              + f"   {int((~said).sum())} outside")  # fmt: skip
-        for what, op in (("attention", "attention_serve"), ("products", "linear")):
-            print(line(f"  {what}", found.error[said & (found.shapes.op == op)]))
+        outside = f"   {int((~said).sum())} outside"
+        print(line(f"{place.relative_to(folder).parent}, a fifth left out", found.error[said]) + outside)
+        print(line("  ... by the cost model alone", found.formula[said]))
+        for op in np.unique(found.shapes.op).tolist():
+            mine = said & (found.shapes.op == op)
+            print(line(f"  {op}", found.error[mine]))
+            print(line("    ... by the cost model alone", found.formula[mine]))
 
 
 def steps(points: Path, shared: Path) -> None:

@@ -54,6 +54,17 @@ def test_two_requests_by_hand():
     assert found.column("FINISH").tolist() == [3000, 3000]
 
 
+def test_prompts_that_are_not_cut_wait_for_a_pass_with_room():
+    # Budget 6: of prompts of 4 and 3, the second is not begun in the two tokens that the first leaves.
+    requests = requests_of([0, 0, 0], [4, 3, 9], [2, 1, 1])
+    engine = Engine(max_num_batched_tokens=6, async_scheduling=False, cut_prompts=False)
+    found = serve(requests, engine, CONSTANT)
+    # 0..1000: a; 1000..2000: token of a, b; 2000..4000: the third is longer than any pass, and alone: 6, then 3 of it
+    assert found.column("FIRST").tolist() == [1000, 2000, 4000]
+    cut = serve(requests, Engine(max_num_batched_tokens=6, async_scheduling=False), CONSTANT)
+    assert cut.column("FIRST").tolist() == [1000, 2000, 3000]
+
+
 def test_a_pass_chosen_ahead_leaves_out_what_arrives_meanwhile():
     requests = requests_of([0, 500], [1, 1], [5, 1])
     at_once = serve(requests, Engine(async_scheduling=False), CONSTANT)

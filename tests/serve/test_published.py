@@ -11,7 +11,7 @@ from etude.steps.measured import gpu_system
 from etude.world.serve import Engine, deployed
 from etude.world.serve.catalogue import pass_tables
 from etude.world.serve.deployment import VLLM_SHARE, MemoryShare, _blocks, expert_params, replica_plan
-from etude.world.serve.measured.engines import engine_of
+from etude.world.serve.measured.engines import bench_limits, engine_of
 from etude.world.serve.measured.published import _load, _split, predicted_row
 from etude.world.serve.network import staged_ns
 from etude.world.serve.pass_time import times_ns
@@ -176,6 +176,39 @@ def test_an_engine_takes_its_part_of_the_memory_that_weights_leave_or_of_all():
     )
     assert (at_once.fraction, served.fraction, at_once.of_rest, served.of_rest) == (0.95, 0.9, True, True)
     assert engine_of("vllm", "0.12", open_device("h100"), at_once=True).share == VLLM_SHARE
+
+
+@pytest.mark.parametrize(
+    ("model", "params", "device", "more", "limits"),
+    [
+        # 122 x 128 heads x 56 = 874,496 bytes a token, as if DeepSeek's latents were whole heads; 8 GPUs of 141 GB
+        # less 671 GB of weights, of which 95%: 433,200,000,000 / (874,496 x 9,216) = 53.8 requests, 60.5 tokens.
+        ("deepseek-v3", 671e9, "h200", {"precision": "fp8", "ranks": 8, "prompt": 1024, "output": 8192}, (64, 2048)),
+        # A prompt is not cut: 8,192 tokens and one for each sequence.
+        ("deepseek-v3", 671e9, "h200", {"precision": "fp8", "ranks": 8, "prompt": 8192, "output": 1024}, (64, 8256)),
+        # 160 x 8 heads x 128 = 163,840 bytes a token; 0.95 x (80 GB - 19.8 GB of weights in 4 bits, counted in pairs)
+        # for 2,048 of them: 170 requests, in steps of 32, and 340 tokens.
+        ("llama3-70b", 70.55e9, "h100", {"precision": "fp4", "ranks": 1, "prompt": 1024, "output": 1024}, (192, 2048)),
+        # Four stages: 0.95 x (320 GB - 70.55 GB) for 4,096 tokens each, 353 requests, over four stages.
+        ("llama3-70b", 70.55e9, "h100", {"precision": "fp8", "ranks": 1, "pp": 4, "prompt": 2048, "output": 2048},
+         (96, 2144)),
+    ],
+)  # fmt: skip
+def test_limits_of_a_pass_in_the_bench_of_tensorrt_llm(
+    model: str, params: float, device: str, more: dict[str, Any], limits: tuple[int, int]
+):
+    assert bench_limits(open_model(model), params, open_device(device), kv_bytes=1.0, **{"pp": 1, **more}) == limits
+
+
+def test_rows_of_tensorrt_llm_are_measured_with_the_limits_of_its_bench():
+    row = {**ROW, "engine": "TensorRT-LLM", "load": "offline, all at once", "num_requests": "4", "max_batch": ""}
+    del row["max_batch"], row["ttft_s"], row["tpot_s"]
+    since = predicted_row({**row, "engine_version": "1.0", "output_tokens_per_s": "100"}).assumed
+    # 12 layers of keys and values of 768: 36,864 bytes a token; 80 GB hold more than the 4,096 requests that it takes,
+    # with 9 tokens each, and at most 32,768 tokens.
+    assert any("max_num_seqs 4,096, max_num_batched_tokens 32,768" in line for line in since)
+    before = predicted_row({**row, "engine_version": "0.17", "output_tokens_per_s": "100"}).assumed
+    assert any("max_num_seqs 2,048, max_num_batched_tokens 8,192" in line for line in before)
 
 
 def test_passes_with_prompts_have_no_graphs_in_tensorrt_llm_from_1_0_on():

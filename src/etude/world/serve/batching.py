@@ -246,6 +246,8 @@ def _enter(state, rules, i, budget, now):
             there += found - again
         tokens = whole - there
         if rules.chunked:
+            if tokens > budget and not rules.cut_prompts and state.shape[i].prompt_tokens + state.shape[i].decode > 0:
+                break
             tokens = min(tokens, budget)
         elif tokens > budget and state.shape[i].prompt_tokens > 0:
             break

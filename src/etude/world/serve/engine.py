@@ -89,6 +89,9 @@ class Engine:
     num_gpu_blocks: int = figure("count", "blocks on a replica; 0: as many as fit its memory", 0, rare=True)
     reserve: bool = figure("flag", "a request reserves memory for its whole response from the start", False, rare=True)
     whole_prompt: bool = figure("flag", "a request is admitted only if its whole prompt fits", True, rare=True)
+    cut_prompts: bool = figure(
+        "flag", "prompts that share a pass are cut to its budget; otherwise they wait for room", True, rare=True
+    )
     enable_prefix_caching: bool = figure(
         "flag", "a preempted request reuses its blocks that were not reallocated since", True, rare=True
     )
@@ -117,6 +120,7 @@ class Engine:
         return Rules(
             chunked=int(self.chunked), token_budget=self.max_num_batched_tokens, max_seqs=self.max_num_seqs,
             block=self.block_size, reserve=int(self.reserve), whole_prompt=int(self.whole_prompt),
+            cut_prompts=int(self.cut_prompts),
             caching=int(self.enable_prefix_caching), ahead=int(self.async_scheduling), barrier=int(self.barrier),
             router=code, prefix=int(self.caching.mode != "none"), order=ORDERS[self.scheduling_policy],
             speculate=self.num_speculative_tokens, accept=float(self.acceptance), depth=float(self.exit_depth),

@@ -68,6 +68,9 @@ class Rules(NamedTuple):
     """A request holds room for its whole answer from the start."""
     whole_prompt: int
     """A request enters only if its whole prompt fits, though it is read in pieces."""
+    cut_prompts: int
+    """Prompts that share passes with decoding are cut to what is left of the budget; else they wait for a pass that has
+    room for all of one, or is empty."""
     caching: int
     """Blocks that a request released keep their content until others need them, the last of its tokens first."""
     ahead: int

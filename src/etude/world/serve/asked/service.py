@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from etude.base.errors import UsageError
 from etude.base.figures import argument, figure, part, text
-from etude.base.parameters import only_with, replaces, whole
+from etude.base.parameters import is_given, only_with, replaces, spelled, whole
 from etude.machine import open_system
 from etude.make.generate.model import Model, open_model
 from etude.world.serve.beside import tower_cost, weighed, with_images
@@ -237,6 +237,9 @@ def replicas_of(asked: Any, slo: str = "") -> Replicas:
     engine, experts = whole(asked.engine), _experts(asked)
     if engine.reserve:
         replaces(asked, "reserve", "whole_prompt")
+    if not engine.chunked and is_given(asked, "cut_prompts"):
+        problem = f"{spelled(asked, 'cut_prompts')} is read only where prompts share passes with tokens out"
+        raise UsageError(problem, hint="leave it out, or leave out --no-chunked")
     between = _between(asked, pools, engine, file=pooled is not None)
     check_stages(pools, engine, between, offload=bool(experts))
     return Replicas(

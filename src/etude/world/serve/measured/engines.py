@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Final
 
 from etude.machine.system import Device
+from etude.make.generate.model import Model
 from etude.world.serve.deployment import VLLM_SHARE, MemoryShare
 
 LARGE: Final = 70 << 30
@@ -30,6 +32,8 @@ class EngineRules:
     share: MemoryShare = VLLM_SHARE
     shared_experts: bool = False
     """Each rank has requests of its own, and experts are spread over all ranks, where a row does not say."""
+    benched: bool = False
+    """Sequences and tokens of a pass are what its bench works out (`bench_limits`), where a row does not say."""
 
 
 def engine_of(name: str, version: str, device: Device, *, at_once: bool = False) -> EngineRules:
@@ -61,6 +65,7 @@ def engine_of(name: str, version: str, device: Device, *, at_once: bool = False)
             kv_as_weights=True,
             share=MemoryShare(fraction=0.95 if at_once else 0.9, of_rest=True),
             shared_experts=at_once and not built,
+            benched=at_once and not built,
         )
     large = device.memory_bytes >= LARGE and "A100" not in device.name
     first = re.match(r"0\.([0-7])(\D|$)", version) is not None or "2023" in version or "2024" in version
@@ -70,6 +75,40 @@ def engine_of(name: str, version: str, device: Device, *, at_once: bool = False)
         max_num_batched_tokens=8192 if large and not first else 2048,
         mixed=not first,
     )
+
+
+STORED: Final = {"fp8": 1.0, "fp4": 0.5 * (0.5 + 1 / 16)}
+"""Bytes that the bench takes for a weight: half of one for each element of a file, which has two weights of 4 bits in
+one, and a scale for 16."""
+UNTUNED: Final = (2048, 8192)
+"""Its sequences and tokens for weights of which it knows no size (gpt-oss)."""
+
+
+def bench_limits(
+    model: Model,
+    params: float,
+    device: Device,
+    *,
+    precision: str,
+    kv_bytes: float,
+    ranks: int,
+    pp: int,
+    prompt: int,
+    output: int,
+) -> tuple[int, int]:
+    """Most sequences and tokens of a pass as TensorRT-LLM's bench sets them where nothing is given
+    (`tensorrt_llm/bench/build/tuning.py` and `benchmark/utils/general.py`): as many requests as 95% of the memory has
+    room for that weights leave, by heads of keys and values as if none were compressed and each rank had one, and as
+    many tokens as keep them going, or a whole prompt, since prompts are not cut."""
+    heads, size = (model.heads, model.hidden // model.heads) if model.kv_rank else (model.kv, model.head)
+    request = 2 * model.layers * max(heads, ranks) * size * kv_bytes * (prompt + output)
+    room = device.memory_bytes * ranks * pp - params * STORED.get(precision, 2.0)
+    most = min(0.95 * room / request, 4096.0) / pp
+    grain = 32 if most < 256 else 128 if most < 1024 else 256
+    sequences = max(64, grain * math.ceil(most / grain))
+    tokens = min(most * (1 + prompt / output), 32768.0)
+    grain = 256 if tokens < 4096 else 512 if tokens < 8192 else 1024
+    return sequences, max(2048, grain * math.ceil(tokens / grain), prompt + sequences)
 
 
 def _stack_of(named: bool, version: str, first: bool) -> str:

@@ -21,11 +21,12 @@ import numpy as np
 from etude.base.errors import UsageError
 from etude.machine import System, open_system
 from etude.make.generate.model import Model, open_model, stored_as
+from etude.make.generate.passes import held_by
 from etude.steps.measured import gpu_system
 from etude.world.serve.deployment import Deployment, deployed, replica_plan
 from etude.world.serve.engine import Engine
 from etude.world.serve.estimates import AT_ONCE, load_of
-from etude.world.serve.measured.engines import EngineRules, engine_of
+from etude.world.serve.measured.engines import UNTUNED, EngineRules, bench_limits, engine_of
 from etude.world.serve.measured.systems import number, text, whole
 from etude.world.serve.requests import Requests, requests_of
 from etude.world.serve.results import request_times, summary
@@ -99,12 +100,14 @@ def predicted_row(
     load = _load(row, split.copies, rules, said)
     shared = split.ep > split.tp
     engine = replace(load.engine, barrier=True) if shared and split.copies > 1 else load.engine
+    kv_dtype = _kv_dtype(row, rules, precision if packed == 1.0 else _packed_kv(on), said)
+    if rules.benched and not row.get("max_batch"):
+        engine = _benched(engine, load.requests, model, on, split, "" if packed < 1.0 else precision, kv_dtype)
     said += _of_engine(row, rules, engine, stack)
     plan = replica_plan(model, split.tp, ep=split.tp if shared else split.ep, precision=precision)
     placed = deployed(
         model, plan, on, engine, stack=stack or rules.stack, ops=ops, groups=split.copies if shared else 1,
-        kv_dtype=_kv_dtype(row, rules, precision if packed == 1.0 else _packed_kv(on), said),
-        packed=packed, pp=split.pp, share=rules.share,
+        kv_dtype=kv_dtype, packed=packed, pp=split.pp, share=rules.share,
     )  # fmt: skip
     found = _served(load, engine, placed, split)
     measured = {figure: number(row, column) for column, figure in MEASURED.items() if row.get(column)}
@@ -231,6 +234,21 @@ def _load(row: Row, copies: int, rules: EngineRules, said: list[str]) -> Load:
     usual = next((count for most, count in REQUESTS.items() if prompt + output <= most), FEWEST)
     count = _count(row, usual, said)
     return Load(requests=_equal(count, prompt, output), engine=replace(own, max_num_seqs=whole(row, "max_batch", FULL)))
+
+
+def _benched(
+    engine: Engine, requests: Requests, model: Model, on: System, split: RankSplit, precision: str, kv_dtype: str
+) -> Engine:
+    """With the limits of a pass of its bench; `precision`: of weights, none if it has no rule for them."""
+    prompt, output = int(requests.prompt.max()), int(requests.output.max())
+    sequences, tokens = UNTUNED[0], max(UNTUNED[1], prompt + UNTUNED[0])
+    if precision:
+        params = held_by(model, replica_plan(model, 1), 1).weights_bytes / 2
+        sequences, tokens = bench_limits(
+            model, params, on.device, precision=precision, kv_bytes=1.0 if kv_dtype == "fp8" else 2.0,
+            ranks=split.copies * split.tp, pp=split.pp, prompt=prompt, output=output,
+        )  # fmt: skip
+    return replace(engine, max_num_seqs=sequences, max_num_batched_tokens=tokens, cut_prompts=False)
 
 
 def _engine(rules: EngineRules, prompt: int) -> Engine:
