@@ -7,15 +7,19 @@
 Each recording is opened twice: for its page, and for the tables over which `tests/asked_pages.py` works out the
 expressions again, by another evaluation. A number without an expression counts as a difference, and so does a name that
 stands for two values on one page. Then pages of two runs, neighbours in one folder (`--pairs`), in the same way.
-Drawings, their scales and the tips of their points are not read.
+Drawings, their scales and the tips of their points are not read. Pages of a served stream, of fleets and of a world
+(`--outcomes 0`: none) have numbers without expressions: how many is printed, and they are not worked out again.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,17 +28,26 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
 
 from all_reports import REFUSED, Input, inputs, opened, shared
 
-from asked_pages import Again, AgainOfTwo, counted, differences, twice_named
+from asked_pages import Again, AgainOfTwo, counted, differences, read, twice_named
 from etude.analyse.compare import compare, similarity
 from etude.analyse.devices import device_of
 from etude.analyse.reasons import reasons
 from etude.base.errors import EtudeError
 from etude.model.run import Run
+from etude.surface.cli import main as etude_main
 from etude.tell.report.compare import IDLE, comparison
 from etude.tell.report.compose import report
 from etude.tell.report.subject import Subject
 from etude.tell.view.page import render
 
+OUTCOMES: Final = {
+    "a served stream": "serve gpt2 --system dgx-h100 --rate 5 --count 40",
+    "a fleet that trains": "fleet train llama3-8b --gpus 1024 --zero 3 --system dgx-h100 --days 2 --faults llama3 "
+    "--checkpoint local:10min,remote:1h --recover restart",
+    "jobs that share a cluster": "fleet share examples/cluster.yaml --jobs examples/jobs.csv --policy las",
+    "a world": "world run examples/monday.yaml",
+}
+"""Whose pages have numbers that are not worked out again, and the command that makes one."""
 MOST_NODES: Final = 200_000
 """Largest run of a page of two."""
 
@@ -91,11 +104,28 @@ def both_of(one: Run, two: Run) -> dict[str, list[dict[str, Any]]]:
     return {"reasons": causes, "compared": compared.to_pylist(), "similarity": [dict(similarity(compared))]}
 
 
+def outcome_pages() -> Iterator[tuple[str, int, int]]:
+    """(whose page, numbers with an expression, without one)."""
+    root = Path(__file__).resolve().parent.parent
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (name, command) in enumerate(OUTCOMES.items()):
+            place, page = Path(folder) / str(number), Path(folder) / f"{number}.html"
+            words = [str(root / word) if word.startswith("examples/") else word for word in command.split()]
+            with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+                failed = etude_main([*words, "-o", str(place)]) or etude_main(["report", str(place), "-o", str(page)])
+            if failed:
+                print(f"page of {name}: not made (`etude {command}`)")
+                continue
+            text = page.read_text("utf-8")
+            yield name, counted(text), len(read(text).bare)
+
+
 def main() -> int:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--only", default="", help="recordings whose name contains this")
     asked.add_argument("--show", action="store_true", help="each difference")
     asked.add_argument("--pairs", type=int, default=12, help="pages of two runs")
+    asked.add_argument("--outcomes", type=int, default=1, help="0: no pages of served streams, fleets and worlds")
     given = asked.parse_args()
     pages = numbers = wrong = twice = 0
     began = time.perf_counter()
@@ -124,6 +154,8 @@ def main() -> int:
     of_two = list(pages_of_two(given.pairs, given.show))
     compared, unlike, double = (sum(column) for column in zip(*of_two, strict=True)) if of_two else (0, 0, 0)
     print(f"{len(of_two)} pages of two runs, {compared:,} numbers, {unlike} differences, {double} names of two values")
+    for name, known, bare in outcome_pages() if given.outcomes else ():
+        print(f"page of {name}: {known} numbers with an expression, {bare} texts and cells without, not read")
     print(f"{time.perf_counter() - began:.0f} s")
     return int(bool(wrong or twice or unlike or double))
 

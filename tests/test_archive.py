@@ -230,7 +230,7 @@ def test_the_command_adds_lists_and_asks(tmp_path: Path, capsys: pytest.CaptureF
     found = json.loads(capsys.readouterr().out)[0]["n"]
     assert found > 0
     assert main(["archive", "compact", "--in", lake, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"runs": 1, "files_before": 10, "files_after": 12}
+    assert json.loads(capsys.readouterr().out) == {"runs": 1, "files_before": 11, "files_after": 12}
     assert main(["archive", "query", "select count(*) as n from findings", "--in", lake, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["n"] == found
     assert main(["archive", "compact", "--in", str(tmp_path)]) == 2

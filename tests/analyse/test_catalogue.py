@@ -1,15 +1,26 @@
 """An analysis is declared once, and is found in the commands, the docs and the report."""
 
+import json
+import sys
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
+import pyarrow as pa
 import pytest
 import typer
 
+from etude.analyse import catalogue
 from etude.analyse.catalogue import ANALYSES, AnalysisEntry, command_lines, docs_rows, report_sections
-from etude.surface.cli import COMMANDS
+from etude.model.run import Run
+from etude.surface.cli import COMMANDS, main
 from etude.surface.cli.app import app
 from etude.surface.cli.commands import ANALYSE
+from etude.surface.cli.registry import all_verbs
+from etude.surface.mcp import FolderAccess
+from etude.surface.mcp.tools import tools
+from etude.tell.report import compose
+from etude.tell.report.catalogue_sections import DeclaredSection
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "analyse"
 NEW = AnalysisEntry(
@@ -22,6 +33,47 @@ def test_a_new_analysis_is_in_all_four() -> None:
     assert docs_rows([NEW]) == [("[Novel](novel.md)", "what is new here")]
     assert report_sections([NEW]) == ["breakdown"]
     assert NEW.formats == ("json", "csv", "md")
+
+
+TOY = AnalysisEntry(
+    command="toy-nodes", title="Toy nodes", does="Nodes by rank", question="how many nodes each rank has",
+    table="toy:toy_nodes", columns={"rank": "text", "time_ns": "time"}, options={"least": "fewest nodes"},
+)  # fmt: skip
+
+
+def toy_nodes(run: Run, *, least: int = 0) -> pa.Table:
+    rows = [{"rank": int(rank), "time_ns": 1000 * len(run.job.trace(int(rank)))} for rank in run.job.ranks]
+    return pa.Table.from_pylist([row for row in rows if row["time_ns"] >= 1000 * least])
+
+
+@pytest.fixture
+def declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package as if the catalogue had one line more, and the folder one file."""
+    module = ModuleType("etude.analyse.toy")
+    vars(module)["toy_nodes"] = toy_nodes
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(catalogue, "ANALYSES", (*ANALYSES, TOY))
+    monkeypatch.setitem(COMMANDS, TOY.command, (ANALYSE, TOY.does))
+    sections = (*compose._SHOW, DeclaredSection(TOY))
+    monkeypatch.setattr(compose, "_SHOW", sections)
+
+
+def test_one_declaration_is_a_command_a_tool_a_section_and_a_row(
+    declared: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = str(tmp_path / "job")
+    assert main(["generate", "gpt2", "--gpus", "2", "-o", job]) == 0
+    capsys.readouterr()
+    assert main(["toy-nodes", job, "--system", "dgx-h100", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["rank"] for row in rows] == [0, 1]
+    assert main(["toy-nodes", job, "--system", "dgx-h100", "--least", "1000000000", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+    assert "toy_nodes" in tools(FolderAccess((tmp_path,), None), all_verbs())
+    assert main(["report", job, "--system", "dgx-h100", "-o", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert "Toy nodes" in page and "How many nodes each rank has." in page
+    assert docs_rows(catalogue.ANALYSES)[-1] == ("[Toy nodes](toy-nodes.md)", "how many nodes each rank has")
 
 
 def test_commands_of_the_panel_are_those_declared() -> None:

@@ -68,6 +68,7 @@ def test_a_gate_says_the_cause_of_a_recorded_run_that_is_made_slower(
         assert because["cause"] == cause
         assert because["share"] == pytest.approx(1, abs=0.05)
         assert f"cause: {cause}, " in said.err
+        assert because["differs"] == f"job.edits: none -> {'; '.join(edits)}"
 
 
 WAYS = ("forward", "backward")

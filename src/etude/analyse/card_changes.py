@@ -6,20 +6,23 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from etude.model.card import Card
+from etude.model.run import Run
 
 __all__ = ["changed_keys", "entries"]
 
+OF_JOB: Final = ("edits", "device", "schedule")
+"""What a job says of itself besides its card: the edits that made it, what recorded it."""
 MOST: Final = 6
 """Most keys that are listed."""
 _TIMES: Final = re.compile(r"time|date|created|started|ended|path|host|uuid|seed", re.IGNORECASE)
 """Keys that differ between any two runs."""
-_CODE: Final = re.compile(r"commit|git|revision|version", re.IGNORECASE)
+_CODE: Final = re.compile(r"commit|git|revision|version|^job\.edits$", re.IGNORECASE)
 
 
-def entries(card: Card | None) -> dict[str, str]:
-    """A card as keys with dots between them, and text."""
-    return dict(_flat("", card.to_dict())) if card is not None else {}
+def entries(run: Run) -> dict[str, str]:
+    """The card of a run as keys with dots between them, and text; and what its job says of itself: `job.edits`."""
+    card = dict(_flat("", run.card.to_dict())) if run.card is not None else {}
+    return card | {f"job.{key}": run.job.provenance[key] for key in OF_JOB if key in run.job.provenance}
 
 
 def _flat(before: str, value: Any) -> Iterator[tuple[str, str]]:

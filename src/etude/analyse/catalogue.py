@@ -1,15 +1,19 @@
 """The analyses, each declared once: its command, its formats, its row in the docs, its place in a report.
 
 `etude --help`, docs/analyse/index.md and the page of a report are made from this table. A new analysis is a file of
-this folder, a file of cli/ with its options, and a line here.
+this folder with a function of a run that returns a table, and a line here that names it (`table`): its command with an
+option for each figure of the function, its tool for assistants, its section of a report and its row in the docs follow.
+One that has several views, or says more than a table, has a file of cli/ and of report/ instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
 
-__all__ = ["ANALYSES", "AnalysisEntry", "command_lines", "docs_rows", "report_sections"]
+__all__ = ["ANALYSES", "AnalysisEntry", "command_lines", "declared_alone", "docs_rows", "report_sections"]
 
 TABLES = ("json", "csv", "md")
 
@@ -27,6 +31,18 @@ class AnalysisEntry:
     section: str = ""
     """The file of report/ that shows it; "" if a report does not."""
     formats: tuple[str, ...] = TABLES
+    table: str = ""
+    """`longest:longest`: the file of this folder and its function of a run, from which all else follows."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Of its section: columns of the table, and their format on a page (`report/words.py`); none: no section."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """What the figures of its function are, for its help."""
+
+    def function(self) -> Callable[..., Any]:
+        """The function that `table` names."""
+        file, _, name = self.table.partition(":")
+        found: Callable[..., Any] = getattr(import_module(f"etude.analyse.{file}"), name)
+        return found
 
     @property
     def page(self) -> str:
@@ -113,6 +129,11 @@ def command_lines(analyses: Iterable[AnalysisEntry] = ANALYSES) -> dict[str, str
 def docs_rows(analyses: Iterable[AnalysisEntry] = ANALYSES) -> list[tuple[str, str]]:
     """Rows of docs/analyse/index.md: page, question."""
     return [(f"[{one.title}]({one.page})", one.question) for one in analyses]
+
+
+def declared_alone(command: str) -> AnalysisEntry | None:
+    """The analysis of a command that nothing but its declaration and its function make."""
+    return next((one for one in ANALYSES if one.command == command and one.table), None)
 
 
 def report_sections(analyses: Iterable[AnalysisEntry] = ANALYSES) -> list[str]:

@@ -101,7 +101,7 @@ def cause_between(a: Run, b: Run) -> dict[str, str | float]:
         "cause": found.name,
         "share": found.grown_ns / more if more else 0.0,
         "most": found.most,
-        "differs": changed_keys(entries(a.card), entries(b.card)),
+        "differs": changed_keys(entries(a), entries(b)),
     }
 
 

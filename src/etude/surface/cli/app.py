@@ -2,7 +2,6 @@
 
 import sys
 from functools import cache
-from importlib import import_module
 from types import ModuleType
 from typing import Annotated, Any
 
@@ -104,13 +103,13 @@ def _verb_meant(name: str, args: list[str], *, typed: bool = False) -> tuple[str
     """The verb that the words mean, and what is left of them: one of several words in the file of the first, or the
     one that an old spelling means (`serve --workflow` is `serve workflow`). `meant` of a file gets all that
     follows its word, and gives the verb, or the verb and what is left."""
-    from etude.surface.cli.registry import verbs_in
+    from etude.surface.cli.registry import module_named, verbs_in
 
     inner = verbs_in(file_of(name))
     words, rest = name, args
     while rest and any(f"{one} ".startswith(f"{words} {rest[0]} ") for one in inner):
         words, rest = f"{words} {rest[0]}", rest[1:]
-    meant = getattr(import_module(f"etude.surface.cli.{file_of(name)}"), "meant", None)
+    meant = getattr(module_named(file_of(name)), "meant", None)
     if meant is None or (words != name and words in inner):
         return words, rest
     if typed and words == name and args and (not args[0].startswith("-") or args[0] in ALONE):

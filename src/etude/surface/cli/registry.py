@@ -3,8 +3,10 @@
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
+from etude.analyse.catalogue import declared_alone
 from etude.base.parameters import parameters_of
 from etude.surface.cli.commands import COMMANDS, file_of
 from etude.surface.verb import Verb
@@ -13,8 +15,17 @@ from etude.surface.verb import Verb
 @cache
 def verbs_in(file: str) -> Mapping[str, Verb[Any, Any, Any]]:
     """Verbs of a file of this folder by name; none of one that is written otherwise."""
-    found = getattr(import_module(f"etude.surface.cli.{file}"), "VERBS", ())
-    return {verb.name: verb for verb in found}
+    return {verb.name: verb for verb in getattr(module_named(file), "VERBS", ())}
+
+
+def module_named(file: str) -> ModuleType:
+    """A file of this folder, or what stands for one where an analysis is declared alone."""
+    entry = declared_alone(file.replace("_", "-"))
+    if entry is None:
+        return import_module(f"etude.surface.cli.{file}")
+    from etude.surface.cli.catalogue_verbs import module_of
+
+    return module_of(entry)
 
 
 def all_verbs() -> Iterator[Verb[Any, Any, Any]]:

@@ -116,7 +116,7 @@ def _findings(run: Run, device: Device | None) -> pa.Table:
 
 
 def _card(run: Run) -> pa.Table:
-    rows = list(entries(run.card).items())
+    rows = list(entries(run).items())
     return pa.table(
         {"key": pa.array([k for k, _ in rows], pa.string()), "value": pa.array([v for _, v in rows], pa.string())}
     )

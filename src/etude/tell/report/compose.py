@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
-from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
-from etude.analyse.catalogue import report_sections
+from etude.analyse.catalogue import ANALYSES, report_sections
 from etude.analyse.clocks import can_align
 from etude.analyse.critical_path import length_ns
 from etude.analyse.program_figures import ESTIMATED, RECORDED, is_under_profiler, times_of
@@ -30,6 +29,7 @@ from etude.tell.report import (
     stragglers,
     words,
 )
+from etude.tell.report.catalogue_sections import DeclaredSection
 from etude.tell.report.subject import Subject
 from etude.tell.report.tables import facts as provenance
 from etude.tell.report.tables import inside_of
@@ -49,7 +49,11 @@ _TELL: Final = (stragglers, critical_path, breakdown, steps, kernels, collective
 """Sections that have findings, in the order in which findings of equal cost are listed."""
 _ORDER: Final = (breakdown, steps, critical_path, stragglers, kernels, collectives, roofline, memory, energy)
 _DECLARED: Final = tuple(import_module(f"etude.tell.report.{name}") for name in report_sections())
-_SHOW: Final[tuple[ModuleType, ...]] = (*_ORDER, *(part for part in _DECLARED if part not in _ORDER))
+_SHOW: Final[tuple[Any, ...]] = (
+    *_ORDER,
+    *(part for part in _DECLARED if part not in _ORDER),
+    *(DeclaredSection(one) for one in ANALYSES if one.table and one.columns),
+)
 """Sections in the order of the page; what analyse/catalogue.py declares beyond them comes last."""
 PARTS: Final = len(_TELL) + len(_SHOW)
 WEIGHT = {"bad": 0, "warn": 1, "info": 2, "good": 3}
