@@ -53,25 +53,25 @@ class _Fabric:
         self.about: dict[str, tuple[str, str]] = {}  # of each node: its kind and its description
         self.ports: dict[tuple[str, int], tuple[str, int, float]] = {}
         self.lid: Ends = {}
-        self.now = ""
+        self.node = ""
 
     def line(self, text: str) -> None:
         if head := _HEAD.match(text):
-            kind, _, self.now, about, rest = head.groups()
-            self.about[self.now] = kind, about
+            kind, _, self.node, about, rest = head.groups()
+            self.about[self.node] = kind, about
             if kind == "Switch" and (lid := _LID.search(rest)):
-                self.lid[self.now, 0] = int(lid[1])
+                self.lid[self.node, 0] = int(lid[1])
         elif port := _PORT.match(text):
-            if not self.now:
+            if not self.node:
                 raise ClusterError("a port before any switch or card")
             here, other, there, rest = int(port[1]), port[2], int(port[3]), port[4]
             rate = _RATE.search(rest)
             if rate is None:
-                raise ClusterError(f"port {here} of `{self.now}` has no rate", hint="4xHDR; run ibnetdiscover again")
+                raise ClusterError(f"port {here} of `{self.node}` has no rate", hint="4xHDR; run ibnetdiscover again")
             lid = _LID.search(rest)
-            if self.about[self.now][0] == "Ca" and lid:
-                self.lid[self.now, here] = int(lid[1])
-            self.ports[self.now, here] = other, there, int(rate[1]) * _LANE_GBIT[rate[2]] / 8 * 1e9
+            if self.about[self.node][0] == "Ca" and lid:
+                self.lid[self.node, here] = int(lid[1])
+            self.ports[self.node, here] = other, there, int(rate[1]) * _LANE_GBIT[rate[2]] / 8 * 1e9
         elif text.startswith("["):
             raise ClusterError(f"not a port: `{text[:80]}`")
 
@@ -124,17 +124,17 @@ class _Fabric:
         column = np.full(len(self.build.names), -1, np.int32)
         column[[vertex[end] for end in device]] = np.arange(len(device))
         link = np.full((len(self.build.names), len(device)), -1, np.int32)
-        now = ""
+        switch = ""
         for line in text.splitlines():
             if head := _TABLE.match(line):
-                now = by_guid.get(head[2].lower().lstrip("0"), "")
-                if not now:
+                switch = by_guid.get(head[2].lower().lstrip("0"), "")
+                if not switch:
                     raise ClusterError(f"routing table of switch 0x{head[2]}, which is not in the fabric")
-            elif (entry := _ENTRY.match(line)) and now:
+            elif (entry := _ENTRY.match(line)) and switch:
                 lid, port = int(entry[1], 16), int(entry[2])
-                if lid in of_lid and (now, port) in out:
-                    link[vertex[now, 0], of_lid[lid]] = out[now, port]
-        if not now:
+                if lid in of_lid and (switch, port) in out:
+                    link[vertex[switch, 0], of_lid[lid]] = out[switch, port]
+        if not switch:
             raise FormatError("has no routing table", hint="`ibroute LID` or dump_lfts.sh: `Unicast lids ...`")
         for end in device:
             link[vertex[end], :] = out[end]
