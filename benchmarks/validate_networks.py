@@ -55,6 +55,9 @@ SYSTEMS: dict[str, tuple[System, int]] = {
     "dgx-h100 4 nodes": (open_system("dgx-h100"), 32),
     "fat-tree-h100 4 nodes": (open_system("fat-tree-h100"), 32),
     "tpu-v6e 4x4": (open_system("tpu-v6e-pod").for_ranks(16), 16),
+    "mi300x 2 nodes": (open_system("mi300x-node"), 16),
+    "trn1 1 node": (open_system("trn1"), 32),
+    "trn2 2 nodes": (open_system("trn2"), 32),
 }
 
 

@@ -122,10 +122,42 @@ def test_links_that_take_one_message_at_a_time_have_rates_over_time_too():
     assert links() == [110]
     # 40 bytes in 40 ns, 10 at a quarter of the rate, 50
     assert links(LinkChange(40, (0, 1), 4.0), LinkChange(80, (0, 1), 1.0)) == [80 + 50 + 10]
-    assert links(FAILS, BACK) == [60 + 60 + 10]
     # The second waits until the first has left the link, at 40 + 240, and half of it goes at a tenth of the rate.
     changes = LinkChange(40, (0, 1), 4.0), LinkChange(280, (0, 1), 1.0), LinkChange(330, (0, 1), 10.0)
     assert links(*changes, pairs=((0, 1), (0, 1))) == [280 + 10, 330 + 500 + 10]
+
+
+@pytest.mark.parametrize("more", [(), (BACK,)])
+def test_whole_messages_are_sent_again_over_another_way(more):
+    """From 40 on all 100 bytes go around, over three links of 10 ns, though the link may be back at 60."""
+    found, ran = on_ring((0, 1), network="links", link_changes=(FAILS, *more), link_stats=True)
+    assert found == [40 + 100 + 30]
+    used = {use.link.split(": ")[1]: use.bytes for use in ran.links if use.bytes}
+    assert used == dict.fromkeys(("device.0 -> device.3", "device.3 -> device.2", "device.2 -> device.1"), 100)
+    busy = {use.link.split(": ")[1]: use.busy_ns for use in ran.links}
+    assert busy["device.0 -> device.1"] == 40
+    begins = [(visit["begin_ns"], visit["end_ns"]) for visit in ran.link_stats.visits.to_pylist()]
+    assert begins == [(0, 40), (40, 140), (50, 150), (60, 160)]
+
+
+def test_what_has_yet_to_come_to_a_failed_link_goes_on_from_where_it_is():
+    """0 to 2 by way of 1 (a tie goes up): it has left the first link when the second fails, and comes back over it."""
+    assert on_ring((0, 2), network="links")[0] == [100 + 20]
+    late = LinkChange(5, (1, 2), math.inf)  # its head is on the way to 1, at 10
+    assert on_ring((0, 2), network="links", link_changes=(late,))[0] == [100 + 10 + 30]
+    queued, ran = on_ring((0, 1), (0, 1), network="links", link_changes=(FAILS,))
+    assert queued == [40 + 100 + 30, 40 + 200 + 30] and ran.makespan_ns == 270
+
+
+def test_a_message_without_another_way_waits_or_is_named():
+    def alone(*changes):
+        return simulate(message(100), TOY, network="links", link_changes=changes).makespan_ns
+
+    assert alone(LinkChange(40, LINK, math.inf), LinkChange(1000, LINK, 1.0)) == 1000 + 60 + 10
+    with pytest.raises(ClusterError, match="no route from device.0"):
+        alone(LinkChange(40, LINK, math.inf))
+    with pytest.raises(UsageError, match="choose their way when they start"):
+        simulate(message(10), TOY, network="links", routing="adaptive", link_changes=(FAILS,))
 
 
 # -- failures at random ------------------------------------------------------------------------------------------------
@@ -200,8 +232,6 @@ def test_bad_changes():
             takes(*wrong)
     with pytest.raises(UsageError, match="closed forms"):
         simulate(message(100), TOY, link_changes=(LinkChange(1, LINK, 2.0),))
-    with pytest.raises(UsageError, match="is not restored"):
-        on_ring((0, 1), network="links", link_changes=(FAILS,))
 
 
 def test_the_flag(tmp_path, capsys):

@@ -12,6 +12,7 @@ from etude.cost.collectives import schedule
 from etude.machine import open_system
 from etude.machine.fabrics import topology_of_system
 from etude.machine.faults import with_faults
+from etude.machine.routes import Routes
 from etude.machine.system import System
 from etude.machine.topology import Wire, ring, switch
 from etude.model.schema import Collective
@@ -93,3 +94,16 @@ def test_a_connection_takes_one_share_beside_others():
     times = run_operations(t, [Operation(chunks, (0, 1), 4000), Operation.message(0, 2, 4000)])
     assert [int(f.max()) for f in times.finish_ns] == [8000, 8000]
     assert run_operations(t, [Operation(chunks, (0, 1), 4000)]).end_ns == 4000
+
+
+@pytest.mark.parametrize("name", ["trn1", "trn2", "tpu-v5e-pod"])
+def test_what_stays_inside_of_a_unit_does_not_leave_it(name):
+    """Ways have the fewest hops: a network of two hops must not be shorter than the rings inside of its units."""
+    system = open_system(name)
+    topology, unit = topology_of_system(system), len(system) // system.levels[-1].size
+    outermost = topology.link_names.index(system.levels[-1].name)
+    device = np.arange(unit)
+    _, links = Routes(topology).paths(np.repeat(device, unit), np.tile(device, unit))
+    assert not (topology.link_type[links] == outermost).any()
+    _, links = Routes(topology).paths(np.array([0]), np.array([unit]))
+    assert (topology.link_type[links] == outermost).any()

@@ -91,6 +91,7 @@ def system_checked(path: Path) -> list[str]:
     """What is found of a sound file, in lines."""
     from etude.base.units import format_bandwidth
     from etude.machine import open_system
+    from etude.machine.dumps import sort_of
 
     if not path.is_file():
         raise UsageError("no such file", where=str(path))
@@ -99,6 +100,10 @@ def system_checked(path: Path) -> list[str]:
     if (graph := system.topology) is None:
         return lines
     lines.append(f"a graph of {len(graph.kind):,} vertices and {len(graph.src):,} links, one for each direction")
+    if sort_of(path) is not None:
+        times = {name: int(graph.latency_ns[graph.link_type == k][0]) for k, name in enumerate(graph.link_names)}
+        assumed = ", ".join(f"{name} {latency_ns} ns" for name, latency_ns in times.items())
+        lines.append(f"latencies of links are assumed, since the file has none: {assumed}")
     if system.irregular:
         return [
             *lines,

@@ -194,27 +194,46 @@ class _Trees:
     def topology(self) -> Topology:
         below, top = 1, np.arange(self.count)  # the switch through which each unit is left
         before: Level | None = None
+        hops = 0
         for level, own in zip(self.system.levels, own_ports(self.system.levels), strict=True):
             if own or before is None:
-                top = self._port(level, below)
+                more = self._more_hops(level, before, hops)
+                top = self._port(level, below, more)
+                hops = 2 + 2 * more + (_hops_between(level) if self._is_split(level, below) else 0)
             else:
                 top = self._above(level, before, below, top)
+                hops += _hops_between(level)
             below *= level.size
             before = level
         return _fabric(self.system.name, self.links, self.runs)
 
-    def _port(self, level: Level, below: int) -> NDArray[np.int64]:
+    def _more_hops(self, level: Level, before: Level | None, hops: int) -> int:
+        """Hops that a port needs, so that no way over it is as short as those inside of a unit: ways have the fewest
+        hops, and among equally short ones the widest."""
+        if before is None or (hops <= 2 and level.rate_bytes_per_ns < before.rate_bytes_per_ns):
+            return 0
+        return hops // 2
+
+    def _is_split(self, level: Level, below: int) -> bool:
+        return level.kind != LevelKind.SWITCH or (level.oversubscription > 1 and below > 1)
+
+    def _port(self, level: Level, below: int, more: int) -> NDArray[np.int64]:
         """A port of each device: to the switch of its group, or, if units are connected to one another or the level is
-        oversubscribed, to a router of its unit. Returns the switches of the groups."""
-        direct = level.kind != LevelKind.SWITCH
-        split = direct or (level.oversubscription > 1 and below > 1)
+        oversubscribed, to a router of its unit. `more` vertices without latency lie before it. Returns the switches of
+        the groups."""
+        split = self._is_split(level, below)
         rate = level.bandwidth_bytes_per_s * level.efficiency
         wire = Wire(bytes_per_s=rate, latency_ns=round(level.latency_ns / (4 if split else 2)))
         units = self.count // below
         size = below if split else below * level.size
         first = self._add(f"{level.name} leaf" if split else level.name, self.count // size)
         device = np.arange(self.count)
-        self.links.add_both(device, first + device // size, wire, level.name)
+        end = device
+        for k in range(more):
+            port = self._add(f"{level.name} port{k if more > 1 else ''}", self.count) + device
+            self.links.add_both(end, port, replace(wire, latency_ns=0), level.name)
+            end = port
+        self.links.add_both(end, first + device // size, wire, level.name)
         if not split:
             return first + np.arange(self.count // size)
         return self._join(level, below, first + np.arange(units), level.latency_ns / 2)
@@ -242,6 +261,13 @@ class _Trees:
         self.runs.append((name, VertexKind.SWITCH, count))
         self.vertices += count
         return first
+
+
+def _hops_between(level: Level) -> int:
+    """Most links between the switches of two units of a level."""
+    if level.kind == LevelKind.SWITCH:
+        return 2
+    return {LevelKind.RING: level.size // 2, LevelKind.MESH: level.size - 1}.get(level.kind, 1)
 
 
 def _join_units(links: LinkList, level: Level, unit: NDArray[np.int64], rate: float, latency_ns: int) -> None:

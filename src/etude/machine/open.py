@@ -24,6 +24,8 @@ import numpy as np
 
 from etude.base.errors import ClusterError, in_file
 from etude.base.figures import parse, read_file
+from etude.machine.dumps import read_dump, sort_of
+from etude.machine.dumps.files import KEYS as DUMP_KEYS
 from etude.machine.mix import as_text
 from etude.machine.regions import with_round_trips
 from etude.machine.system import Device, System
@@ -124,6 +126,8 @@ def open_system(name_or_path: str | PathLike[str]) -> System:
     if not Path(text).is_file() and not text.endswith(_SUFFIXES):
         known = _known(text, system_names())
         raise ClusterError(f"unknown system `{text}`", hint=f"{known}; or the path of a .yaml file")
+    if Path(text).is_file() and (sort := sort_of(Path(text))) is not None:
+        return _of_cluster(read_dump(Path(text), sort, {}), {"name": Path(text).stem}, text)
     if Path(text).is_file() and _is_infragraph(Path(text)):
         cluster = _cluster(Path(text), None)
         return _of_cluster(cluster, {"name": cluster.topology.name}, text)
@@ -131,6 +135,10 @@ def open_system(name_or_path: str | PathLike[str]) -> System:
     if not isinstance(given, Mapping) or "topology" not in given:
         return system_of(given, text)
     beside = {key: _beside(given, key, text) for key in ("topology", "annotations") if key in given}
+    if beside["topology"].is_file() and (sort := sort_of(beside["topology"])) is not None:
+        rest = {key: value for key, value in given.items() if key != "topology"}
+        about = {key: rest.pop(key) for key in DUMP_KEYS[sort] if key in rest}
+        return _of_cluster(read_dump(beside["topology"], sort, about), rest, text)
     rest = {key: value for key, value in given.items() if key not in beside}
     return _of_cluster(_cluster(beside["topology"], beside.get("annotations")), rest, text)
 

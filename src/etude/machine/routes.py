@@ -64,6 +64,29 @@ class Ways(NamedTuple):
     length: I64
 
 
+_LONGEST = 64
+"""Hops after which tables lead in a circle."""
+
+
+def _walk_tables(t: Topology, src: I64, dst: I64) -> tuple[I64, I32]:
+    """The way of each pair by the tables of the switches."""
+    assert t.tables is not None
+    at, column = src.copy(), t.tables.column[dst]
+    steps: list[I64] = []
+    while (open_ := at != dst).any():
+        link = np.where(open_, t.tables.link[at, column], -1)
+        lost = np.flatnonzero(open_ & ((link < 0) | (column < 0) | (len(steps) >= _LONGEST)))
+        if len(lost):
+            ends = t.vertex_name(int(src[lost[0]])), t.vertex_name(int(dst[lost[0]]))
+            why = "lead in a circle" if len(steps) >= _LONGEST else f"end at {t.vertex_name(int(at[lost[0]]))}"
+            raise ClusterError(f"the routing tables from {ends[0]} to {ends[1]} {why}", where=t.name)
+        steps.append(link)
+        at = np.where(open_, t.dst[link], at)
+    walked = np.array(steps, np.int32).reshape(len(steps), len(src)).T
+    start = np.append(0, np.cumsum((walked >= 0).sum(axis=1)))
+    return start, np.ascontiguousarray(walked[walked >= 0])
+
+
 class Routes:
     """Routes between vertices of one topology, searched on request and cached per destination.
 
@@ -88,7 +111,9 @@ class Routes:
         if len(src) == 0:
             return np.zeros(1, np.int64), np.zeros(0, np.int32)
         devices = int(np.count_nonzero(t.kind == VertexKind.DEVICE))
-        if t.dimensions and max(src.max(), dst.max()) < devices:
+        if t.tables is not None:
+            start, links = _walk_tables(t, src, dst)
+        elif t.dimensions and max(src.max(), dst.max()) < devices:
             start, links = _walk_product(src, dst, flows, self._step)
         else:
             start, links = self._searched(src, dst, flows)

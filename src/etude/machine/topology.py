@@ -103,6 +103,14 @@ class Windows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class ForwardingTables:
+    """The link by which each vertex sends on what is for a device: link[vertex, column[goal]], -1 where it has none."""
+
+    column: I32
+    link: NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Topology:
     """Link i goes from vertex src[i] to dst[i]; those that leave vertex v are out_link[out_start[v]:out_start[v + 1]].
 
@@ -126,6 +134,8 @@ class Topology:
     dimensions: tuple[Dimension, ...] = ()
     """Dimensions of a product, which routes in dimension order; empty if routes are searched."""
     windows: Windows | None = None
+    tables: ForwardingTables | None = None
+    """Where they are given, ways are not searched."""
 
     def __post_init__(self) -> None:
         _check(self)

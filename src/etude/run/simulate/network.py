@@ -26,6 +26,7 @@ from etude.run.simulate.networks.operation import Model, NetworkOptions
 from etude.run.simulate.networks.program import NetworkProgram
 from etude.run.simulate.networks.registry import Registry, grown
 from etude.run.simulate.networks.rerouting import Rerouting, moved, rates_over_time, waiting
+from etude.run.simulate.networks.resending import resent
 from etude.run.simulate.networks.sharing import Sharing
 from etude.run.simulate.networks.state import OPERATION, LinkState, NetworkState, OperationState, Table
 from etude.run.simulate.operations import Operations
@@ -200,10 +201,14 @@ class RunningNetwork:
             return
         rows = links_between(self.topology, change.ends)
         links.links["bytes_per_ns"][rows] = self.topology.bytes_per_s[rows] / 1e9 / change.factor
-        if flows is None:
-            return
         links.clock["now_ns"][0] = max(int(links.clock["now_ns"][0]), change.time_ns)
         paths = self.rerouting.change(rows, change.factor)
+        if flows is None:
+            if paths is not None:
+                way = self.rerouting
+                links = resent(links, paths, self.topology, way.rest, way.failed, change.time_ns)
+                self.state = self.state._replace(links=links)
+            return
         if paths is not None:
             links, flows = moved(links, flows, paths)
             self.state = self.state._replace(links=links, flows=flows)

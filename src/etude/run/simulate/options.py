@@ -84,8 +84,8 @@ class RemoteMemory:
 
 class LinkChange(NamedTuple):
     """From a time on, the links between two ends take `factor` times as long for a byte as originally: 1 restores them,
-    math.inf lets nothing through. Traffic in flight continues at the new rate; with `flow` it takes another route if a
-    link fails, and waits if there is none."""
+    math.inf lets nothing through. Traffic in flight continues at the new rate; it takes another route if a link fails,
+    and waits if there is none."""
 
     time_ns: int
     ends: tuple[int | str, int | str]
@@ -151,8 +151,7 @@ class Options:
     """Two ends -> factor on the time of transfers between them; math.inf is a link that failed. With closed forms two
     ranks; with links the two ends of one: a rank is its device, a text the name of a vertex."""
     link_changes: tuple[LinkChange, ...] = ()
-    """Links whose rate changes during the run, as (time_ns, ends, factor); with `flow`, and with `links` if none fails
-    permanently."""
+    """Links whose rate changes during the run, as (time_ns, ends, factor); with `flow` and `links`."""
     network: Network | None = None
     """None: closed forms if the system has levels, `flow` if it is a graph."""
     routing: Routing = Routing.STATIC
@@ -297,13 +296,12 @@ class Options:
                 "links",
                 hint="--network flow",
             )
-        last = {frozenset(change.ends): change for change in self.link_changes}
-        gone = [change.ends for change in last.values() if math.isinf(change.factor)]
-        if gone and self.network == Network.LINKS:
+        fails = any(math.isinf(change.factor) for change in self.link_changes)
+        if fails and self.network == Network.LINKS and self.routing == Routing.ADAPTIVE:
             raise UsageError(
-                f"link {gone[0][0]}-{gone[0][1]} fails during the run and is not restored: with `links`, transfers "
-                "in flight are not rerouted",
-                hint="--network flow; a later change that restores it; or --failed-link from the start",
+                "links that fail during the run: with `links`, transfers that choose their way when they start are not "
+                "sent over another",
+                hint="--network flow; or leave out --routing",
             )
 
     def _check_links(self) -> None:

@@ -135,12 +135,12 @@ def _layers(t: Topology, c: _Connections, kinds: Sequence[_Kind]) -> NDArray[np.
     hops = np.full(len(t.kind), -1, np.int64)
     hops[t.device] = 0
     hops[t.kind == VertexKind.DEVICE] = 0
-    for now in range(len(hops)):
-        ends = np.concatenate((c.b[hops[c.a] == now], c.a[hops[c.b] == now]))
+    for row in range(len(hops)):
+        ends = np.concatenate((c.b[hops[c.a] == row], c.a[hops[c.b] == row]))
         ends = ends[hops[ends] < 0]
         if not len(ends):
             break
-        hops[ends] = now + 1
+        hops[ends] = row + 1
     hops[hops < 0] = 0
     rate = np.zeros(len(hops))
     for end in (c.a, c.b):
@@ -186,8 +186,8 @@ def _rows(t: Topology, c: _Connections, layer: NDArray[np.int64]) -> tuple[NDArr
     slot = 30.0 if widest > 24 else 46.0
     x = np.zeros(len(layer))
     x[devices] = _LEFT + slot * (np.arange(len(devices)) + 0.5) * widest / len(devices)
-    for now in sorted(set(layer.tolist()) - {0}):
-        mine, below = np.flatnonzero(layer == now), layer == (0 if now < 0 else now - 1)
+    for row in sorted(set(layer.tolist()) - {0}):
+        mine, below = np.flatnonzero(layer == row), layer == (0 if row < 0 else row - 1)
         total, count = np.zeros(len(layer)), np.zeros(len(layer))
         for here, there in ((c.a, c.b), (c.b, c.a)):
             on = below[there]
@@ -267,15 +267,15 @@ def _names(placed: _Placed) -> list[str]:
     if not layer.any():
         return []
     lines = []
-    for now in sorted(set(layer.tolist()), reverse=True):
-        mine = np.flatnonzero(layer == now)
+    for row in sorted(set(layer.tolist()), reverse=True):
+        mine = np.flatnonzero(layer == row)
         names = sorted({t.vertex_name(int(v)).rpartition(".")[0] or t.vertex_name(int(v)) for v in mine.tolist()})
         text = ", ".join(names[:2]) + (" ..." if len(names) > 2 else "")
         at = y[mine[0]]
         lines.append(f'<text x="{_MARGIN}" y="{at - 2:.0f}">{escape(text)}</text>')
         below = f"{len(mine):,}"
         down, up = _through(c, kinds, layer, int(mine[0]))
-        if now > 0 and down and up:
+        if row > 0 and down and up:
             below += f", {down / up:.3g}:1" if down > up * 1.001 else ", 1:1"
         lines.append(f'<text class="below" x="{_MARGIN}" y="{at + 13:.0f}">{escape(below)}</text>')
     return lines

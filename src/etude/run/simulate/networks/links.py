@@ -7,11 +7,16 @@ follows at the rate of the slowest link so far.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from etude.kernels.compile import kernel
 from etude.run.simulate.networks.slots import keep_visit, put_event
 from etude.run.simulate.networks.state import LAND, MOVE, LinkState, Rates
+
+NOT_ANY_MORE_NS: Final = 4 * 10**17
+"""When a link that has failed is over with a message."""
 
 
 @kernel(allocates=False)
@@ -23,6 +28,8 @@ def _moving_ns(rates: Rates, link: int, begin_ns: int, wire_bytes: float) -> flo
         if not last and rates.since_ns[k + 1] <= at_ns:
             continue
         room = (rates.since_ns[k + 1] - at_ns) * rates.bytes_per_ns[k] if not last else np.inf
+        if last and rates.bytes_per_ns[k] <= 0:
+            return max(NOT_ANY_MORE_NS - np.float64(begin_ns), 1.0)
         if rest <= room:
             return at_ns - begin_ns + (rest / rates.bytes_per_ns[k] if rest > 0 else 0.0)
         rest -= room

@@ -17,6 +17,7 @@ from etude.kernels.arrays import F64, I64
 from etude.machine.faults import without
 from etude.machine.routes import Routes
 from etude.machine.topology import Topology
+from etude.run.simulate.networks.resending import under_way
 from etude.run.simulate.networks.state import ENTRY, VISIT, FlowState, LinkState, Paths, Rates, Table
 
 LATE_NS: Final = 10**17
@@ -49,6 +50,15 @@ class Rerouting:
         self.factor[links] = factor
         now = np.isinf(self.factor)
         return self._searched(now) if (failed != now).any() else None
+
+    @property
+    def failed(self) -> NDArray[np.bool_]:
+        return np.isinf(self.factor)
+
+    @property
+    def rest(self) -> Topology:
+        """The topology without the links that failed."""
+        return without(self.topology, self.failed, self.topology.bytes_per_s)[0]
 
     def _searched(self, failed: NDArray[np.bool_]) -> Paths:
         p = self.paths
@@ -191,9 +201,14 @@ def _visits(state: LinkState, paths: Paths, live: I64, old: _OnLinks, new: _OnLi
 def waiting(state: LinkState, flows: FlowState | None, topology: Topology) -> list[tuple[int, int]]:
     """Ends (vertices) of transfers on a link that lets nothing through."""
     if flows is None:
-        return []
+        slots = under_way(state)
+        late = np.maximum(state.events.key[slots], state.slots["tail_ns"][slots]) >= LATE_NS
+        return _ends(state, slots[late], topology)
     live = flows.live[: int(flows.clock["live"][0])]
-    path = state.slots["path"][live[flows.slots["speed"][live] == 0]]
-    p = state.paths
+    return _ends(state, live[flows.slots["speed"][live] == 0], topology)
+
+
+def _ends(state: LinkState, slots: I64, topology: Topology) -> list[tuple[int, int]]:
+    path, p = state.slots["path"][slots], state.paths
     src, dst = topology.src[p.link[p.start[path]]], topology.dst[p.link[p.start[path + 1] - 1]]
     return sorted(set(zip(src.tolist(), dst.tolist(), strict=True)))
