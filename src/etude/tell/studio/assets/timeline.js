@@ -454,8 +454,8 @@ export class Timeline {
     if (this.picked !== slice || !found.members.length) return;
     this.members = found.members;
     const size = found.size_bytes === null ? "" : `, ${count(found.size_bytes)} bytes`;
-    this.panel.append(el("p", { class: "joined" }, `${found.label}: ${count(found.of)} members${size}. The last to arrive is rank ${found.last}, ${time(found.spread_ns)} after the first. `,
-      el("button", { type: "button", onclick: () => this.pick([...new Set([...this.ranks, found.last])].sort((a, b) => a - b)) }, `Show rank ${found.last}`)));
+    this.panel.append(el("p", { class: "joined" }, `${found.label}: ${count(found.of)} members${size}. ${found.spread_ns ? `The last to arrive is rank ${found.last}, ${time(found.spread_ns)} after the first.` : "All arrive at once."} `,
+      found.spread_ns ? el("button", { type: "button", onclick: () => this.pick([...new Set([...this.ranks, found.last])].sort((a, b) => a - b)) }, `Show rank ${found.last}`) : ""));
     this.draw();
   }
 
