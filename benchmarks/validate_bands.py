@@ -1,7 +1,7 @@
 """How often ranges hold what was measured: each source, model and device is left out of the table of ranges once.
 
     python benchmarks/validate_bands.py             # every kind, with sources, models and devices left out
-    python benchmarks/validate_bands.py --table     # with sources left out, as the table of docs/stacks.md
+    python benchmarks/validate_bands.py --table     # as the tables of docs/stacks.md
 
 The errors are those of `held_out_errors.csv`. The parts that are left out are whole sources, whole models and whole
 devices, so there is nothing to choose: the ranges of a part's rows are fitted to all other parts. Only which kinds are
@@ -135,18 +135,46 @@ HEAD = """\
 |---|---|---|---|---|---|---|---|"""
 
 
+def parts_table(found: dict[str, list[Coverage]]) -> Iterator[str]:
+    """Of kinds that count, what holds with each source, model and device left out."""
+    parts = [f"{part}: rows | nine of ten | half" for part in found]
+    yield f"| figure: kind | {' | '.join(parts)} |"
+    yield "|---" * (1 + 3 * len(found)) + "|"
+    cells: dict[str, dict[str, Coverage]] = defaultdict(dict)
+    for part, of in found.items():
+        for one in of:
+            if one.counts:
+                cells[f"{one.figure}: {one.name}"][part] = one
+    for name, its in cells.items():
+        row = [name]
+        for part in found:
+            one = its.get(part)
+            row += (
+                ["", "", ""]
+                if one is None
+                else [f"{len(one.known)}", f"{one.held():.1%}", f"{one.held(half=True):.1%}"]
+            )
+        yield "| " + " | ".join(row) + " |"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--table", action="store_true", help="with sources left out alone, as a table of Markdown")
+    parser.add_argument("--table", action="store_true", help="as tables of Markdown")
     table = parser.parse_args().table
     rows = [row for part in read_rows().values() for row in part]
     if table:
         print(HEAD)
-    for part in PARTS[:1] if table else PARTS:
-        found = list(coverages(rows, part))
-        for one in found:
-            print(table_row(one) if table else line(one, part))
-        said = [one for one in found if one.counts]
+    found = {part: list(coverages(rows, part)) for part in PARTS}
+    for part, of in found.items():
+        for one in of:
+            if not table:
+                print(line(one, part))
+            elif part == PARTS[0]:
+                print(table_row(one))
+    if table:
+        print("", *parts_table(found), "", sep="\n")
+    for part, of in found.items():
+        said = [one for one in of if one.counts]
         held = f"{sum(one.both for one in said)} of {len(said)} kinds with at least {ENOUGH} rows"
         print(f"{held} hold their parts of them, with each {part} left out")
     return 0

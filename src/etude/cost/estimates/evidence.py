@@ -19,6 +19,8 @@ FEW: Final = 5
 """Rows of a kind below which nothing is known of it, and of a figure."""
 BEYOND: Final = 10.0
 """Times the largest, or below the smallest, of the measured cases: from there on nothing is known."""
+MORE_DEVICES: Final = 2.0
+"""The same of devices: what a step loses with scale is seen only where it was measured."""
 WORDS: Final = {
     "recurrent": "models with recurrent layers",
     "encoder": "encoders",
@@ -95,7 +97,7 @@ class Evidence:
         narrow = [one.partition(" on ")[2] for one in self.precisions if one.startswith(f"{case.precision} on ")]
         if case.precision in NARROW and self.precisions and not _has_like(case.device, narrow):
             return f"of {SAID[case.precision]} on {case.device}"
-        if its.most_gpus and case.gpus > BEYOND * its.most_gpus:
+        if its.most_gpus and case.gpus > MORE_DEVICES * its.most_gpus:
             return f"of {words_of(case.kind)} on {case.gpus:,} devices: the most measured are {its.most_gpus:,.0f}"
         if case.elements and its.least_elements and case.elements < its.least_elements / BEYOND:
             return f"of {words_of(case.kind)} of so small products, where the host decides"
