@@ -15,7 +15,7 @@ from etude.model.run import Run
 from etude.model.schema import UNKNOWN
 from etude.model.timing import Timing
 
-__all__ = ["messages"]
+__all__ = ["CollectiveCalls", "calls", "messages"]
 
 
 MOST_MEMBERS = 100_000_000

@@ -35,10 +35,10 @@ class _Activities(NamedTuple):
 def without_cost(light: LightWindow, cost_ns: float, weight: F64 | None = None) -> LightWindow:
     """The window of a device as it would be if its profiler took no time in each call, or `weight` times that: the host
     is faster, activities follow when they may, and calls that wait for the device wait for it as before."""
-    return Launched(light).without(cost_ns, weight) if light.on_device and cost_ns > 0 else light
+    return CallsOfDevice(light).without(cost_ns, weight) if light.on_device and cost_ns > 0 else light
 
 
-class Launched:
+class CallsOfDevice:
     """Calls of a window of a device, its steps as calls that take no time, and the activities that each launched."""
 
     def __init__(self, light: LightWindow) -> None:
@@ -108,7 +108,7 @@ def fitted(light: LightWindow, step_ns: float, weight: F64 | None = None) -> tup
     if light.step_ns <= step_ns or not light.on_device:
         return light, 0.0
     low, high = 0.0, MOST_NS
-    launched = Launched(light)
+    launched = CallsOfDevice(light)
     step_ns = max(step_ns, 1.002 * launched.without(high, weight).step_ns)
     for _ in range(24):
         middle = (low + high) / 2

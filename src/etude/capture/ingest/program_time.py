@@ -18,7 +18,7 @@ import numpy as np
 
 from etude.base.errors import UsageError
 from etude.capture.ingest.device_alone import DeviceAlone, as_alone
-from etude.capture.ingest.light_cost import Launched, fitted, without_cost
+from etude.capture.ingest.light_cost import CallsOfDevice, fitted, without_cost
 from etude.capture.ingest.light_window import LightWindow
 from etude.capture.ingest.program_clock import Joined, as_window, in_program_time
 from etude.capture.ingest.recording_cost import host_cost
@@ -159,7 +159,7 @@ def _by_itself(device: DeviceTrace, full: LightWindow, numbers: Sequence[int]) -
     if cost is None:
         return device, Timed()
     at = cost.at_ns + device.base_ns
-    launched = Launched(full)
+    launched = CallsOfDevice(full)
     same = launched.without(0.0, after=(at, np.zeros(len(at))))
     if abs(same.step_ns / full.step_ns - 1) > FOLLOWS:
         return device, Timed(note="times are as recorded, because activities do not follow from the driver's calls")

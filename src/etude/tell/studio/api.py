@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from etude.base.errors import UsageError
-from etude.tell.studio import ask, linked, overview, pairs, plans, windows
+from etude.tell.studio import ask, overview, pairs, plans, ties, windows
 from etude.tell.studio.change import KNOBS, WhatIfs
 from etude.tell.studio.session import StudioRun, StudioSession
 from etude.tell.studio.share import shared_file
@@ -119,17 +119,17 @@ def heat(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
 
 def arrivals(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
     """Ranks by collective calls."""
-    return linked.arrivals(session.run(given))
+    return ties.arrivals(session.run(given))
 
 
 def members(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
     """The call of a slice, and who else takes part in it."""
-    return linked.members(session.run(given), whole(given, "rank"), whole(given, "node"), numbers(given, "ranks"))
+    return ties.members(session.run(given), whole(given, "rank"), whole(given, "node"), numbers(given, "ranks"))
 
 
 def path(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
     """The critical path."""
-    return linked.path_of(session.run(given))
+    return ties.path_of(session.run(given))
 
 
 def findings(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:

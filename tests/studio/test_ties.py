@@ -10,7 +10,7 @@ import pytest
 import etude
 from etude.steps.asked.runs import RunSource
 from etude.store.times import write_timing
-from etude.tell.studio import linked
+from etude.tell.studio import ties
 from etude.tell.studio.session import StudioRun, StudioSession
 from later import later
 from studio_stage import asked, job_folder
@@ -35,7 +35,7 @@ def cells(found: dict[str, Any], measure: str) -> Any:
 def test_the_slow_rank_arrives_last(session: StudioSession) -> None:
     found = asked(session, "arrivals")
     late, waits = cells(found, "late"), cells(found, "waits")
-    assert found["calls"] > len(found["columns"]) == len(found["labels"]) == linked.MOST_CALLS
+    assert found["calls"] > len(found["columns"]) == len(found["labels"]) == ties.MOST_CALLS
     assert np.nanmin(late, axis=0).max() == 0 and np.nanmin(waits, axis=0).max() == 0
     shared = ~np.isnan(late[2])
     assert np.nanargmax(late[:, shared].sum(axis=1)) == 2
@@ -49,9 +49,9 @@ def test_the_slow_rank_arrives_last(session: StudioSession) -> None:
 def test_of_many_calls_those_with_the_largest_spread_are_shown(
     session: StudioSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = linked.arrivals(session.runs[0])
-    monkeypatch.setattr(linked, "MOST_CALLS", 5)
-    few = linked.arrivals(StudioRun(session.runs[0].source, session.runs[0].index))
+    whole = ties.arrivals(session.runs[0])
+    monkeypatch.setattr(ties, "MOST_CALLS", 5)
+    few = ties.arrivals(StudioRun(session.runs[0].source, session.runs[0].index))
     spread = np.nanmax(cells(whole, "late"), axis=0)
     assert len(few["columns"]) == 5 and few["calls"] == whole["calls"] > 5
     assert sorted(np.nanmax(cells(few, "late"), axis=0)) == sorted(np.sort(spread)[-5:])
