@@ -24,7 +24,7 @@ EXTEND = {
     "Recording from inside a script": "trace traced",
     "Analyses": "what_if trend reasons patterns graph_replays traffic measured_requests Lake html_table",
     "Machines and networks": "Device topology read_cluster collective_time_ns p2p_time_ns calibrate_device "
-    "collective_schedule open_algorithm Operation run_operations flow_table best_placement",
+    "collective_schedule open_algorithm Operation run_operations flow_table flow_times best_placement",
     "Generation": "open_model micro learn synthesise Select Domain by_group pipeline_schedule Serving serving_job "
     "predict_serving",
     "Simulation": "Options LinkChange StopRanks SlowRank simulate_jobs simulate_until start_engine with_device_times "
