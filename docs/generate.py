@@ -215,6 +215,24 @@ collectives: {p2p_launch: 5us}      # optional, as below
 levels: [...]                       # optional: of your own, for closed forms
 ```
 
+**Dumps of other tools** are graphs too, known by their content, as `topology` of such a file or by themselves:
+
+| file | what it is | keys beside `topology` |
+|---|---|---|
+| what NCCL writes to `NCCL_TOPO_DUMP_FILE` | one node: CPUs, PCIe, NVLink, network cards; ranks as in the file. Rates are those that NCCL takes: PCIe from its speed and lanes, NVLink from the number of links and the GPU's generation, cards from `speed` | `nodes: 4`: so many such nodes, whose cards meet in one switch, or with `rails: true` card *i* of all nodes in switch *i*; `latency: {nvlink: 300ns, pci: 500ns, cpu: 500ns, network: 1us}` (these are the defaults) |
+| `ibnetdiscover` | an InfiniBand fabric: a rank is a port of a host's card, in the order of names; rates from width and speed (`4xHDR`: 25 GB/s) | `tables: lfts.txt`: routing tables of `ibroute` or `dump_lfts.sh`, with which each message takes the way that the subnet manager chose, also with `--routing`; after a failure ways are searched; `latency: 500ns` (default) of each link |
+
+<!-- not run: the dumps are files of your own -->
+```yaml
+name: my-rack
+device: h100
+topology: topo.xml
+nodes: 4
+rails: true
+```
+
+Neither has latencies: those above are assumptions, which `etude systems check FILE` prints.
+
 """
 
 

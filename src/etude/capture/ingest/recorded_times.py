@@ -30,10 +30,10 @@ def recorded_columns(device: DeviceTrace, found: CausalGraph) -> dict[str, NDArr
     source = np.empty(len(found), np.uint8)
     for first in range(0, len(found), _ROWS):  # in parts: these are the last of many columns
         part = slice(first, first + _ROWS)
-        took, before, now = found.end_ns[part] - found.start_ns[part], end[part] - start[part], found.own_ns[part]
-        share = np.where(now == UNKNOWN, 0, now * (before / np.maximum(took, 1)))
+        took, before, alone = found.end_ns[part] - found.start_ns[part], end[part] - start[part], found.own_ns[part]
+        share = np.where(alone == UNKNOWN, 0, alone * (before / np.maximum(took, 1)))
         share = np.rint(share).astype(np.int64)
-        own[part] = np.where(now == UNKNOWN, UNKNOWN, np.where(now == took, before, share))
+        own[part] = np.where(alone == UNKNOWN, UNKNOWN, np.where(alone == took, before, share))
         source[part] = np.where(took == before, TimeSource.RECORDED, TimeSource.CORRECTED)
     source[_light(told, found)] = TimeSource.LIGHT
     start += told.base_ns
