@@ -62,7 +62,7 @@ def test_the_commands_that_are_shown_give_the_same_step(
 def test_the_study_file_of_a_state_gives_the_same_step(session: StudioSession, tmp_path: Path) -> None:
     found = asked(session, "change", state={"bandwidth": 0.5, "latency": 2, "fuse": True, "slow": 1.25, "rank": 2})
     (tmp_path / "what-if.yaml").write_text(found["files"]["study.yaml"])
-    row = etude.study(tmp_path / "what-if.yaml", out=tmp_path / "out").rows.to_pylist()[0]
+    row = etude.study(tmp_path / "what-if.yaml").run().to_pylist()[0]
     assert row["before"] == found["before"]["makespan_ns"] / 1e6
     assert row["after"] == found["after"]["makespan_ns"] / 1e6
     assert row["times_as_fast"] == found["before"]["makespan_ns"] / found["after"]["makespan_ns"]
