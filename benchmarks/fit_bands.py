@@ -55,6 +55,8 @@ NINE = 0.95
 ABOUT = {
     "step": "published training steps and steps of one H200",
     "memory": "peaks of steps of one H200",
+    "program step": "steps of eager programs of other people on one H200",
+    "program memory": "peaks of eager programs of other people on one H200",
     "time of images and videos": "rows of a leaderboard",
     "power of serving": "rows of a leaderboard and published ones",
     "energy of a token": "rows of a leaderboard",

@@ -2,12 +2,15 @@
 
     python benchmarks/held_out_errors.py --scored /tmp/scored --outcomes /tmp/outcomes.json   # writes the file
     python benchmarks/held_out_errors.py --scored /tmp/scored --only calls                    # renews a part of it
+    python benchmarks/held_out_errors.py --only programs --programs FOLDER     # what `time_foreign.py` wrote
 
 Each row of the files of measurements is predicted as `etude score` does; what was predicted is kept in the folder
 `--scored`, and what is there is not predicted again: take another folder after a change of a prediction. The stacks of
 the catalogue were fitted to `published_train.csv`: its rows are predicted by factors to which no row of their source
 contributed (`fit_stacks.py`, whose file of outcomes `--outcomes` is), with the stack that they name and with none.
-Eager steps of one H200 are held out one by one.
+Eager steps of one H200 are held out one by one. Programs that never ran are those that the table of operators was not
+fitted to, each a source of its own: their steps, of two measurements the shorter, and the most memory that was given
+out. Without `--programs` their rows stay.
 
 An error is ln(predicted / measured). The file is `benchmarks/held_out_errors.csv`: a row for each predicted figure,
 with its case (`EstimateCase`), its source, its model, and whether the predictor was fitted to other rows of its device.
@@ -173,6 +176,37 @@ def calls(shared: Path, kept: Path) -> list[HeldOutRow]:
     return [row for row in found if row.case.kind != "between nodes"]
 
 
+def programs(folder: Path | None) -> list[HeldOutRow]:
+    """Eager programs of other people on one GPU, without any recording of theirs; without a folder as they are kept."""
+    if folder is None:
+        return read_rows().get("programs", []) if ERRORS.exists() else []
+    from validate_dry_steps import program_of
+
+    from etude.machine import open_system
+    from etude.steps.program import PROGRAMS, is_recurrent, predict_program
+
+    system, found = open_system("dgx-h200"), []
+    for row in table(folder / "steps.csv"):
+        name, batch = row["program"], int(row["batch"])
+        program = program_of(name, batch, folder / "dry")
+        if program is None:
+            print(f"{name} x{batch} stops where values decide", file=sys.stderr)
+            continue
+        done = predict_program(program, system)
+        step_ns = min(int(row["before_ns"]), int(row["after_ns"]))
+        pairs = {
+            "program step": (done.step_ns, step_ns),
+            "program memory": (program.fullest.peak_allocated_bytes, int(row["peak_allocated_bytes"])),
+        }
+        for figure, (predicted, measured) in pairs.items():
+            if figure == "program step" and is_recurrent(program.job):
+                continue  # has no range
+            case = EstimateCase(figure=figure, kind=PROGRAMS, device=row["device"] and system.device.name)
+            error = float(np.log(predicted / measured))
+            found.append(HeldOutRow(case=case, error=error, source=f"program {name}", model=name, fitted=True))
+    return found
+
+
 # -- the file ----------------------------------------------------------------------------------------------------------
 
 CASE: Final = tuple(EstimateCase.__slots__)
@@ -184,7 +218,7 @@ READ: Final[dict[str, Callable[[str], Any]]] = {
     "batch": float,
     "elements": float,
 }
-PARTS: Final = ("training", "serving", "calls")
+PARTS: Final = ("training", "serving", "calls", "programs")
 
 
 def write_rows(path: Path, found: dict[str, list[HeldOutRow]]) -> None:
@@ -219,6 +253,7 @@ def main() -> int:
     parser.add_argument("--shared", type=Path, default=shared)
     parser.add_argument("--scored", type=Path, help="keep predicted rows here, and take those that are there")
     parser.add_argument("--outcomes", type=Path, help="the file of outcomes of fit_stacks.py")
+    parser.add_argument("--programs", type=Path, help="the folder of time_foreign.py, with `dry/` of record_dry.py")
     parser.add_argument("--only", choices=PARTS, default="", help="renew the rows of this part alone")
     options = parser.parse_args()
     found = read_rows() if options.only and ERRORS.exists() else {}
@@ -229,6 +264,7 @@ def main() -> int:
             "training": lambda: training(measured, kept, options.outcomes),
             "serving": lambda: served(measured, kept),
             "calls": lambda: calls(measured, kept),
+            "programs": lambda: programs(options.programs),
         }
         for part in PARTS:
             if options.only in ("", part):

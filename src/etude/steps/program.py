@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from etude.base.units import format_bytes
-from etude.cost.estimates import Estimate, EstimateCase, columns, estimate_of
+from etude.cost.estimates import Estimate, EstimateCase, columns, estimate_of, no_evidence
 from etude.cost.framework import open_framework
 from etude.cost.framework.operators import MEASURED_ON
 from etude.cost.ops import MATRIX
@@ -33,7 +33,7 @@ KIND_OF_PEAK: Final = "bf16"
 FEW: Final = 8
 """Ranks up to which as many steps are run in any case; of more it is one, from an idle device."""
 EAGER: Final = "eager"
-PROGRAMS: Final = "programs that never ran"
+PROGRAMS: Final = "programs"
 """Kind of their cases."""
 NO_HOST: Final = "the host takes no time (`--host 18us`)"
 
@@ -56,18 +56,25 @@ class ProgramStep:
         return self.flops / (self.step_ns / 1e9) / self.system.peak(KIND_OF_PEAK, 1)
 
     def estimates(self) -> dict[str, Estimate]:
-        """Its step and its memory. Programs were not measured often enough for ranges: none of their rows is in the
-        table."""
+        """Its step and its memory, by eager programs of one GPU without any recording of theirs; of times by formulas
+        of a stack nothing was measured."""
         memory, device = self.program.fullest, self.system.device.name
         figures = {
-            "step_ns": (self.step_ns, "step"),
-            "peak_allocated_bytes": (memory.peak_allocated_bytes, "memory"),
-            "peak_reserved_bytes": (memory.peak_reserved_bytes, "memory"),
+            "step_ns": (self.step_ns, "program step"),
+            "peak_allocated_bytes": (memory.peak_allocated_bytes, "program memory"),
+            "peak_reserved_bytes": (memory.peak_reserved_bytes, "program memory"),
         }
         found = {
-            name: estimate_of(float(value), EstimateCase(figure=figure, kind=PROGRAMS, device=device))
+            name: estimate_of(
+                float(value), EstimateCase(figure=figure, kind=PROGRAMS, device=device, gpus=len(self.program.job))
+            )
             for name, (value, figure) in figures.items()
         }
+        if self.stack != EAGER:
+            found["step_ns"] = no_evidence(float(self.step_ns), f"for a program by formulas of `{self.stack}`")
+        elif is_recurrent(self.program.job):
+            about = "for recurrent networks, whose steps one after another are taken for one product"
+            found["step_ns"] = no_evidence(float(self.step_ns), about)
         return found | {"mfu": found["step_ns"].at(self.mfu)}
 
     def record(self) -> dict[str, Any]:
@@ -90,6 +97,11 @@ class ProgramStep:
             "stack": self.stack,
             "assumptions": list(self.assumptions),
         }
+
+
+def is_recurrent(job: Job) -> bool:
+    """Whether a recurrent network of the device's library is in it."""
+    return any("_rnn" in name for trace in job.traces for name in trace.coded("name")[1])
 
 
 def predict_program(
