@@ -36,6 +36,9 @@ NCCL = """<system version="1">
 """
 
 
+DEEP = "".join(f'<pci busid="{n}">' for n in range(5000)) + "</pci>" * 5000
+
+
 def rates(graph: Topology) -> dict[str, float]:
     """GB/s of each link by its ends, one way."""
     return {graph.link_name(k).partition(": ")[2]: graph.bytes_per_s[k] / 1e9 for k in range(len(graph.src))}
@@ -96,6 +99,11 @@ def test_nodes_meet_in_the_network_or_on_rails(tmp_path: Path, capsys: pytest.Ca
         (("</system>", ""), "is not XML"),
         (("<system ", "<!DOCTYPE x []><system "), "DOCTYPE"),
         (('sm="90"', 'sm="50"'), "an NVLink of no known rate"),
+        (('speed="400000"', 'speed="0"'), "not a positive number"),
+        (('count="18"', f'count="{"9" * 400}"'), "not a whole number up to"),
+        (('link_width="16"', 'link_width="-16"'), "not a whole number up to"),
+        (('rank="1"', 'rank="0"'), "several gpus have rank 0"),
+        (('<cpu numaid="1"', f'<cpu>{DEEP}</cpu><cpu numaid="1"'), "inside one another"),
     ],
 )
 def test_nodes_that_are_wrong(tmp_path: Path, change: tuple[str, str], words: str) -> None:
@@ -180,6 +188,20 @@ def test_tables_that_lead_nowhere_name_the_switch(tmp_path: Path) -> None:
     (tmp_path / "lfts.txt").write_text("nothing\n")
     with pytest.raises(EtudeError, match="no routing table"):
         open_system(tmp_path / "ib.yaml")
+
+
+def test_only_so_many_nodes(tmp_path: Path) -> None:
+    (tmp_path / "topo.xml").write_text(NCCL)
+    (tmp_path / "rack.yaml").write_text("name: rack\ndevice: h100\ntopology: topo.xml\nnodes: 1000000000\n")
+    with pytest.raises(EtudeError, match="1,000,000,000 nodes"):
+        open_system(tmp_path / "rack.yaml")
+
+
+def test_ports_that_do_not_lead_back(tmp_path: Path) -> None:
+    path = tmp_path / "fabric.txt"
+    path.write_text(fabric().replace('[1]\t"S-000a"[11]', '[1]\t"S-000a"[12]', 1))
+    with pytest.raises(EtudeError, match="which leads elsewhere"):
+        open_system(path)
 
 
 def test_a_port_without_a_rate(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ a message takes the way that the subnet manager chose, without them the shortest
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Final
 
 import numpy as np
@@ -83,6 +84,9 @@ class _Fabric:
                 continue
             if other not in self.about:
                 raise ClusterError(f"`{node}` port {port} leads to `{other}`, which is not there")
+            back = self.ports.get((other, there), (node, port))
+            if (other, there) in out or back[:2] != (node, port):
+                raise ClusterError(f"`{node}` port {port} leads to `{other}` port {there}, which leads elsewhere")
             wire = Wire(bytes_per_s=rate, latency_ns=self.latency_ns)
             ends = vertex[self._end(node, port)], vertex[self._end(other, there)]
             out[node, port], out[other, there] = self.build.connect(*ends, wire, "infiniband")
@@ -102,17 +106,17 @@ class _Fabric:
         cards = [end for end in self.ports if self.about[end[0]][0] == "Ca"]
         cards.sort(key=lambda end: (_natural(self.about[end[0]][1]), end[0], end[1]))
         vertex: Ends = {}
-        several = {self.about[node][1] for node, _ in cards}
+        nodes = Counter(node for node, _ in cards)
+        alike = len({self.about[node][1] for node in nodes}) < len(nodes)
         for node, port in cards:
             about = self.about[node][1] or node
-            ports = sum(end[0] == node for end in cards) > 1 or len(several) < len({end[0] for end in cards})
-            called = f"{about} {node}[{port}]" if ports else about
+            called = f"{about} {node}[{port}]" if alike or nodes[node] > 1 else about
             vertex[node, port] = self.build.vertex(called, VertexKind.DEVICE)
         switches = {node: about for node, (kind, about) in self.about.items() if kind != "Ca"}
-        twice = {about for about in switches.values() if list(switches.values()).count(about) > 1}
+        often = Counter(switches.values())
         for node, about in switches.items():
             short = about.split(";")[-1].split(":")[0] or node
-            unique = about and about not in twice and short not in self.build.number
+            unique = about and often[about] == 1 and short not in self.build.number
             vertex[node, 0] = self.build.vertex(short if unique else node, VertexKind.SWITCH)
         return vertex, cards
 

@@ -7,6 +7,7 @@ it takes for the vendor. The file has no latencies, and nothing beyond the cards
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,7 +25,12 @@ _NVLINK_GB: Final = ((100, 40.1), (90, 20.6), (86, 12.0), (70, 20.0), (60, 18.0)
 """GB/s of one NVLink, from this compute capability on."""
 _BETWEEN_CPUS_GB: Final = {"GenuineIntel": 10.0, "AuthenticAMD": 16.0}
 _OTHER_CPUS_GB: Final = 6.0
-_NVSWITCH, _GPU, _NETWORK = "0x068000", "0x0302", "0x02"
+_NVSWITCH = "0x068000"
+_DEEPEST: Final = 64
+"""Bridges of PCIe below one another."""
+_MOST_NODES: Final = 1 << 14
+_MOST: Final = 10**9
+"""Largest number in a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +55,8 @@ def read_nccl(text: str, name: str, asked: NcclNodes) -> Topology:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as problem:
         raise FormatError(f"is not XML: {problem}") from None
-    if asked.nodes < 1:
-        raise ClusterError(f"{asked.nodes} nodes", hint="nodes: 2")
+    if not 1 <= asked.nodes <= _MOST_NODES:
+        raise ClusterError(f"{asked.nodes:,} nodes", hint=f"nodes: 2; up to {_MOST_NODES:,}")
     cpus = root.findall("cpu")
     if root.tag != "system" or not cpus:
         raise FormatError("is no topology of NCCL: expected a <system> with <cpu>", hint="NCCL_TOPO_DUMP_FILE=topo.xml")
@@ -86,9 +92,14 @@ class _Node:
             for other in roots[k + 1 :]:
                 self.build.connect(one, other, self._wire(rate, "cpu"), "cpu")
         self._nvlinks()
+        ranks = [rank for rank, _, _ in self.gpus]
+        if twice := {rank for rank in ranks if ranks.count(rank) > 1}:
+            raise ClusterError(f"several gpus have rank {min(twice)}")
         return [vertex for _, vertex, _ in sorted(self.gpus, key=lambda gpu: gpu[0])]
 
-    def _below(self, parent: Element, above: int) -> None:
+    def _below(self, parent: Element, above: int, depth: int = 0) -> None:
+        if depth > _DEEPEST:
+            raise FormatError(f"has more than {_DEEPEST} <pci> inside one another")
         for pci in parent.findall("pci"):
             busid = pci.get("busid", "")
             wire = self._wire(_pci_gb(pci), "pci")
@@ -103,7 +114,7 @@ class _Node:
                 self.gpus.append((_whole(order, "gpu: rank"), vertex, gpu))
             for net in nics:
                 self.cards.append((net.get("dev", "0"), vertex, _whole(net.get("speed", ""), "net: speed") / 8000))
-            self._below(pci, vertex)
+            self._below(pci, vertex, depth + 1)
 
     def _nvlinks(self) -> None:
         switch, done = -1, set[tuple[int, int]]()
@@ -157,10 +168,9 @@ def _pci_gb(pci: Element) -> float:
 
 
 def _whole(text: str, what: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ClusterError(f"{what}: `{text}` is not a whole number") from None
+    if not re.fullmatch(r"\d{1,10}", text) or int(text) > _MOST:
+        raise ClusterError(f"{what}: `{text[:40]}` is not a whole number up to {_MOST:,}")
+    return int(text)
 
 
 def nodes_asked(given: Mapping[str, Any]) -> NcclNodes:
