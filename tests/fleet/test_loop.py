@@ -7,9 +7,10 @@ from etude.base.errors import UsageError
 from etude.world.fleet.checkpoint import SaveTier
 from etude.world.fleet.costs import Config, Costs, StepRounds
 from etude.world.fleet.events import EFFECTS, SCOPES, FleetEvents
-from etude.world.fleet.loop import TrainingRun, run_job
+from etude.world.fleet.loop import TrainingRun
 from etude.world.fleet.recovery import Recovery, policy_of
 from etude.world.fleet.results import summary
+from etude.world.fleet.training import run_job
 from naive_fleet import fleet as naive
 
 S = 1_000_000_000

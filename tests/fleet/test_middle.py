@@ -13,8 +13,8 @@ from etude.make.generate.model import open_model
 from etude.world.fleet import Recovery, predicted_costs
 from etude.world.fleet.costs import Config, Costs, StepRounds
 from etude.world.fleet.events import EFFECTS, SCOPES, FleetEvents
-from etude.world.fleet.loop import run_job
 from etude.world.fleet.recovery import policy_of
+from etude.world.fleet.training import run_job
 
 MODEL = replace(open_model("gpt2"), layers=2)
 FOUND = open_system("dgx-h100")

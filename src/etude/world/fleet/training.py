@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from etude.base.errors import UsageError
+from etude.world.clock import Event, run_alone
+from etude.world.fleet.account import Account
 from etude.world.fleet.checkpoint import SaveTier
+from etude.world.fleet.copies import Copies
 from etude.world.fleet.costs import RESTART, SHAPES, Costs, check_shape
 from etude.world.fleet.events import FleetEvents, draw, event_table, is_events, read_events
 from etude.world.fleet.faults import Faults, open_faults
 from etude.world.fleet.intervals import Searched, best_interval
-from etude.world.fleet.loop import TrainingRun, run_job
+from etude.world.fleet.loop import FAULT, TrainingJob, TrainingRun
 from etude.world.fleet.recovery import Policy, Recovery, policy_of
 from etude.world.fleet.results import job_table, summary
 from etude.world.fleet.retries import Chains, chains, held_down, parse_retries, stops
@@ -110,3 +114,49 @@ def simulate_fleet(
     events = events_of(seed)
     held, found = tried(events, seed)
     return Fleet(one(tiers, held), costs, events, searched, tiers, found)
+
+
+def run_job(
+    costs: Costs, events: FleetEvents, *, tiers: tuple[SaveTier, ...] = (), policy: Policy, recovery: Recovery,
+    spares: int | None, horizon_ns: int, excluded: tuple[int, ...] = (),
+) -> TrainingRun:  # fmt: skip
+    """Runs a job to the horizon. `spares=None`: a lost node is replaced at once, and nodes never run out. `excluded`
+    nodes are never used, and their faults do not affect the job. Raises UsageError for impossible input."""
+    if horizon_ns <= 0:
+        raise UsageError("no time is given", hint="--days 54")
+    if costs.healthy.step_ns <= 0:
+        raise UsageError("a step takes no time")
+    nodes = costs.nodes + (spares or 0)
+    if len(events) and int((events.node + events.nodes).max()) > nodes:
+        raise UsageError(f"an event hits a node beyond the {nodes}")
+    account = Account(costs.healthy, costs.idle_w)
+    copies = Copies(tiers, costs.healthy.step_ns)
+    up, used = np.ones(nodes, bool), np.zeros(nodes, bool)
+    up[_left_out(excluded, nodes, costs, spares)] = False
+    used[np.flatnonzero(up)[: costs.nodes]] = True
+    job = TrainingJob(
+        "job", costs, events, policy, recovery, spares, account, copies, costs.healthy,
+        up=up, used=used, down_until=np.zeros(nodes, np.int64), hit=np.zeros(len(events), bool),
+    )  # fmt: skip
+    faults = (Event(at, FAULT, job.name, row) for row, at in enumerate(events.time_ns.tolist()))
+    run_alone(job, horizon_ns, outside=faults)
+    job.close()
+    return TrainingRun(
+        account, copies, job.hit, job.interruptions, job.transitions, job.node_up_ns, nodes, horizon_ns,
+        job.without_copy,
+    )  # fmt: skip
+
+
+def _left_out(excluded: tuple[int, ...], nodes: int, costs: Costs, spares: int | None) -> list[int]:
+    beyond = [node for node in excluded if not 0 <= node < nodes]
+    if beyond:
+        raise UsageError(f"node {beyond[0]} is excluded, but there are only {nodes} nodes", hint="nodes count from 0")
+    found = sorted(set(excluded))
+    if nodes - len(found) < costs.nodes:
+        raise UsageError(
+            f"{len(found)} nodes are excluded, and there are {spares or 0} spares: {nodes - len(found)} are left for "
+            "a plan of "
+            f"{costs.nodes}",
+            hint=f"--spares {len(found)}",
+        )
+    return found
