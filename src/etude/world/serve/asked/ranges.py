@@ -7,10 +7,11 @@ from dataclasses import replace
 from math import exp, log
 from typing import Any, Final
 
-from etude.cost.estimates import Estimate, columns, estimate_of, no_evidence
+from etude.cost.estimates import Estimate, columns, no_evidence
 from etude.machine import open_system
 from etude.world.serve.asked.service import ModelService
-from etude.world.serve.estimates import FIGURES, RATE, serving_case
+from etude.world.serve.deployment import device_name
+from etude.world.serve.estimates import FIGURES, RATE, served_estimate, serving_case
 from etude.world.serve.results import Limits, kept_limits
 from etude.world.serve.serving import Served
 
@@ -106,13 +107,15 @@ def _estimate(service: ModelService, one: dict[str, Any], figure: str, value: fl
         return no_evidence(value, f"for the {said} {how}")
     first = service.pools[0]
     waiting = one["latency_s"]["mean"] * one["requests"] / one["duration_s"] if one["latency_s"] else 0.0
+    system = open_system(first.system or service.system)
     case = serving_case(
         figure,
-        open_system(first.system or service.system).device.name,
+        system.device.name,
         experts=bool(service.model.experts),
         load=RATE,
         precision=str(costs.get("precision", "bf16")),
         gpus=sum(pool.gpus for pool in service.pools),
         batch=waiting,
     )
-    return estimate_of(value, case)
+    pass_s = one["itl_s"]["p50"] if one["itl_s"] and one["itl_s"].get("p50") else 0.0
+    return served_estimate(value, case, device=device_name(system), ranks=first.gpus // first.count, pass_s=pass_s)
