@@ -78,6 +78,27 @@ def reference(folder: Path) -> None:
                 size = np.abs([error[name] for error in errors.values()])
                 what = f"{model}: {name.removesuffix('_s')}"
                 print(f"{steps:10} {what} median {np.median(size):.2%}, worst {size.max():.2%}")
+    means(folder)
+
+
+def means(folder: Path) -> None:
+    """Mean errors of the catalogue over all runs; without the configurations that, measured again, gave a first token
+    twice as late or more; and without those of which a figure moved by 40% or more."""
+    given = [c for path in sorted(folder.glob("configs_*.json")) for c in json.loads(path.read_text())["configs"]]
+    own = {c["config"]: np.array([c["ttft_ms_mean"], c["tpot_ms_mean"]]) for c in given}
+    again = {name: np.abs(np.log(own[name + "-r2"] / one)) for name, one in own.items() if name + "-r2" in own}
+    for name, apart in again.items():
+        print(f"measured twice {name:38} ttft x{np.exp(apart[0]):.2f}  tpot x{np.exp(apart[1]):.2f}")
+    unlike = {
+        "all": set(),
+        "but those that differ from themselves twice": {n for n, apart in again.items() if apart[0] > np.log(2)},
+        "but those that differ by 40%": {n for n, apart in again.items() if apart.max() > np.log(1.4)},
+    }
+    errors = scored(folder)
+    for what, names in unlike.items():
+        kept = [error for name, error in errors.items() if name.removesuffix("-r2") not in names]
+        ttft, tpot = (np.mean(np.abs([error[name] for error in kept])) for name in ("ttft_s", "tpot_s"))
+        print(f"catalogue, {what}: {len(kept)} runs, mean error ttft {ttft:.1%}, tpot {tpot:.1%}")
 
 
 def vllm(folder: Path, profiles: Path) -> None:
