@@ -77,6 +77,36 @@ def test_a_stream_of_short_passes_on_one_b200_has_no_ranges(capsys):
     assert json.loads(capsys.readouterr().out)["high"]["tpot_s"] is not None
 
 
+def test_a_mean_time_between_tokens_has_the_errors_of_further_tokens():
+    about = {"experts": True, "load": "closed loop"}
+    assert serving_case("itl_s", "Intel Gaudi 3 128GB", **about) == serving_case(
+        "tpot_s", "Intel Gaudi 3 128GB", **about
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "text", "rate"),
+    [
+        (["--tp", "2", "--pp", "2"], "no evidence for the time of a further token of 2 stages", True),
+        (
+            ["--tp", "2", "--disaggregate", "1:1"],
+            "no evidence for the time of a further token of prompts and tokens out on replicas of their own",
+            False,
+        ),
+    ],
+)
+def test_layouts_that_were_not_measured_have_no_evidence(capsys, more, text, rate):
+    """Of stages, tokens per second alone were."""
+    import json
+
+    from etude.surface.cli import main
+
+    assert main(["serve", "llama3-8b", "--system", "dgx-h100", "--rate", "4", "--count", "20", "--json", *more]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["basis"]["tpot_s"]["text"] == text
+    assert (found["high"]["output_tokens_per_s"] is not None) is rate
+
+
 def test_a_stream_has_ranges_of_its_means(capsys):
     import json
 

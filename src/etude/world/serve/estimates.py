@@ -36,9 +36,10 @@ def serving_case(
     named: bool = True,
     batch: float = 0.0,
 ) -> EstimateCase:
-    """`named`: the engine is one whose stack is known; `batch`: requests at once, on all GPUs."""
+    """`named`: the engine is one whose stack is known; `batch`: requests at once, on all GPUs. A mean time between
+    tokens is that of a further token; a leaderboard has medians of its own."""
     return EstimateCase(
-        figure=FIGURES[figure],
+        figure=FIGURES["tpot_s" if figure == "itl_s" and load != STEADY else figure],
         kind=f"{'experts' if experts else 'dense'}, {load}",
         device=device,
         precision=next((one for one in ("fp4", "fp8") if one in precision.lower()), "bf16"),
