@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from etude.base.units import format_bytes
+from etude.cost.aten_inputs import dtype_of
 from etude.cost.estimates import Estimate, EstimateCase, columns, estimate_of, no_evidence
 from etude.cost.framework import open_framework
 from etude.cost.framework.operators import MEASURED_ON
+from etude.cost.framework.recurrent import STEP_NS, is_timed
 from etude.cost.ops import MATRIX
 from etude.cost.stacks import Stack, generation_of, open_stack
 from etude.cost.stacks.stack import tuned, with_kernels
@@ -72,8 +74,8 @@ class ProgramStep:
         }
         if self.stack != EAGER:
             found["step_ns"] = no_evidence(float(self.step_ns), f"for a program by formulas of `{self.stack}`")
-        elif is_recurrent(self.program.job):
-            about = "for recurrent networks, whose steps one after another are taken for one product"
+        elif _has_unknown_chains(self.program.job):
+            about = "for recurrent networks but for those of cuDNN in 32 bits"
             found["step_ns"] = no_evidence(float(self.step_ns), about)
         return found | {"mfu": found["step_ns"].at(self.mfu)}
 
@@ -101,7 +103,22 @@ class ProgramStep:
 
 def is_recurrent(job: Job) -> bool:
     """Whether a recurrent network of the device's library is in it."""
-    return any("_rnn" in name for trace in job.traces for name in trace.coded("name")[1])
+    return bool(_recurrent_calls(job))
+
+
+def _recurrent_calls(job: Job) -> set[tuple[str, str]]:
+    """Names of recurrent operators of the device's library, with the types of their arguments."""
+    found = set()
+    for trace in job.traces:
+        codes, names = trace.coded("name")
+        which = np.flatnonzero(np.isin(codes, [i for i, name in enumerate(names) if "_rnn" in name]))
+        types, texts = trace.coded("in_types", which)
+        found |= {(names[codes[row]], texts[one] if one >= 0 else "") for row, one in zip(which, types, strict=True)}
+    return found
+
+
+def _has_unknown_chains(job: Job) -> bool:
+    return any(not is_timed(name, dtype_of(types)) for name, types in _recurrent_calls(job))
 
 
 def predict_program(
@@ -158,6 +175,11 @@ def _by_name(program: DryProgram, device: Device, host_ns: int | None) -> tuple[
     of_host = "the host, and" if host_ns is None else f"the host {host_ns / 1000:g} us for each,"
     said = f"operators take what those of their name took on {MEASURED_ON}: {of_host} kernels beyond their formulas"
     assumed = [*program.assumptions, said]
+    if is_recurrent(program.job):
+        assumed.append(
+            f"recurrent networks take {STEP_NS / 1000:g} us or more for a time step of each layer and direction, "
+            "forward and again backward, as those of two programs did on an H200"
+        )
     if found.strange:
         more = f" and {len(found.strange) - NAMED} more" if len(found.strange) > NAMED else ""
         which = f"{', '.join(found.strange[:NAMED])}{more} ({found.calls:.1%} of the operators)"

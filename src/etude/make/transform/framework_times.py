@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from etude.cost.framework import FrameworkOperators
+from etude.cost.aten_inputs import first_dtype
+from etude.cost.framework import FrameworkOperators, recurrent_ns
 from etude.kernels.arrays import F64, I64
 from etude.machine.system import Device
 from etude.make.transform.host_nodes import with_host
@@ -49,7 +51,11 @@ def _timed(
     one_of, count = (np.unique(which, return_index=True, return_counts=True)[at] for at in (1, 2))
     times = np.empty((len(keys), 3))
     for number, (key, at, calls) in enumerate(zip(keys, one_of.tolist(), count.tolist(), strict=True)):
-        row = table.of(key.name, key.shapes)
+        row, chained = table.of(key.name, key.shapes), recurrent_ns(key.name, key.shapes, _dtype(key.types), device)
+        if chained is not None:
+            row = row or table.any
+            times[number] = *row.host_ns(key.name, len(key.types)), chained
+            continue
         works = trace.kind[at] == Kind.COMP and trace.cpu[at] == 0
         if works and (row is None or np.isnan(formulas[at])):
             strange[key.name] = strange.get(key.name, 0) + calls
@@ -62,6 +68,10 @@ def _timed(
     launched = on_device | (trace.kind != Kind.COMP)
     own = np.where(on_device, worked, inside)
     return with_host(trace, _whole(ahead + np.where(launched, inside, 0)), _whole(own))
+
+
+def _dtype(types: Sequence[str]) -> str:
+    return first_dtype([list(types)])
 
 
 def _whole(times: F64) -> I64:
