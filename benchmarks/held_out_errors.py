@@ -9,8 +9,8 @@ Each row of the files of measurements is predicted as `etude score` does; what w
 the catalogue were fitted to `published_train.csv`: its rows are predicted by factors to which no row of their source
 contributed (`fit_stacks.py`, whose file of outcomes `--outcomes` is), with the stack that they name and with none.
 Eager steps of one H200 are held out one by one. Programs that never ran are those that the table of operators was not
-fitted to, each a source of its own: their steps, of two measurements the shorter, and the most memory that was given
-out. Without `--programs` their rows stay.
+fitted to, each a source of its own (those of recurrent networks that `fit_recurrent.py` held out): their steps, of two
+measurements the shorter, and the most memory that was given out. Without `--programs` their rows stay.
 
 An error is ln(predicted / measured). The file is `benchmarks/held_out_errors.csv`: a row for each predicted figure,
 with its case (`EstimateCase`), its source, its model, and whether the predictor was fitted to other rows of its device.
@@ -180,6 +180,7 @@ def programs(folder: Path | None) -> list[HeldOutRow]:
     """Eager programs of other people on one GPU, without any recording of theirs; without a folder as they are kept."""
     if folder is None:
         return read_rows().get("programs", []) if ERRORS.exists() else []
+    from fit_recurrent import is_fitted
     from validate_dry_steps import program_of
 
     from etude.machine import open_system
@@ -199,8 +200,8 @@ def programs(folder: Path | None) -> list[HeldOutRow]:
             "program memory": (program.fullest.peak_allocated_bytes, int(row["peak_allocated_bytes"])),
         }
         for figure, (predicted, measured) in pairs.items():
-            if figure == "program step" and is_recurrent(program.job):
-                continue  # has no range
+            if figure == "program step" and is_recurrent(program.job) and is_fitted(name):
+                continue
             case = EstimateCase(figure=figure, kind=PROGRAMS, device=row["device"] and system.device.name)
             error = float(np.log(predicted / measured))
             found.append(HeldOutRow(case=case, error=error, source=f"program {name}", model=name, fitted=True))

@@ -100,6 +100,7 @@ def test_models_by_name_or_by_shape():
         ("TPU v5e", "tpu-v5e-pod"),
         ("NVIDIA H20 96GB", "h20-node"),
         ("MI355X", "mi355x-node"),
+        ("MI350X", "mi355x-node"),
         ("Trainium2", "trn2"),
         ("AWS trn2.48xlarge", "trn2"),
         ("TPU v7", "tpu-v7-pod"),
@@ -227,6 +228,29 @@ def test_four_bits_are_faster_than_eight_where_units_have_them():
         ahead = replace(found, plan=found.plan.replace(host_ns=0))
         steps[precision] = predicted_case(ahead)["predicted"]["step"]
     assert steps["nvfp4"] < 0.8 * steps["fp8-mx"] < 0.7 * steps["bf16"]
+
+
+def test_products_of_four_bits_without_units_for_them_are_said():
+    found = predict_rows([ROW | {"precision": "nvfp4"}])[0]
+    assert [note for note in found["assumed"] if "has no units for fp4" in note]
+
+
+@pytest.mark.parametrize(("name", "text"), [("gpus", "8.5"), ("layers", "-32"), ("lora_rank", "x"), ("dp", "1.5")])
+def test_counts_are_whole_numbers(name: str, text: str):
+    row = ROW | {"model": "Acme LoRA", "hidden": "4096", "layers": "32"} | {name: text}
+    if name == "dp":
+        row["gpus"] = ""
+    (found,) = cases_of([row])
+    assert isinstance(found, Refused)
+    assert found.why == f"`{text}` of `{name}` is not a whole number"
+
+
+def test_columns_that_change_nothing_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "rows.csv"
+    row = {"comment": "mine", "globalbatch": "64", "source": ""} | ROW
+    path.write_text(",".join(row) + "\n" + ",".join(row.values()) + "\n")
+    assert main(["predict", "rows", str(path)]) == 0
+    assert "columns that are not read: `comment`, `globalbatch`\n" in capsys.readouterr().err
 
 
 def test_stacks_by_their_release():

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from etude.base.units import format_bytes
+from etude.cost.aten_inputs import dtype_of
 from etude.cost.estimates import Estimate, EstimateCase, columns, estimate_of, no_evidence
 from etude.cost.framework import open_framework
 from etude.cost.framework.operators import MEASURED_ON
+from etude.cost.framework.recurrent import STEP_NS, is_timed
 from etude.cost.ops import MATRIX
 from etude.cost.stacks import Stack, generation_of, open_stack
 from etude.cost.stacks.stack import tuned, with_kernels
@@ -35,6 +37,8 @@ FEW: Final = 8
 EAGER: Final = "eager"
 PROGRAMS: Final = "programs"
 """Kind of their cases."""
+MOST_UNKNOWN: Final = 0.2
+"""Part of a program's operators that are not in the table, above which its step has no range."""
 NO_HOST: Final = "the host takes no time (`--host 18us`)"
 
 
@@ -50,6 +54,8 @@ class ProgramStep:
     """Of matrix products of a step of one rank, the mean of all; what is recomputed counts once."""
     stack: str
     assumptions: tuple[str, ...]
+    unknown: float = 0.0
+    """Part of its operators that were never recorded, or whose work is not known."""
 
     @property
     def mfu(self) -> float:
@@ -72,8 +78,11 @@ class ProgramStep:
         }
         if self.stack != EAGER:
             found["step_ns"] = no_evidence(float(self.step_ns), f"for a program by formulas of `{self.stack}`")
-        elif is_recurrent(self.program.job):
-            about = "for recurrent networks, whose steps one after another are taken for one product"
+        elif _has_unknown_chains(self.program.job):
+            about = "for recurrent networks but for those of cuDNN in 32 bits"
+            found["step_ns"] = no_evidence(float(self.step_ns), about)
+        elif self.unknown > MOST_UNKNOWN:
+            about = f"for a program of which {self.unknown:.0%} of the operators were never recorded"
             found["step_ns"] = no_evidence(float(self.step_ns), about)
         return found | {"mfu": found["step_ns"].at(self.mfu)}
 
@@ -101,7 +110,22 @@ class ProgramStep:
 
 def is_recurrent(job: Job) -> bool:
     """Whether a recurrent network of the device's library is in it."""
-    return any("_rnn" in name for trace in job.traces for name in trace.coded("name")[1])
+    return bool(_recurrent_calls(job))
+
+
+def _recurrent_calls(job: Job) -> set[tuple[str, str]]:
+    """Names of recurrent operators of the device's library, with the types of their arguments."""
+    found = set()
+    for trace in job.traces:
+        codes, names = trace.coded("name")
+        which = np.flatnonzero(np.isin(codes, [i for i, name in enumerate(names) if "_rnn" in name]))
+        types, texts = trace.coded("in_types", which)
+        found |= {(names[codes[row]], texts[one] if one >= 0 else "") for row, one in zip(which, types, strict=True)}
+    return found
+
+
+def _has_unknown_chains(job: Job) -> bool:
+    return any(not is_timed(name, dtype_of(types)) for name, types in _recurrent_calls(job))
 
 
 def predict_program(
@@ -116,12 +140,12 @@ def predict_program(
     """The step of a dry run on a system; of several, from the end of the first to that of the last. `times_of`: a
     recording whose operators took as long as these will; else operators take on a GPU what those of PyTorch do by name,
     or with a `stack` the system's formulas with its efficiency. `host_ns`: of the host for each operator."""
-    machine = system.for_ranks(len(program.job))
+    machine, unknown = system.for_ranks(len(program.job)), 0.0
     if times_of is not None:
         like = timed_like(program, times_of, machine.device)
         timed, assumed = like.job, list(like.assumptions)
     elif stack is None and not machine.device.cpu:
-        timed, assumed = _by_name(program, machine.device, host_ns)
+        timed, assumed, unknown = _by_name(program, machine.device, host_ns)
     else:
         by = stack or open_stack(EAGER)
         machine = tuned(with_kernels(machine, by), by.on(generation_of(machine.device.name), experts=False))
@@ -133,7 +157,7 @@ def predict_program(
     if memory.device_bytes > machine.memory_bytes:
         assumed.append(f"it does not fit: {format_bytes(memory.device_bytes)} of {format_bytes(machine.memory_bytes)}")
     told = EAGER if stack is None else stack.name
-    return ProgramStep(program, done, machine, step_ns, _flops(program.job), told, (*assumed, *done.notes))
+    return ProgramStep(program, done, machine, step_ns, _flops(program.job), told, (*assumed, *done.notes), unknown)
 
 
 def timed_like(program: DryProgram, recorded: Job, device: str | Device | None) -> DryProgram:
@@ -153,16 +177,23 @@ TOLD: Final = 0.99
 """Part of a recording's device time from which on nothing is said of the rest."""
 
 
-def _by_name(program: DryProgram, device: Device, host_ns: int | None) -> tuple[Job, list[str]]:
+def _by_name(program: DryProgram, device: Device, host_ns: int | None) -> tuple[Job, list[str], float]:
     found = with_framework_times(program.job, open_framework(), device, host_ns=host_ns)
     of_host = "the host, and" if host_ns is None else f"the host {host_ns / 1000:g} us for each,"
     said = f"operators take what those of their name took on {MEASURED_ON}: {of_host} kernels beyond their formulas"
     assumed = [*program.assumptions, said]
+    if is_recurrent(program.job):
+        assumed.append(
+            f"recurrent networks take {STEP_NS / 1000:g} us or more for a time step of each layer and direction, "
+            "forward and again backward, as those of two programs did on an H200"
+        )
     if found.strange:
         more = f" and {len(found.strange) - NAMED} more" if len(found.strange) > NAMED else ""
         which = f"{', '.join(found.strange[:NAMED])}{more} ({found.calls:.1%} of the operators)"
-        assumed.append(f"{which} were not recorded there, or their work is not known: the step says nothing of these")
-    return found.job, assumed
+        assumed.append(
+            f"{which} were not recorded there, or their work is not known: they take what any operator takes"
+        )
+    return found.job, assumed, found.calls
 
 
 NAMED: Final = 3

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from etude.cost.framework import FrameworkOperators
+from etude.cost.aten_inputs import first_dtype
+from etude.cost.framework import FrameworkOperators, recurrent_ns
 from etude.cost.framework.operators import on_lists
 from etude.kernels.arrays import F64, I64, Bool
 from etude.machine.system import Device
@@ -51,12 +53,13 @@ def _timed(
     times = np.empty((len(keys), 3))
     follows = np.empty(len(keys))
     for number, (key, at, calls) in enumerate(zip(keys, one_of.tolist(), count.tolist(), strict=True)):
-        row = table.of(key.name, key.shapes)
-        works = trace.kind[at] == Kind.COMP and trace.cpu[at] == 0
+        row, chained = table.of(key.name, key.shapes), recurrent_ns(key.name, key.shapes, _dtype(key.types), device)
+        works = trace.kind[at] == Kind.COMP and trace.cpu[at] == 0 and chained is None
         if works and (row is None or np.isnan(formulas[at])):
             strange[key.name] = strange.get(key.name, 0) + calls
         row = row or table.any
-        times[number] = *row.host_ns(key.name, len(key.types)), row.device_ns(formulas[at])
+        device_ns = row.device_ns(formulas[at]) if chained is None else chained
+        times[number] = *row.host_ns(key.name, len(key.types)), device_ns
         follows[number] = table.next_list_ns * len(key.types) if on_lists(key.name) else times[number, 0]
     ahead, inside, worked = times[which].T
     lists = np.array([on_lists(key.name) for key in keys])[which]
@@ -75,6 +78,10 @@ def _behind_another(trace: Trace, chosen: Bool) -> Bool:
     found = np.zeros(len(trace), np.bool_)
     found[order[1:]] = chosen[order[:-1]] & (trace.thread[order[1:]] == trace.thread[order[:-1]])
     return found
+
+
+def _dtype(types: Sequence[str]) -> str:
+    return first_dtype([list(types)])
 
 
 def _whole(times: F64) -> I64:

@@ -151,9 +151,11 @@ def rows_inputs(asked: PredictRows) -> RowsInputs:
 
 
 def predicted_rows(given: RowsInputs) -> list[dict[str, Any]]:
-    from etude.steps.measured.rows import predict_rows, read_rows
+    from etude.steps.measured.rows import predict_rows, read_rows, unread_columns
 
     rows = read_rows(given.path)
+    if unread := unread_columns(rows):
+        say(f"columns that are not read: {', '.join(f'`{name}`' for name in unread)}")
     with progress("predicting rows", len(rows)) as advance:
         found = predict_rows(rows, given.stack, advance=advance)
     errors = [abs(r["predicted"]["step"] / r["measured"]["step"] - 1) for r in found if "predicted" in r]

@@ -18,6 +18,18 @@ SAMPLES: Final = ("samples/s", "sample/s", "seq/s", "sequences/s", "samples/sec"
 PER_GPU: Final = r"(per|/|a)\s*-?(gpu|device|chip|accelerator)"
 
 
+def whole(row: Mapping[str, str], name: str) -> int:
+    """A count that a row gives; 0: it gives none. What is not a whole number is refused, not rounded."""
+    text = row.get(name) or "0"
+    try:
+        value = float(text.replace(",", ""))
+    except ValueError:
+        value = 0.5
+    if not value.is_integer() or value < 0:
+        raise UsageError(f"`{text}` of `{name}` is not a whole number")
+    return int(value)
+
+
 def out_of_scope(row: Mapping[str, str]) -> bool:
     """Whether a row is about serving or bandwidth, not a training step."""
     metric, unit = (row.get("measured_metric") or "").lower(), (row.get("unit") or "").strip().lower()

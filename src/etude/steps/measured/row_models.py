@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from etude.base.errors import EtudeError, UsageError
 from etude.make.generate.model import Family, Model, model_names, open_model
-from etude.steps.measured.row_figures import attention_weights
+from etude.steps.measured.row_figures import attention_weights, whole
 
 SHAPE: Final = ("layers", "hidden", "heads", "ffn", "vocab")
 EXPERTS: Final = ("experts", "top_k", "expert_ffn", "shared_ffn", "dense_layers", "moe_every")
@@ -68,7 +68,7 @@ def named_model(row: Mapping[str, str]) -> Model | None:
     if not known:
         return None
     model = open_model(known)
-    return model if all(_number(row, k) in (0, getattr(model, k)) for k in ("layers", "hidden")) else None
+    return model if all(whole(row, k) in (0, getattr(model, k)) for k in ("layers", "hidden")) else None
 
 
 def _named(folded: str) -> str:
@@ -81,7 +81,7 @@ def _named(folded: str) -> str:
 
 def _of_this_shape(row: Mapping[str, str]) -> Model | None:
     """The model of the catalogue with the layers, the width and whatever else of a shape that the row states."""
-    given = {k: _number(row, k) for k in (*SHAPE, "kv_heads", "experts", "top_k", "expert_ffn") if _number(row, k)}
+    given = {k: whole(row, k) for k in (*SHAPE, "kv_heads", "experts", "top_k", "expert_ffn") if whole(row, k)}
     count = float(row.get("params") or 0)
     if not {"layers", "hidden"} <= given.keys() or not (count or {"heads", "ffn", "vocab"} <= given.keys()):
         return None
@@ -122,13 +122,9 @@ def _by_size() -> dict[tuple[int, int], list[str]]:
     return found
 
 
-def _number(row: Mapping[str, str], name: str) -> int:
-    return int(float(row.get(name) or 0))
-
-
 def _shaped(row: Mapping[str, str], said: list[str]) -> Model:
     name = (row.get("model") or "model").strip().replace(" ", "-").lower()
-    shape = {key: _number(row, key) for key in SHAPE}
+    shape = {key: whole(row, key) for key in SHAPE}
     experts = _experts(row, said)
     if not shape["layers"] or not shape["hidden"]:
         shape |= _from_parameters(row, shape, said)
@@ -145,7 +141,7 @@ def _shaped(row: Mapping[str, str], said: list[str]) -> Model:
     if not style:
         style = GPT if shape["ffn"] == 4 * shape["hidden"] and not experts else LLAMA
     fixed = {**experts, **{key: _switch(row, key) for key in SWITCHES if row.get(key)}}
-    if kv := _number(row, "kv_heads"):
+    if kv := whole(row, "kv_heads"):
         fixed["kv_heads"] = kv
     return _nearest(name, {**shape, **fixed}, style, float(row.get("params") or 0))
 
@@ -160,7 +156,7 @@ def _switch(row: Mapping[str, str], key: str) -> bool:
 def _experts(row: Mapping[str, str], said: list[str]) -> dict[str, int]:
     """Experts of the row's columns, or of its notes; empty: none. A name that has experts without their shape is
     refused: it would be priced as a dense model."""
-    found = {key: _number(row, key) for key in EXPERTS if row.get(key)}
+    found = {key: whole(row, key) for key in EXPERTS if row.get(key)}
     if not found.get("experts"):
         notes = row.get("notes", "")
         noted = {key: int(match[1]) for key, way in _NOTED if (match := way.search(notes))}
@@ -185,7 +181,7 @@ def _from_parameters(row: Mapping[str, str], shape: Mapping[str, int], said: lis
     if not count:
         hint = "columns layers, hidden, heads, ffn, vocab; or params"
         raise UsageError(f"neither the catalogue nor the row has the shape of `{row.get('model', '')}`", hint=hint)
-    unit = HEAD * max(_number(row, "tp"), 1)  # ranks share heads
+    unit = HEAD * max(whole(row, "tp"), 1)  # ranks share heads
     hidden = shape["hidden"] or max(round((count * ASPECT / 12) ** (1 / 3) / unit), 1) * unit
     layers = shape["layers"] or max(round(count / (12 * hidden**2)), 1)
     said.append(f"{layers} layers of width {hidden:,}, from the number of parameters")

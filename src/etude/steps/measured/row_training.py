@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from etude.base.errors import UsageError
+from etude.steps.measured.row_figures import whole
 
 RANK: Final = 16
 """Rank of adapters where a row says none: an assumption."""
@@ -56,7 +57,7 @@ def trained_fields(row: Mapping[str, str], family: str, said: list[str]) -> dict
 def _adapters(row: Mapping[str, str], family: str, said: list[str]) -> dict[str, Any]:
     given = row.get("lora_rank", "").strip()
     found = _RANK.search(f"{row.get('train', '')} {row.get('notes', '')}")
-    rank = int(float(given)) if given else int(found[1]) if found else RANK
+    rank = whole(row, "lora_rank") if given else int(found[1]) if found else RANK
     where, adapted = ("queries, keys and values", ":qkv") if family in QKV else ("every product of a layer", "")
     said.append(f"adapters of rank {rank} on {where}; other weights are frozen")
     return {"train": f"lora:{rank}{adapted}"} | _in_one_piece("lora", said)

@@ -27,8 +27,8 @@ from etude.steps.estimates import open_settings
 from etude.steps.measured.gpus import gpu_system
 from etude.steps.measured.recipes import CHUNKS, RunFacts, completed
 from etude.steps.measured.row_estimates import row_estimate
-from etude.steps.measured.row_figures import SECONDS, out_of_scope, step_seconds
-from etude.steps.measured.row_models import row_model
+from etude.steps.measured.row_figures import SECONDS, out_of_scope, step_seconds, whole
+from etude.steps.measured.row_models import EXPERTS, SHAPE, SWITCHES, row_model
 from etude.steps.measured.row_training import trained_fields
 from etude.steps.measured.row_words import noted_fields, recompute_fields
 from etude.steps.measured.unsaid import unsaid
@@ -38,6 +38,10 @@ Row = Mapping[str, str]
 
 NEEDED: Final = ("model", "gpu_type", "value", "unit")
 COUNTS: Final = ("gpus", "tp", "pp", "cp", "ep", "micro_batch", "global_batch", "seq")
+TEXTS: Final = ("recompute", "precision", "stack", "train", "measured_metric", "notes")
+NUMBERS: Final = ("kv_heads", "params", "dp", "interleave", "lora_rank", "year")
+COLUMNS: Final = {*NEEDED, *COUNTS, *SHAPE, *EXPERTS, *SWITCHES, *TEXTS, *NUMBERS}
+"""Everything that is read of a row."""
 YEARS: Final = {"volta": 2020, "ampere": 2022, "hopper": 2024}
 """Default year of a row, by its GPU; 2025 for any other."""
 SPARE: Final = 1.05
@@ -95,6 +99,11 @@ def read_rows(path: str | PathLike[str]) -> list[dict[str, str]]:
     return [{k: (v or "").strip() for k, v in row.items() if isinstance(k, str)} for row in rows]
 
 
+def unread_columns(rows: list[dict[str, str]]) -> list[str]:
+    """Columns that some row fills in, and that change nothing; misspelled ones are among them."""
+    return [name for name in rows[0] if name not in COLUMNS and any(row.get(name) for row in rows)]
+
+
 def cases_of(rows: list[dict[str, str]], stack: Stack | None = None) -> Iterator[Case | Refused]:
     """Each training row as a case, or the reason against it; rows of serving and bandwidth are skipped. `stack`
     overrides that of the rows."""
@@ -121,7 +130,7 @@ def case_of(row: Row, number: int, stack: Stack | None = None, system: System | 
     model = row_model(row, said)
     release = _release(row)
     released = 2000 + int(release[:2]) if release else 0
-    year = int(float(row.get("year") or 0)) or released or YEARS.get(generation_of(row["gpu_type"]), 2025)
+    year = whole(row, "year") or released or YEARS.get(generation_of(row["gpu_type"]), 2025)
     stack = stack or row_stack(row, year, said)
     given = _given(row, model, stack.policies, said) | trained_fields(row, stack.family, said)
     system = _whole_domains(system, int(given["gpus"]), said)
@@ -190,7 +199,7 @@ def row_stack(row: Row, year: int, said: list[str]) -> Stack:
 
 def _given(row: Row, model: Model, policies: Mapping[str, str], said: list[str]) -> dict[str, Any]:
     """Fields of a plan that a row gives; `policies` are words of its stack for recomputation."""
-    given: dict[str, Any] = {name: int(float(row[name])) for name in COUNTS if row.get(name)}
+    given: dict[str, Any] = {name: whole(row, name) for name in COUNTS if row.get(name)}
     notes, again = row.get("notes", ""), row.get("recompute", "").lower()
     if row.get("tp") or row.get("pp"):
         given = {"tp": 1, "pp": 1, "cp": 1, "ep": 1} | given
@@ -224,7 +233,7 @@ def _precision(text: str) -> str:
 def _ranks(row: Row, given: Mapping[str, Any]) -> int:
     if not row.get("dp"):
         raise UsageError("neither `gpus` nor `dp` is given")
-    return int(float(row["dp"])) * given.get("tp", 1) * given.get("pp", 1) * given.get("cp", 1)
+    return whole(row, "dp") * given.get("tp", 1) * given.get("pp", 1) * given.get("cp", 1)
 
 
 def _batch(given: Mapping[str, Any]) -> int:
@@ -236,7 +245,7 @@ def _batch(given: Mapping[str, Any]) -> int:
 def _schedule(row: Row, given: Mapping[str, Any], model: Model) -> dict[str, Any]:
     """Chunks that a row says; without a pipeline, or where they do not fit, it is not interleaved. Of a row that says
     no axis nothing is known."""
-    pp, chunks = given.get("pp", 0), int(float(row.get("interleave") or 0))
+    pp, chunks = given.get("pp", 0), whole(row, "interleave")
     if not pp:
         return {}
     if pp == 1:

@@ -11,6 +11,7 @@ from etude.steps.measured.row_models import known_model, named_model
 if TYPE_CHECKING:
     from etude.steps.measured.rows import Case
 
+NARROW: Final = ("fp8", "fp4")
 AXES: Final = ("tp", "pp", "cp", "ep")
 
 
@@ -21,6 +22,8 @@ def unsaid(row: Mapping[str, str], case: Case, *, spare: float, system: bool = F
     said += [] if row.get("year") else [f"year {case.year}"]
     precision = str(case.plan.precision)
     said += [] if row.get("precision", "").lower().startswith(precision) else [f"precision {precision}"]
+    if precision in NARROW and precision not in case.system.device.peak_flop_per_s:
+        said.append(f"products in 16 bits: {case.system.device.name} has no units for {precision}")
     if row.get("tp") or row.get("pp"):
         said += [f"{axis} 1" for axis in AXES if not row.get(axis)]
     said += [] if row.get("gpus") else [f"{case.plan.gpus:,} GPUs: data times tensor, pipeline and context parallel"]
