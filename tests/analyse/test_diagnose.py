@@ -50,6 +50,15 @@ def test_a_rank_that_is_slow_for_three_of_ten_steps():
     assert (one.kind, one.ranks, one.steps) == ("slow_rank", (4,), (2, 4))
 
 
+def test_two_ranks_that_are_slow_one_after_the_other_are_both_as_slow_as_they_are():
+    slower = noise(20, 8)
+    slower[:10, 3] *= 1.5
+    slower[10:, 7] *= 1.5
+    found = {f.ranks: (f.steps, f.height) for f in diagnose(run_of(slower)) if f.kind in FAULTS}
+    assert {ranks: steps for ranks, (steps, _) in found.items()} == {(3,): (0, 9), (7,): (10, 19)}
+    assert [height for _, height in found.values()] == pytest.approx([0.5, 0.5], abs=0.01)
+
+
 def test_a_large_group_is_one_finding_though_some_of_it_are_much_slower():
     slower = noise(3, 64)
     slower[:, 3:19] *= 1.2

@@ -374,7 +374,7 @@ class _Diagnosis:
         whole = Episode((row,), "whole", 0, len(self.times.steps) - 1, part, 10.0)
         cost = part * float(np.nansum(self.times.compute.total_ns[row]))
         made = self._finding("intermittent", "kernel", self._ranks((row,)), whole, self._bound(cost, row, part))
-        return replace(made, figures={"far": far, "usual": usual})
+        return replace(made, pattern="intermittent", figures={"far": far, "usual": usual})
 
     def _late(self, one: Episode) -> Verdict:
         """A device that has nothing to do because of its host: late, or waiting for the next batch."""
