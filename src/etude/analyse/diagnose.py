@@ -425,7 +425,9 @@ class _Diagnosis:
         return found
 
     def _are_nodes(self, ranks: tuple[int, ...]) -> bool:
-        """Whether these are all ranks of several nodes: what they share is a switch."""
+        """Whether these are all ranks of several nodes, and there are others: what they share is a switch."""
+        if len(ranks) == len(self.run.job.ranks):
+            return False
         nodes = {rank // self.node for rank in ranks}
         mine = sum(1 for rank in self.run.job.ranks.tolist() if rank // self.node in nodes)
         return len(nodes) > 1 and mine == len(ranks)
