@@ -65,6 +65,7 @@ def test_of_transfers_without_peers_a_small_period_is_chance_and_a_large_one_is_
     assert told(run_of(noise(24, 16), transfer=usual * np.where(seventh, 1.1, 1.0))) == []
     (slow,) = diagnose(run_of(noise(24, 16), transfer=usual * np.where(seventh, 3.0, 1.0)))
     assert (slow.kind, slow.level, slow.pattern, len(slow.ranks)) == ("slow_link", "link", "periodic", 16)
+    assert "every 7 steps, in steps 5 to 19" in slow.words
 
 
 def test_a_large_group_is_one_finding_though_some_of_it_are_much_slower():

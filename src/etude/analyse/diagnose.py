@@ -419,6 +419,7 @@ class _Diagnosis:
                     run_ns=self.run_ns,
                     confidence=min(slow.confidence, self._surest),
                     height=slow.factor - 1,
+                    every=max(slow.every, 1),
                     pattern="periodic" if slow.every > 1 else "chronic" if slow.whole else "acute",
                 )
             )
