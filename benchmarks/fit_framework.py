@@ -7,10 +7,11 @@
     python benchmarks/fit_framework.py recorded/ dry/         the steps of all programs by the table as it is shipped
 
 A row is fitted to programs of `SEEN`, `HELD_OUT` and `LATER` of `foreign_programs.py`: the host's times are the medians
-of programs, the device's `fixed + factor x formula` has the least relative error over their shapes, far ones counting
-less. Programs of `LATEST`, `LAST` and `FRESH` are predicted by it (`predict --program` without a recording). With `--add` the
-rows stay, and names that none of them has come from `operator_programs.py`: what the device takes, and of the host the
-median of all names, but where it does not wait for the device. Neither the recordings nor the dry runs are in the repository.
+of programs, the device's `fixed + factor x formula` has the least relative error over their shapes, which count by
+their time, far ones less. Programs of `LATEST`, `LAST`, `FRESH` and the folder `programs` are predicted by it (`predict
+--program` without a recording). With `--add` the host's times stay, those of the device are fitted again to what is
+recorded, with programs of `operator_programs.py`; names that only these have get of the host the median of all, but
+where it does not wait for the device. Neither the recordings nor the dry runs are in the repository.
 """
 
 from __future__ import annotations
@@ -142,8 +143,9 @@ def renewed(table: Mapping[str, FrameworkOperator], recorded: Path, dry: Path) -
     simple = [one for name, found in shapes.items() if name.split()[0] not in (*PRODUCTS, *WEIGHTS_OF) for one in found]
     fixed, factor = line(simple)
     rest = table[ANY]._replace(fixed_ns=fixed, factor=factor)
-    rows = {name: row if (row.fixed_ns, row.factor) != table[ANY][2:4] else row._replace(fixed_ns=fixed, factor=factor)
-            for name, row in table.items()}  # fmt: skip
+    few = table[ANY].fixed_ns, table[ANY].factor
+    like_any = {name: row._replace(fixed_ns=fixed, factor=factor) for name, row in table.items() if row[2:4] == few}
+    rows = dict(table) | like_any
     for name in sorted(shapes):
         host = statistics.median(inside[name]) if inside[name] else rest.inside_ns
         row = rows.get(name) or rows.get(name.split()[0]) or rest._replace(inside_ns=host)
