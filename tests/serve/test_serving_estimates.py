@@ -65,16 +65,20 @@ def test_experts_in_mxfp4_count_as_products_in_16_bits(tmp_path):
     assert found["evidence"] and found["case"]["precision"] == "bf16"
 
 
-def test_a_stream_of_short_passes_on_one_b200_has_no_ranges(capsys):
+def test_a_stream_of_short_passes_on_one_b200_has_no_ranges(capsys, tmp_path):
+    """Unless its stack was calibrated on a host."""
     import json
 
     from etude.surface.cli import main
+    from etude.world.serve.stacks import ServingStack, stack_file
 
     given = ["serve", "llama3-8b", "--system", "dgx-b200", "--rate", "4", "--count", "20", "--json"]
     assert main(given) == 0
     assert json.loads(capsys.readouterr().out)["high"]["tpot_s"] is None
-    assert main([*given, "--tp", "2"]) == 0
-    assert json.loads(capsys.readouterr().out)["high"]["tpot_s"] is not None
+    (tmp_path / "mine.yaml").write_text(stack_file({"b200": ServingStack(source="by hand")}))
+    for more in (["--tp", "2"], ["--stack", str(tmp_path / "mine.yaml")]):
+        assert main([*given, *more]) == 0
+        assert json.loads(capsys.readouterr().out)["high"]["tpot_s"] is not None
 
 
 def test_a_mean_time_between_tokens_has_the_errors_of_further_tokens():

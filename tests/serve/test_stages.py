@@ -45,6 +45,15 @@ def test_a_short_pass_waits_behind_a_long_one_on_every_stage():
     assert times(found) == ([1000, 1150], [1232, 1314])
 
 
+def test_logits_are_on_the_last_stage_alone():
+    """1000 of layers and 400 of logits. The stages take 500 and 900: a's tokens are on the last one 500..1400 and
+    2300..3200, b's wait for it, 1400..2300 and 3200..4100."""
+    cost = step_cost(tokens=[1], layers_ns=[1000.0], head=((1.0,), (400.0,)))
+    requests = requests_of([0, 0], [1, 1], [2, 2])
+    found = serve(requests, AT_ONCE, cost, replicas=2, router="turn", stages=(0.5, 0.5))
+    assert times(found) == ([1400, 2300], [3200, 4100])
+
+
 def test_layers_that_are_left_over_are_on_the_stages_before_the_last():
     model = open_model("llama3-8b")  # 32 layers
     assert stage_shares(model, 3) == (11 / 32, 11 / 32, 10 / 32)

@@ -6,10 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from etude.base.errors import UsageError
 from etude.base.units import format_bytes
-from etude.cost.ops import DTYPE_BYTES
+from etude.cost.compute import cost_of, memory_ns
+from etude.cost.ops import DTYPE_BYTES, OpClass
 from etude.machine import System, device_names, open_device
+from etude.machine.system import Device
 from etude.make.generate import Plan
 from etude.make.generate.model import Model
 from etude.make.generate.passes import held_by
@@ -137,7 +141,8 @@ def deployed(
             spread = plan.tp * groups if groups > 1 else plan.ep
             cost = profile_cost(ops, model, system, software, tp=plan.tp, spread=spread, groups=groups, graphs=graphs)
         if pp > 1:
-            cost = _in_stages(cost, staged_ns(model, system, plan.tp, pp, cost.tokens), pp)
+            sent_ns = staged_ns(model, system, plan.tp, pp, cost.tokens)
+            cost = _in_stages(cost, sent_ns, pp, _logits_ns(model, plan.tp, system.device, software))
     token = float(tables.token_bytes[0])
     lora = lora_cost(model, plan.tp, system, software, engine.max_lora_rank, engine.max_loras)
     beside = float(tables.working_bytes[0]) * engine.max_num_batched_tokens + lora.slot_bytes * engine.max_loras
@@ -152,12 +157,25 @@ def deployed(
     return Deployment(cost, blocks, round(token), energy, caching, weights, error, lora, record, stages=stages)
 
 
-def _in_stages(cost: StepCost, sent_ns: Any, pp: int) -> StepCost:
+def _in_stages(cost: StepCost, sent_ns: Any, pp: int, logits_ns: float) -> StepCost:
     """Each stage is on its part of the layers for that part of the time of a pass, and an engine does its own work for
-    all sequences of the pass on each of them."""
+    all sequences of the pass on each of them. The weights of the logits are read on the last stage, and by passes that
+    have a token out: they go from the curve of layers to that of the head."""
     floor_ns = cost.floor_ns.copy()
     floor_ns[4] *= pp
-    return cost._replace(layers_ns=cost.layers_ns + sent_ns, floor_ns=floor_ns, engine_ns=cost.engine_ns * pp)
+    read_ns = min(logits_ns, float(cost.layers_ns.min()))
+    return cost._replace(
+        layers_ns=cost.layers_ns - read_ns + sent_ns,
+        head_ns=cost.head_ns + read_ns,
+        floor_ns=floor_ns,
+        engine_ns=cost.engine_ns * pp,
+    )
+
+
+def _logits_ns(model: Model, tp: int, device: Device, stack: ServingStack) -> float:
+    """Reading the weights of the output layer, which are in 16 bits."""
+    size_bytes = np.array([2.0 * model.vocab * model.hidden / tp])
+    return float(stack.products * memory_ns(device.busy(), cost_of(device, OpClass.GEMM), size_bytes)[0])
 
 
 def _weights_bytes(model: Model, plan: Plan, tables: PassTables, groups: int, packed: float) -> float:

@@ -18,7 +18,7 @@ from etude.kernels.compile import kernel
 from etude.world.serve import state as at
 from etude.world.serve.adapters import leave_adapter
 from etude.world.serve.batching import choose
-from etude.world.serve.machines import Machines, machine_nj
+from etude.world.serve.machines import Machines, machine_head_ns, machine_nj
 from etude.world.serve.pass_content import shape_of, time_of
 from etude.world.serve.prefix import release
 from etude.world.serve.queues import pop_later, push_later, put_last
@@ -121,11 +121,13 @@ def _begin(state, mine, batch, put_together, clock, energy_nj, machines, log, i,
 
 
 @kernel(allocates=False)
-def _through_stages(share, free_ns, now, time_ns):
-    """Time until a pass has gone through all stages, in order; one that another pass is on is waited for."""
-    done = now
+def _through_stages(share, free_ns, now, time_ns, head_ns):
+    """Time until a pass has gone through all stages, in order; one that another pass is on is waited for. The last has
+    the logits and sampling of `time_ns` in addition to its layers."""
+    done, layers_ns, last = now, max(time_ns - head_ns, 0), len(share) - 1
     for stage in range(len(share)):
-        done = max(done, free_ns[stage]) + np.int64(time_ns * share[stage])
+        own_ns = np.int64(layers_ns * share[stage]) + (time_ns - layers_ns if stage == last else 0)
+        done = max(done, free_ns[stage]) + own_ns
         free_ns[stage] = done
     return done - now
 
@@ -158,7 +160,8 @@ def _start(state, rules, machines, log, busy, now):
         time_ns = time_of(mine, state.shape[i], rules, machines)
         mine.own_ns += time_ns
         if rules.stages > 1:
-            time_ns = _through_stages(state.stage_share, state.stage_ns[i // rules.stages], now, time_ns)
+            head_ns = machine_head_ns(machines, mine.kind, shape_of(state.shape[i]))
+            time_ns = _through_stages(state.stage_share, state.stage_ns[i // rules.stages], now, time_ns, head_ns)
         if _joined(mine, rules):
             longest = max(longest, time_ns)
         else:

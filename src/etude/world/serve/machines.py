@@ -11,7 +11,7 @@ import numpy as np
 from etude.kernels.arrays import F64, I64
 from etude.kernels.compile import kernel
 from etude.world.serve.energy import ReplicaPower, pass_nj
-from etude.world.serve.pass_time import pass_ns
+from etude.world.serve.pass_time import head_of, pass_ns
 from etude.world.serve.steps import StepCost
 
 WHOLE: Final = ("padded", "decode_padded", "recorded")
@@ -63,6 +63,12 @@ def _cost_at(machines, row):
 def machine_ns(machines, kind, shape, number):
     """Time of one pass on a machine of this kind; `number` says which of the recorded ones it is."""
     return pass_ns(_cost_at(machines, 2 * kind), shape, number)
+
+
+@kernel(allocates=False)
+def machine_head_ns(machines, kind, shape):
+    """Logits and sampling of a pass on a machine of this kind."""
+    return np.int64(head_of(_cost_at(machines, 2 * kind), shape))
 
 
 @kernel(allocates=False)

@@ -99,6 +99,12 @@ def graph_of(cost, shape):
 
 
 @kernel(allocates=False, inline="llvm")
+def head_of(cost, shape):
+    """Logits and sampling, which the last stage of layers has."""
+    return _curve(cost.sequences, cost.head_ns, float(shape.outputs)) if shape.outputs else 0.0
+
+
+@kernel(allocates=False, inline="llvm")
 def host_of(cost, shape, eager):
     """Time of the host while the device works, and of the engine after it."""
     sequences = shape.decode + shape.outputs
@@ -115,8 +121,7 @@ def pass_ns(cost, shape, number):
         return cost.recorded[min(number, len(cost.recorded) - 1)]
     run, eager = graph_of(cost, shape)
     device = (_curve(cost.tokens, cost.layers_ns, float(run)) + attention_of(cost, shape)) * shape.depth
-    if shape.outputs:
-        device += _curve(cost.sequences, cost.head_ns, float(shape.outputs))
+    device += head_of(cost, shape)
     if len(cost.beside_ns):
         points = len(cost.tokens)
         beside = _curve(cost.tokens, cost.beside_ns[:points], float(run))

@@ -132,4 +132,6 @@ def _estimate(service: ModelService, one: dict[str, Any], figure: str, value: fl
         batch=waiting,
     )
     pass_s = one["itl_s"]["p50"] if one["itl_s"] and one["itl_s"].get("p50") else 0.0
-    return served_estimate(value, case, device=device_name(system), ranks=first.gpus // first.count, pass_s=pass_s)
+    # The stack of a file was calibrated on a host of its own.
+    on = "" if str(costs.get("stack", "")).endswith((".yaml", ".yml")) else device_name(system)
+    return served_estimate(value, case, device=on, ranks=first.gpus // first.count, pass_s=pass_s)
