@@ -5,7 +5,8 @@
 `simulate` alone is timed; the memory is that of the whole process, the job included. Each case is a process of its own
 and runs once before on a small job, so that compiled kernels come from their cache. 4 million nodes over 1,024 ranks
 (8 pipeline stages, tensor parallel by 8, data parallel by 16) and 164 million over 16,384, on the catalogue's DGX H100;
-then a step of Llama 3 70B on 131,072 ranks with three slow ones, and on 1,048,576.
+then 131,072 ranks with jitter, each on its own; a step of Llama 3 70B on 131,072 ranks with three slow ones, of two
+jobs on as many, and on 1,048,576.
 The last line says whether a folded and an unfolded run agree on every node.
 """
 
@@ -38,9 +39,12 @@ CASES: dict[str, tuple[bool, int, int, dict[str, Any]]] = {
     "1,024 ranks, 4 M nodes, a trace each, folded on the way": (False, 1_024, 4_000, {}),
     "1,024 ranks, 4 M nodes, folded": (True, 1_024, 4_000, {}),
     "16,384 ranks, 164 M nodes, folded": (True, 16_384, 10_000, {}),
+    "131,072 ranks, 12.6 M nodes, jitter": (True, 131_072, 96, {"jitter": {"compute": 0.05}}),
     "131,072 ranks of Llama 3 70B, 3 slow, folded": (True, 131_072, 0, {"slow_ranks": {3: 1.2, 17: 1.1, 42: 1.3}}),
+    "131,072 ranks of two jobs of Llama 3 70B, folded": (True, 131_072, 0, {}),
     "1,048,576 ranks of Llama 3 70B, folded": (True, 1_048_576, 0, {}),
 }
+TWO_JOBS = "two jobs"
 
 
 def machine(ranks: int) -> System:
@@ -63,12 +67,19 @@ def one(name: str, small: int) -> None:
     if "overlap" in options:
         options["overlap"] = Overlap(**options["overlap"])
     simulate(big_jobs.folded_job(64, 2, 100), machine(64), **options)
-    job = made(folded, ranks, nodes)
+    job = made(folded, ranks // 2 if TWO_JOBS in name else ranks, nodes)
     begin = time.process_time()
-    found = simulate(job, machine(ranks), **options)
+    found = both(job, machine(ranks)) if TWO_JOBS in name else simulate(job, machine(ranks), **options)
     took = time.process_time() - begin
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
     print(f"{name:<58}{took:>8.2f}{peak:>10.0f}{found.simulated_ranks:>8,}{found.makespan_ns / 1e6:>12.3f}")
+
+
+def both(job: Job, system: System) -> Any:
+    """The job twice on one system, the second a ms later, together and each alone."""
+    from etude.run.simulate.together import simulate_jobs
+
+    return simulate_jobs([job, job], system, at_ns=[0, 1_000_000]).run
 
 
 def agree(ranks: int = 128, nodes: int = 2_000) -> bool:

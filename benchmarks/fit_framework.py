@@ -3,39 +3,46 @@
     python benchmarks/record_foreign.py -o recorded/          on a machine with a GPU, `--only` all programs
     python benchmarks/record_dry.py -o dry/ --steps 3
     python benchmarks/fit_framework.py recorded/ dry/ -o src/etude/cost/framework/pytorch.csv
+    python benchmarks/fit_framework.py recorded/ dry/ --add -o src/etude/cost/framework/pytorch.csv
     python benchmarks/fit_framework.py recorded/ dry/         the steps of all programs by the table as it is shipped
 
 A row is fitted to programs of `SEEN`, `HELD_OUT` and `LATER` of `foreign_programs.py`: the host's times are the medians
-of programs, the device's `fixed + factor x formula` has the least relative error over their shapes, far ones counting
-less. Programs of `LATEST`, `LAST` and `FRESH` are predicted by it (`predict --program` without a recording). Neither
-the recordings nor the dry runs are in the repository.
+of programs, the device's `fixed + factor x formula` has the least relative error over their shapes, which count by
+their time, far ones less. Programs of `LATEST`, `LAST`, `FRESH` and the folder `programs` are predicted by it (`predict
+--program` without a recording). With `--add` the host's times stay, those of the device are fitted again to what is
+recorded, with programs of `operator_programs.py`; names that only these have get of the host the median of all, but
+where it does not wait for the device. Neither the recordings nor the dry runs are in the repository.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import functools
 import inspect
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from foreign_programs import HELD_OUT, LATER, PROGRAMS, SEEN
+from operator_programs import OPERATORS
 from scipy.optimize import nnls
 from validate_dry_steps import error, program_of
 
 import etude
-from etude.cost.framework import FrameworkOperator
+from etude.cost.framework import FrameworkOperator, open_framework
 from etude.cost.framework.operators import ANY, WEIGHTS_OF, form_of, on_lists
 from etude.cost.stacks import open_stack
 from etude.machine import open_system
-from etude.make.transform.recorded_operators import RecordedOperators
+from etude.make.transform.recorded_operators import RecordedOperators, distinct_operators, formula_ns
 from etude.steps.program import predict_program
 
 FITTED = {program.__name__ for program in (*SEEN, *HELD_OUT, *LATER)}
+HOST_BOUND = 0.9
+"""Share of the time that a device is busy, below which the host does not wait for it."""
 FEWEST = 3
 """Shapes of an operator from which on it has a line of its own on the device."""
 HOST_NS = 18_000
@@ -81,8 +88,9 @@ def line(shapes: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
     """(Fixed time, factor on the formula.)"""
     formula, took, calls = np.array(shapes).T
     counts = np.ones(len(took))
+    share = calls * took  # what is short and often called says little of what is long
     for _ in range(TURNS):
-        weight = np.sqrt(np.sqrt(calls) * counts) / took
+        weight = np.sqrt(np.sqrt(share) * counts) / took
         (fixed, factor), _ = nnls(np.stack([weight, weight * formula], axis=1), weight * took)
         counts = 1 / np.maximum(np.abs((fixed + factor * formula) / took - 1), NEAR)
     return float(fixed), float(factor)
@@ -109,6 +117,43 @@ def fitted(recorded: Path, dry: Path) -> dict[str, FrameworkOperator]:
     return table
 
 
+def renewed(table: Mapping[str, FrameworkOperator], recorded: Path, dry: Path) -> dict[str, FrameworkOperator]:
+    """The table with what the device takes fitted to these recordings, by the work that a dry run knows; a row stays as
+    it is where there are too few shapes. Names that are new have the median of all for the host, but where the host
+    did not wait for the device."""
+    shapes: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
+    inside: dict[str, list[float]] = defaultdict(list)
+    device, plain = open_system("dgx-h200").device, {program.__name__ for program in OPERATORS}
+    for folder in sorted(path for path in recorded.iterdir() if path.name in FITTED | plain):
+        program = program_of(folder.name, 1, dry)
+        if program is None:
+            continue
+        (trace,) = program.job.traces
+        keys, which = distinct_operators(trace, np.arange(len(trace)))
+        formulas = formula_ns(trace, np.unique(which, return_index=True)[1], device)
+        seen = RecordedOperators.of(etude.open(folder), {key.name for key in keys}, device)
+        for key, formula in zip(keys, formulas.tolist(), strict=True):
+            time = seen.time_of(key)
+            if time is not None and time.device_ns > 0 and formula > 0:
+                shapes[form_of(key.name, key.shapes)].append((formula, time.device_ns, time.calls))
+        waits = json.loads((folder / "reference.json").read_text())["busy_alone"] >= HOST_BOUND
+        for (before, name), (_, within, calls) in seen.host.items():
+            if folder.name in plain and not (before or waits or on_lists(name)):
+                inside[name].append(seen.host_factor * within / calls)
+    simple = [one for name, found in shapes.items() if name.split()[0] not in (*PRODUCTS, *WEIGHTS_OF) for one in found]
+    fixed, factor = line(simple)
+    rest = table[ANY]._replace(fixed_ns=fixed, factor=factor)
+    few = table[ANY].fixed_ns, table[ANY].factor
+    like_any = {name: row._replace(fixed_ns=fixed, factor=factor) for name, row in table.items() if row[2:4] == few}
+    rows = dict(table) | like_any
+    for name in sorted(shapes):
+        host = statistics.median(inside[name]) if inside[name] else rest.inside_ns
+        row = rows.get(name) or rows.get(name.split()[0]) or rest._replace(inside_ns=host)
+        on_device = line(shapes[name]) if len(shapes[name]) >= FEWEST else (row.fixed_ns, row.factor)
+        rows[name] = row._replace(fixed_ns=on_device[0], factor=on_device[1])
+    return rows
+
+
 def write(table: dict[str, FrameworkOperator], out: Path) -> None:
     with out.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -120,7 +165,8 @@ def write(table: dict[str, FrameworkOperator], out: Path) -> None:
 
 def of_transformers(program: Callable[..., object]) -> bool:
     """Its model is one of that library."""
-    text = inspect.getsource(program)
+    script = isinstance(program, functools.partial)
+    text = Path(program.args[0]).read_text() if script else inspect.getsource(program)
     return any(word in text for word in ("transformers", "_causal(", "_masked("))
 
 
@@ -129,9 +175,11 @@ def main() -> None:
     parser.add_argument("recorded", type=Path)
     parser.add_argument("dry", type=Path)
     parser.add_argument("-o", "--out", type=Path)
+    parser.add_argument("--add", action="store_true", help="device times of these, and names that are new")
     given = parser.parse_args()
     if given.out is not None:
-        table = fitted(given.recorded, given.dry)
+        rows = open_framework().rows
+        table = renewed(rows, given.recorded, given.dry) if given.add else fitted(given.recorded, given.dry)
         write(table, given.out)
         print(f"{len(table)} rows")
         return

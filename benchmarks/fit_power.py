@@ -15,18 +15,22 @@ import argparse
 import csv
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.optimize import least_squares
 
 from etude.machine.open import open_device, open_system
 from etude.machine.power import PowerCosts
+from etude.machine.system import Device
 from etude.steps.energy import cases
-from etude.world.serve.measured.rows import STACK, read_rows, steady, steady_figures
+from etude.world.serve.measured.rows import STACK, Steady, read_rows, steady, steady_figures
 from etude.world.serve.stacks import serving_stack
 
 HERE = Path(__file__).resolve().parent
 TEXT = ("lm-arena-chat", "gpqa")
+LAYOUT = ("model", "num_gpus", "dp", "ep", "weight_precision")
+"""Columns that decide the tables of a row."""
 BYTE, TALKING = {"H100": 110.0, "B200": 80.0}, 50.0
 """pJ of a byte, as of the H200 and assumed; W of a collective, assumed. Fitted to seven models they take values that no
 memory and no link has, since times that are wrong pull at them."""
@@ -117,25 +121,39 @@ def served(gpu: str, flop: float, vector: float) -> dict[str, float]:
     watts = np.array([float(r["avg_power_watts"]) / float(r["num_gpus"]) for r in rows])
     idle, byte = 0.15 * device.power_w, BYTE[gpu]
 
-    def drawn(**costs: float) -> np.ndarray:
-        """Of all rows on a device that has these constants alone, and no limit."""
-        alone = PowerCosts(**{"active_w": 0.0, "flop_pj": {"bf16": 1e-9}, "vector_pj": 0.0} | costs)
-        made = replace(device, idle_power_w=1e-9, power_w=1e9, energy=alone)
-        return np.array([steady_figures(steady(row, made), stack)["avg_power_watts"] for row in rows]) / gpus
+    def alone(**costs: Any) -> Device:
+        """The device with these constants alone, and no limit."""
+        own = PowerCosts(**{"active_w": 0.0, "flop_pj": {"bf16": 1e-9}, "vector_pj": 0.0} | costs)
+        return replace(device, idle_power_w=1e-9, power_w=1e9, energy=own)
 
-    gpus = np.array([steady(row).gpus for row in rows])
-    work = drawn(flop_pj={"bf16": flop}, vector_pj=vector, byte_pj=byte, communication_w=TALKING)
-    basis = np.stack([np.ones(len(rows)), drawn(quantised_w=1.0)])
+    def drawn(on: Device, made: dict[tuple[str, ...], Steady]) -> np.ndarray:
+        """By all rows on a device, with the tables of one row of each layout."""
+        found = []
+        for row in rows:
+            like = made[tuple(row[name] for name in LAYOUT)]
+            on_device = replace(steady(row), tables=like.tables, system=like.system.replace(device=on))
+            found.append(steady_figures(on_device, stack)["avg_power_watts"])
+        return np.array(found) / gpus
+
+    gpus = np.array([float(row["num_gpus"]) for row in rows])
+    working = alone(flop_pj={"bf16": flop}, vector_pj=vector, byte_pj=byte, communication_w=TALKING)
+    # Work is in the tables; the power of running kernels is beyond them, in tables without any.
+    firsts = {tuple(row[name] for name in LAYOUT): row for row in rows}
+    busy = {key: steady(row, working) for key, row in firsts.items()}
+    idling = {key: steady(row, alone()) for key, row in firsts.items()}
+    work = drawn(working, busy)
+    names = ("active_w", "quantised_w", "packed_w")
+    basis = np.stack([drawn(alone(**{name: 1.0}), idling) for name in names])
 
     def power(y: np.ndarray) -> np.ndarray:
         return np.minimum(idle + work + np.exp(y) @ basis, device.power_w)
 
-    begin, wide = np.log([0.15 * device.power_w, 50.0]), np.array([0.5, 0.7])
+    begin, wide = np.log([0.15 * device.power_w, 50.0, 50.0]), np.array([0.5, 0.7, 0.7])
     found = least_squares(
         lambda y: np.concatenate([np.log(power(y) / watts) / 0.1, (y - begin) / wide]), begin, loss="soft_l1"
     )
-    active, quantised = np.exp(found.x)
-    return {"idle_power": idle, "active": active, "byte": byte, "quantised": quantised, "communication": TALKING}
+    own = dict(zip(("active", "quantised", "packed"), np.exp(found.x), strict=True))
+    return {"idle_power": idle, "byte": byte, "communication": TALKING} | own
 
 
 def shown(found: dict[str, float]) -> str:
@@ -151,7 +169,7 @@ def main() -> None:
         print(shown(device_costs(table(given.cases), given.system)))
         return
     own = h200()
-    print(f"h200: {shown(own)}\n  {shown(clocks(HERE / 'h200_power.csv', 'dgx-h200'))}")
+    print(f"h200: {shown(own)}\n  {shown(clocks(HERE / 'h200_power.csv', 'dgx-h200'))}", flush=True)
     peaks = {name: open_device(name).peak("bf16") / open_device(name).power_w for name in ("h200", "b200")}
     for gpu, flop in (("H100", own["flop"]), ("B200", own["flop"] * peaks["h200"] / peaks["b200"])):
         print(f"{gpu.lower()}: flop: {flop:.4g}, {shown(served(gpu, flop, own['vector']))}")

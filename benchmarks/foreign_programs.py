@@ -3,13 +3,19 @@
 Each name gives `step()`, of `times` the batch written here (nodes and edges of a graph). `SEEN` were looked at while
 the correction was made; `HELD_OUT` were written after it, and recorded once; `LATER` were written when dry runs stood,
 and tried once; `LATEST` after these, for all of it, and `LAST` once what these had shown was mended. No constant was
-fitted to the steps of any.
+fitted to the steps of any. Those of the folder `programs` are scripts; `operator_programs.py` has more, which call
+operators one by one and are no models.
 """
 
 from __future__ import annotations
 
+import functools
+import runpy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+from operator_programs import OPERATORS
 
 Step = Callable[[], Any]
 
@@ -664,4 +670,16 @@ LATEST = (albert, clip, mistral, gpt_j, vgg, maxvit, deep_speech, graph_convolut
           adversaries, clicks)  # fmt: skip
 LAST = (diffusion_unet, tagger, llama_recomputed, gpt_bigcode, clipped, resnext)
 FRESH = (bloom, olmo2, falcon, mpnet, beit, segformer, pegasus, gpt2_classes)
-PROGRAMS = {f.__name__: f for f in (*SEEN, *HELD_OUT, *LATER, *LATEST, *LAST, *FRESH)}
+
+
+def _script(path: Path, times: int = 1) -> Step:
+    step: Step = runpy.run_path(str(path), {"TIMES": times})["step"]
+    return step
+
+
+SCRIPTS = {
+    path.stem: functools.partial(_script, path) for path in sorted(Path(__file__).with_name("programs").glob("*.py"))
+}
+PROGRAMS: dict[str, Callable[..., Step]] = {
+    f.__name__: f for f in (*SEEN, *HELD_OUT, *LATER, *LATEST, *LAST, *FRESH, *OPERATORS)
+} | SCRIPTS

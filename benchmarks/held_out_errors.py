@@ -208,6 +208,16 @@ def programs(folder: Path | None) -> list[HeldOutRow]:
     return found
 
 
+def say(rows: Sequence[HeldOutRow]) -> None:
+    """What the errors of programs come to."""
+    for figure in dict.fromkeys(row.case.figure for row in rows):
+        of = [row for row in rows if row.case.figure == figure]
+        off = 100 * np.expm1([row.error for row in of])
+        median, tail = np.percentile(np.abs(off), (50, 90))
+        count = f"{figure}: {len(of)} rows of {len({row.model for row in of})} programs"
+        print(f"{count}, {median:.1f}% off in the median, {tail:.1f}% at p90, {off.min():+.1f}% to {off.max():+.1f}%")
+
+
 # -- the file ----------------------------------------------------------------------------------------------------------
 
 CASE: Final = tuple(EstimateCase.__slots__)
@@ -271,6 +281,7 @@ def main() -> int:
             if options.only in ("", part):
                 found[part] = made[part]()
     write_rows(ERRORS, found)
+    say(found["programs"])
     print(f"wrote {ERRORS}: {sum(map(len, found.values())):,} rows")
     return 0
 

@@ -59,11 +59,11 @@ def measure(name: str, batches: list[int], turn: Path) -> None:
 
 
 def main() -> int:
-    from foreign_programs import FRESH, LAST, LATEST, PROGRAMS
+    from foreign_programs import FRESH, LAST, LATEST, PROGRAMS, SCRIPTS
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--out", type=Path, required=True)
-    parser.add_argument("--only", nargs="*", default=[one.__name__ for one in (*LATEST, *LAST, *FRESH)])
+    parser.add_argument("--only", nargs="*", default=[*(one.__name__ for one in (*LATEST, *LAST, *FRESH)), *SCRIPTS])
     parser.add_argument("--batch", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     given = parser.parse_args()

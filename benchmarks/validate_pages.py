@@ -7,8 +7,9 @@
 Each recording is opened twice: for its page, and for the tables over which `tests/asked_pages.py` works out the
 expressions again, by another evaluation. A number without an expression counts as a difference, and so does a name that
 stands for two values on one page. Then pages of two runs, neighbours in one folder (`--pairs`), in the same way.
-Drawings, their scales and the tips of their points are not read. Pages of a served stream, of fleets and of a world
-(`--outcomes 0`: none) have numbers without expressions: how many is printed, and they are not worked out again.
+Drawings, their scales and the tips of their points are not read. The page of a served stream is read in the same way;
+those of fleets and of a world (`--outcomes 0`: none) have numbers without expressions: how many is printed, and these
+are not worked out again.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
 
 from all_reports import REFUSED, Input, inputs, opened, shared
 
-from asked_pages import Again, AgainOfTwo, counted, differences, read, twice_named
+from asked_pages import Again, AgainOfTwo, counted, differences, outcome_again, read, twice_named
 from etude.analyse.compare import compare, similarity
 from etude.analyse.devices import device_of
 from etude.analyse.reasons import reasons
@@ -47,7 +48,7 @@ OUTCOMES: Final = {
     "jobs that share a cluster": "fleet share examples/cluster.yaml --jobs examples/jobs.csv --policy las",
     "a world": "world run examples/monday.yaml",
 }
-"""Whose pages have numbers that are not worked out again, and the command that makes one."""
+"""Whose pages are of an outcome, and the command that makes one."""
 MOST_NODES: Final = 200_000
 """Largest run of a page of two."""
 
@@ -104,20 +105,23 @@ def both_of(one: Run, two: Run) -> dict[str, list[dict[str, Any]]]:
     return {"reasons": causes, "compared": compared.to_pylist(), "similarity": [dict(similarity(compared))]}
 
 
-def outcome_pages() -> Iterator[tuple[str, int, int]]:
-    """(whose page, numbers with an expression, without one)."""
+def outcome_pages() -> Iterator[tuple[str, int, int, list[str]]]:
+    """(whose page, numbers with an expression, without one, differences)."""
     root = Path(__file__).resolve().parent.parent
     with tempfile.TemporaryDirectory() as folder:
-        for number, (name, command) in enumerate(OUTCOMES.items()):
-            place, page = Path(folder) / str(number), Path(folder) / f"{number}.html"
+        for name, command in OUTCOMES.items():
+            place, page = Path(folder) / name.replace(" ", "-"), Path(folder) / "page.html"
             words = [str(root / word) if word.startswith("examples/") else word for word in command.split()]
             with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-                failed = etude_main([*words, "-o", str(place)]) or etude_main(["report", str(place), "-o", str(page)])
+                failed = etude_main([*words, "-o", str(place)]) or etude_main(
+                    ["report", str(place), "-o", str(page), "--force"]
+                )
             if failed:
                 print(f"page of {name}: not made (`etude {command}`)")
                 continue
             text = page.read_text("utf-8")
-            yield name, counted(text), len(read(text).bare)
+            bare = len(read(text).bare)
+            yield name, counted(text), bare, list(differences(text, outcome_again(place)))[bare:]
 
 
 def main() -> int:
@@ -154,8 +158,11 @@ def main() -> int:
     of_two = list(pages_of_two(given.pairs, given.show))
     compared, unlike, double = (sum(column) for column in zip(*of_two, strict=True)) if of_two else (0, 0, 0)
     print(f"{len(of_two)} pages of two runs, {compared:,} numbers, {unlike} differences, {double} names of two values")
-    for name, known, bare in outcome_pages() if given.outcomes else ():
-        print(f"page of {name}: {known} numbers with an expression, {bare} texts and cells without, not read")
+    for name, known, bare, found in outcome_pages() if given.outcomes else ():
+        unlike += len(found)
+        print(f"page of {name}: {known} numbers with an expression, {len(found)} differences, {bare} texts without one")
+        for text in found if given.show else ():
+            print("   ", text)
     print(f"{time.perf_counter() - began:.0f} s")
     return int(bool(wrong or twice or unlike or double))
 

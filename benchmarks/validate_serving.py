@@ -5,6 +5,7 @@
     python benchmarks/validate_serving.py --rows         # rows of ML.ENERGY's leaderboard, fitted and held out
     python benchmarks/validate_serving.py --fit          # the factors of the stack torch-flash2, from the step grid
     python benchmarks/validate_serving.py --fit-rows     # those of vllm-0.11, from the rows of some models (minutes)
+    python benchmarks/validate_serving.py --fit-hosts    # below which length of a pass one host decides, from the same
 
 - reference engine (`h200_serving`): recorded step times in our loop; times from the step grid of the folder; times of
   the catalogue, whose factors were fitted to the step grid of the 8b model and to no run.
@@ -24,6 +25,7 @@ import sys
 import time
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -76,6 +78,27 @@ def reference(folder: Path) -> None:
                 size = np.abs([error[name] for error in errors.values()])
                 what = f"{model}: {name.removesuffix('_s')}"
                 print(f"{steps:10} {what} median {np.median(size):.2%}, worst {size.max():.2%}")
+    means(folder)
+
+
+def means(folder: Path) -> None:
+    """Mean errors of the catalogue over all runs; without the configurations that, measured again, gave a first token
+    twice as late or more; and without those of which a figure moved by 40% or more."""
+    given = [c for path in sorted(folder.glob("configs_*.json")) for c in json.loads(path.read_text())["configs"]]
+    own = {c["config"]: np.array([c["ttft_ms_mean"], c["tpot_ms_mean"]]) for c in given}
+    again = {name: np.abs(np.log(own[name + "-r2"] / one)) for name, one in own.items() if name + "-r2" in own}
+    for name, apart in again.items():
+        print(f"measured twice {name:38} ttft x{np.exp(apart[0]):.2f}  tpot x{np.exp(apart[1]):.2f}")
+    unlike = {
+        "all": set(),
+        "but those that differ from themselves twice": {n for n, apart in again.items() if apart[0] > np.log(2)},
+        "but those that differ by 40%": {n for n, apart in again.items() if apart.max() > np.log(1.4)},
+    }
+    errors = scored(folder)
+    for what, names in unlike.items():
+        kept = [error for name, error in errors.items() if name.removesuffix("-r2") not in names]
+        ttft, tpot = (np.mean(np.abs([error[name] for error in kept])) for name in ("ttft_s", "tpot_s"))
+        print(f"catalogue, {what}: {len(kept)} runs, mean error ttft {ttft:.1%}, tpot {tpot:.1%}")
 
 
 def vllm(folder: Path, profiles: Path) -> None:
@@ -127,6 +150,42 @@ def rows(path: Path) -> None:
             half, most = np.quantile(off, [0.5, 0.9])
             near = (off <= 0.3).mean()
             print(f"{kind:23} {len(chosen):4} rows  {name:32} median {half:6.1%}  p90 {most:7.1%}  near {near:4.0%}")
+    outside(list(zip(given, found, strict=True)), fit)
+
+
+def outside(pairs: list[tuple[dict[str, str], dict[str, Any]]], fit: set[str]) -> None:
+    """The errors of text rows but those that the basis marks as unknown, by a rule found on the rows fitted to."""
+    pairs = [(row, one) for row, one in pairs if row["task"] in TEXT and "predicted" in one]
+    for what, models in (("all", None), ("fit", True), ("held out", False)):
+        part = [one for row, one in pairs if models is None or (row["model"] in fit) == models]
+        known = [one for one in part if all(its["evidence"] for its in one["basis"].values())]
+        print(
+            f"{what}, text: no evidence for {len(part) - len(known)} of {len(part)} ({1 - len(known) / len(part):.1%})"
+        )
+        for name, (figure, _) in FIGURES.items():
+            off = np.abs([one["predicted"][figure] / one["measured"][figure] - 1 for one in known])
+            half, most = np.quantile(off, [0.5, 0.9])
+            print(f"{what + ', outside':23} {len(known):4} rows  {name:32} median {half:6.1%}  p90 {most:7.1%}")
+
+
+FAR = 0.3
+"""Error of a row that its host decides."""
+
+
+def fit_hosts(path: Path) -> None:
+    """For each kind of GPU and number of ranks, up to which pass there are rows fitted to that are FAR off."""
+    fit, given, found = split("serving_split.csv"), read_rows(path), score(path, kind="serving").rows
+    passes: dict[tuple[str, str], list[tuple[float, bool]]] = {}
+    for row, one in zip(given, found, strict=True):
+        if row["task"] in TEXT and row["model"] in fit and "predicted" in one:
+            pairs = [(one["predicted"][name], one["measured"][name]) for name in ("itl_s", "tokens_per_s")]
+            far = any(abs(a / b - 1) > FAR for a, b in pairs)
+            passes.setdefault((row["gpu"], row["num_gpus"]), []).append((pairs[0][0], far))
+    for (gpu, ranks), its in sorted(passes.items()):
+        longest = max((pass_s for pass_s, far in its if far), default=0.0)
+        below = sum(pass_s <= longest for pass_s, _ in its)
+        most = f"their longest pass {longest * 1e3:.1f} ms, and {below} rows are up to it" if longest else ""
+        print(f"{gpu} x{ranks}: {sum(far for _, far in its)} of {len(its)} rows far off", most)
 
 
 def _of(row: dict[str, str], gpu: str) -> bool:
@@ -297,6 +356,7 @@ def main() -> int:
     parser.add_argument("--rows", action="store_true")
     parser.add_argument("--images", action="store_true")
     parser.add_argument("--fit-rows", action="store_true")
+    parser.add_argument("--fit-hosts", action="store_true")
     parser.add_argument("--fit-images", action="store_true")
     given = parser.parse_args()
     measured = shared() / "measured"
@@ -311,6 +371,8 @@ def main() -> int:
         images(measured / "ml_energy_diffusion.csv")
     elif given.fit_rows:
         fit_rows(measured / "ml_energy_llm.csv")
+    elif given.fit_hosts:
+        fit_hosts(measured / "ml_energy_llm.csv")
     elif given.fit_images:
         fit_images(measured / "ml_energy_diffusion.csv")
     elif given.speed:

@@ -6,14 +6,17 @@ Nothing of the page's own evaluation is used: an expression is Python over lists
 
 from __future__ import annotations
 
+import json
 import re
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+from pyarrow import parquet
 
 from etude.tell.report import words
 
@@ -41,6 +44,9 @@ class Column(list):  # type: ignore[type-arg]
 
     def __gt__(self, other: Any) -> Any:
         return Column([a is not None and a > other for a in self])
+
+    def __ge__(self, other: Any) -> Any:
+        return Column([a is not None and a >= other for a in self])
 
     def __lt__(self, other: Any) -> Any:
         return Column([a is not None and a < other for a in self])
@@ -85,11 +91,19 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "min": lambda values: min(_known(values)),
     "max": lambda values: max(_known(values)),
     "count": len,
+    "quantile": lambda values, part: _quantile(sorted(_known(values)), part),
     "round": round,
     "least": min,
     "most": max,
     "item": lambda values, number: values[number],
 }
+
+
+def _quantile(values: list[Any], part: float) -> float:
+    """Between two values in proportion."""
+    at = part * (len(values) - 1)
+    low = int(at)
+    return values[low] + (at - low) * (values[min(low + 1, len(values) - 1)] - values[low])
 
 
 class Again:
@@ -115,6 +129,41 @@ class Again:
         from etude.tell.report.tables import TABLES
 
         return name in TABLES
+
+
+class AgainOfOutcome(Again):
+    """Expressions over what a folder of an outcome has: its record, read as JSON, and its tables."""
+
+    def __init__(self, record: dict[str, Any], tables: dict[str, pa.Table]) -> None:
+        super().__init__(tables.__getitem__, lambda *kinds: None)
+        self.known = {"record": _one_row(record)}
+        for name, value in record.items():
+            if isinstance(value, list) and value and isinstance(value[0], dict):
+                rows = [vars(_one_row(one)[0]) for one in value]
+                self.known[name] = Rows(rows, list(rows[0]))
+        self.names = {*self.known, *tables}
+
+    def is_table(self, name: str) -> bool:
+        return name in self.names
+
+
+def outcome_again(folder: Path) -> AgainOfOutcome:
+    """The files of a folder that a command wrote, read without it."""
+    (record,) = (one for name in ("served", "fleet", "outcome") if (one := folder / f"{name}.json").is_file())
+    tables = {one.stem: parquet.read_table(one) for one in folder.glob("*.parquet")}
+    return AgainOfOutcome(json.loads(record.read_text("utf-8")), tables)
+
+
+def _one_row(record: dict[str, Any]) -> Rows:
+    """A record as one row: a figure inside another one has both names."""
+    row, left = {}, list(record.items())
+    while left:
+        name, value = left.pop()
+        if isinstance(value, dict):
+            left += [(f"{name}_{inner}", one) for inner, one in value.items()]
+        else:
+            row[name] = value
+    return Rows([row], list(row))
 
 
 class _Side:

@@ -13,12 +13,20 @@ WORK = (100, 200, 300)
 TRANSFER = 50
 
 
-def run_of(slower: np.ndarray, pause_us: np.ndarray | None = None, *, kernels: np.ndarray | None = None) -> Run:
+def run_of(
+    slower: np.ndarray,
+    pause_us: np.ndarray | None = None,
+    *,
+    kernels: np.ndarray | None = None,
+    transfer: np.ndarray | None = None,
+) -> Run:
     """Ranks that compute three kernels a step and then sum over all; `slower` and `pause_us` are steps x ranks,
-    `kernels` steps x ranks x 3. A collective starts on each rank when it comes, and ends on all together."""
+    `kernels` steps x ranks x 3, `transfer` how much longer the transfer of each step is. A collective starts on each
+    rank when it comes, and ends on all together."""
     steps, ranks = slower.shape
     each = np.ones((steps, ranks, 3)) if kernels is None else kernels
     pause = np.zeros((steps, ranks)) if pause_us is None else pause_us
+    longer = np.ones(steps) if transfer is None else transfer
     now, starts, ends = np.zeros(ranks), [], []
     for s in range(steps):
         now = now + pause[s]
@@ -27,7 +35,7 @@ def run_of(slower: np.ndarray, pause_us: np.ndarray | None = None, *, kernels: n
             now = now + us * slower[s] * each[s, :, k]
             ends.append(now)
         starts.append(now)
-        now = np.full(ranks, now.max() + TRANSFER)
+        now = np.full(ranks, now.max() + TRANSFER * longer[s])
         ends.append(now)
     kinds = [int(Kind.COMP)] * 3 + [int(Kind.COLL)]
     columns = {

@@ -15,8 +15,8 @@ from etude.analyse.catalogue import ANALYSES, AnalysisEntry, command_lines, docs
 from etude.model.run import Run
 from etude.surface.cli import COMMANDS, main
 from etude.surface.cli.app import app
-from etude.surface.cli.commands import ANALYSE
-from etude.surface.cli.registry import all_verbs
+from etude.surface.cli.commands import ANALYSE, file_of
+from etude.surface.cli.registry import all_verbs, verb_named
 from etude.surface.mcp import FolderAccess
 from etude.surface.mcp.tools import tools
 from etude.tell.report import compose
@@ -74,6 +74,17 @@ def test_one_declaration_is_a_command_a_tool_a_section_and_a_row(
     page = (tmp_path / "page.html").read_text("utf-8")
     assert "Toy nodes" in page and "How many nodes each rank has." in page
     assert docs_rows(catalogue.ANALYSES)[-1] == ("[Toy nodes](toy-nodes.md)", "how many nodes each rank has")
+
+
+def test_every_analysis_is_declared_here_and_nowhere_else() -> None:
+    """Its command is made from its declaration: the folder of commands has no file of it."""
+    commands = Path(import_module("etude.surface.cli").__file__ or "").parent
+    for one in ANALYSES:
+        assert bool(one.asked) != bool(one.table), one.command
+        assert not (commands / f"{file_of(one.command)}.py").exists(), one.command
+        verb = verb_named(one.command)
+        assert (verb.line, verb.tool) == (one.does, True), one.command
+        assert (DOCS / one.page).exists(), one.command
 
 
 def test_commands_of_the_panel_are_those_declared() -> None:

@@ -140,5 +140,16 @@ def test_the_command_names_rank_call_and_group(tmp_path: Path, capsys: pytest.Ca
     write(tmp_path, {r: [*before(), entry(5, done=False, elements=9 if r == 1 else 8)] for r in range(3)})
     assert main(["stragglers", str(tmp_path), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["findings"]
-    assert list(rows[0]) == ["rank", "kind", "confidence", "evidence", "ranks", "slowdown_pct", "pattern", "since"]
+    assert list(rows[0]) == [
+        "rank",
+        "kind",
+        "confidence",
+        "evidence",
+        "ranks",
+        "slowdown_pct",
+        "pattern",
+        "since",
+        "finding",
+        "cost_ns",
+    ]
     assert (rows[0]["rank"], rows[0]["kind"]) == (1, "desync")

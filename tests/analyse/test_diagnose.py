@@ -50,6 +50,24 @@ def test_a_rank_that_is_slow_for_three_of_ten_steps():
     assert (one.kind, one.ranks, one.steps) == ("slow_rank", (4,), (2, 4))
 
 
+def test_two_ranks_that_are_slow_one_after_the_other_are_both_as_slow_as_they_are():
+    slower = noise(20, 8)
+    slower[:10, 3] *= 1.5
+    slower[10:, 7] *= 1.5
+    found = {f.ranks: (f.steps, f.height) for f in diagnose(run_of(slower)) if f.kind in FAULTS}
+    assert {ranks: steps for ranks, (steps, _) in found.items()} == {(3,): (0, 9), (7,): (10, 19)}
+    assert [height for _, height in found.values()] == pytest.approx([0.5, 0.5], abs=0.01)
+
+
+def test_of_transfers_without_peers_a_small_period_is_chance_and_a_large_one_is_not():
+    """One group of all ranks: there is nothing to compare its transfers with but themselves in other steps."""
+    usual, seventh = np.exp(0.003 * np.random.default_rng(4).standard_normal(24)), np.arange(24) % 7 == 5
+    assert told(run_of(noise(24, 16), transfer=usual * np.where(seventh, 1.1, 1.0))) == []
+    (slow,) = diagnose(run_of(noise(24, 16), transfer=usual * np.where(seventh, 3.0, 1.0)))
+    assert (slow.kind, slow.level, slow.pattern, len(slow.ranks)) == ("slow_link", "link", "periodic", 16)
+    assert "every 7 steps, in steps 5 to 19" in slow.words
+
+
 def test_a_large_group_is_one_finding_though_some_of_it_are_much_slower():
     slower = noise(3, 64)
     slower[:, 3:19] *= 1.2

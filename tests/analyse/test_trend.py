@@ -8,14 +8,17 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv
 
+from etude.analyse.diagnose import faults
 from etude.analyse.samples import from_table, of_run, of_runs
-from etude.analyse.trend import record, trend
+from etude.analyse.trend import record, trend, with_verdicts
 from etude.base.errors import UsageError
 from etude.model.build import TraceBuilder, job_of
 from etude.model.run import Run
 from etude.model.schema import Kind
 from etude.store import columns
 from etude.surface.cli import main
+from summed_steps import noise as steady
+from summed_steps import run_of as steps_of
 from timed_jobs import timed
 
 RANKS, STEPS, LEVEL = 8, 40, 100_000_000
@@ -180,6 +183,22 @@ def test_step_time_goes_from_start_to_start_and_ranks_show_their_own_work():
     samples = of_run(run)
     assert samples.steps.tolist() == [4, 5, 6]
     assert samples.values.tolist() == [[25, 25, 7]] and samples.own.tolist() == [[10, 15, 7]]
+
+
+def test_a_run_has_the_findings_of_diagnose_and_what_the_series_alone_shows():
+    """Half of the ranks throttled from step 15 on, named by the series too: said once."""
+    slower = steady(30, 8)
+    slower[15:, ::2] *= 1.2
+    run = steps_of(slower)
+    own = trend(of_run(run))
+    assert {one.kind for one in own.findings} == {"throttled"}
+    (only,) = with_verdicts(own, faults(run)).findings
+    (verdict,) = faults(run)
+    assert (only.kind, only.ranks, only.step) == (verdict.kind, verdict.ranks, 15) == ("throttled", (0, 2, 4, 6), 15)
+    assert f"{only.text}." == verdict.words
+    longer = steps_of(steady(30, 8), np.where(np.arange(30) >= 15, 200.0, 0.0)[:, None] * np.ones(8))
+    (left,) = with_verdicts(trend(of_run(longer)), faults(longer)).findings
+    assert (left.kind, left.ranks, left.step) == ("common_change", (), 14)  # all wait, before step 15 begins
 
 
 # -- forecast and jitter -----------------------------------------------------------------------------------------------

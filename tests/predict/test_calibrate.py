@@ -14,6 +14,7 @@ from etude.cost.stacks.stack import KNOBS
 from etude.machine import open_system
 from etude.make.generate import Plan
 from etude.make.generate.model import open_model
+from etude.steps.measured.calibration import Calibrated
 from etude.steps.measured.outcomes import CENTRE, StepOutcome
 from etude.steps.measured.rows import Case
 from etude.steps.measured.stack_fit import FitSample, efficiency_under, fit_effects, held_out, of_stack, stack_groups
@@ -163,6 +164,20 @@ def test_calibrate_of_a_run_takes_kernels_as_they_were(tmp_path: Path, capsys: p
     assert told["after"]["p50"] <= told["before"]["p50"]
     mine, base = open_stack(out).efficiency["any"], open_stack("eager").efficiency["any"]
     assert (mine.network, mine.fp8) == (base.network, base.fp8)
+
+
+def test_errors_of_ops_count_by_their_time_and_a_worse_stack_is_called_so():
+    """One op of 8 ms that is right now, and two of 1 ms that are not: by count they decide, by time it does."""
+    found = Calibrated(
+        stack=open_stack("eager"),
+        rows=3,
+        refused=(),
+        before=(0.5, 0.1, 0.1),
+        after=(0.0, 0.3, 0.3),
+        weights=(8.0, 1.0, 1.0),
+    )
+    assert found.quantiles(found.before) == (0.5, 0.5) and found.quantiles(found.after) == (0.0, 0.3)
+    assert not found.worse and replace(found, weights=()).worse
 
 
 def test_knobs_are_those_of_the_files():

@@ -40,3 +40,22 @@ def test_numbers_of_rows():
     for text in ("", "0", "9-7", "a", "1-", "-1"):
         with pytest.raises(EtudeError, match="does not name rows"):
             numbers(text)
+
+
+def test_a_profile_that_is_farther_off_than_the_catalogue_is_named():
+    from pathlib import Path
+
+    from etude.decide.score.scoring import Scored
+
+    def row(ttft: float, tpot: float) -> dict[str, object]:
+        return {"row": 1, "measured": {"ttft_s": 1.0, "tpot_s": 1.0}, "predicted": {"ttft_s": ttft, "tpot_s": tpot}}
+
+    found = Scored(
+        file=Path("run"),
+        kind="runs",
+        rows=[row(1.2, 1.01), {"row": 2, "refused": "no room"}],
+        without_profile=[row(0.9, 1.1), row(5.0, 5.0)],
+    )
+    assert found.farther() == {"ttft_s": (pytest.approx(0.2), pytest.approx(0.1))}
+    assert found.record()["without_profile"]["ttft_s"]["rows"] == 2
+    assert Scored(file=Path("run"), kind="runs", rows=[row(2.0, 2.0)]).farther() == {}

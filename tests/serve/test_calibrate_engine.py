@@ -91,3 +91,31 @@ def test_the_command_writes_a_stack_that_serves(tmp_path: Path, capsys):
     assert main(["serve", "gpt2", "--system", "dgx-h100", *stream, "--stack", str(out), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["tpot_s"]["mean"] == pytest.approx(0.002, rel=0.1)
     assert main(["serve", "gpt2", "--system", "dgx-a100", *stream, "--stack", str(out)]) == 2
+
+
+def test_a_result_of_sglang_without_send_times_fits_the_engines_own_time(tmp_path: Path, capsys):
+    """`sglang.bench_serving --output-details` of 2 users: its layout has no `start_times`."""
+    path, out = (
+        result(tmp_path / "sglang.json", start_times=None, backend="sglang", max_concurrency=2),
+        tmp_path / "s.yaml",
+    )
+    given = ["calibrate", "engine", str(path), "gpt2", "--system", "dgx-h100", "--stack", "sglang", "-o", str(out)]
+    assert main(given) == 2 and "--users" in capsys.readouterr().err
+    assert main([*given, "--users", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["fitted"], found["held_out"]) == (4, 4)
+    assert found["after"]["tpot_s"]["p50"] < 0.1 < found["before"]["tpot_s"]["p50"]
+    assert serving_stack(str(out), "h100").pass_ns > serving_stack("sglang", "h100").pass_ns
+
+
+def test_a_few_published_rows_fit_a_stack_on_half_of_them(tmp_path: Path, capsys):
+    """Static batches that take 2 ms a token where the catalogue has less; every second row is held out."""
+    path, out = tmp_path / "rows.csv", tmp_path / "r.yaml"
+    head = "model,gpu_type,gpus,weight_precision,engine,load,input_tokens,output_tokens,max_batch,tpot_s"
+    cells = [f"gpt2,H100,1,bf16,vllm,static batch,256,{n},{batch},0.002" for n in (16, 32) for batch in (1, 2)]
+    path.write_text("\n".join([head, *cells, "gpt2,H100,1,w2a2,vllm,static batch,256,16,1,0.002", ""]))
+    assert main(["calibrate", "engine", str(path), "--system", "dgx-h100", "-o", str(out), "--json"]) == 0
+    said = capsys.readouterr()
+    found = json.loads(said.out)
+    assert (found["fitted"], found["held_out"]) == (2, 2) and "row 5 is refused" in said.err
+    assert 2 * found["after"]["tpot_s"]["p50"] < found["before"]["tpot_s"]["p50"] and found["worse"] == []

@@ -37,6 +37,76 @@ def test_rows_of_a_leaderboard_have_cases(tmp_path):
     assert case["device"].startswith("NVIDIA H100")
 
 
+@pytest.mark.parametrize(
+    ("gpu", "gpus", "seqs", "known"),
+    [("B200", 1, 8, False), ("B200", 1, 2000, True), ("B200", 2, 8, True), ("H100", 1, 8, True)],
+)
+def test_short_passes_of_one_b200_have_no_evidence_since_hosts_differ(tmp_path, gpu, gpus, seqs, known):
+    head = "model,task,architecture,weight_precision,gpu,num_gpus,avg_batch_size,avg_output_len,max_num_seqs"
+    path = tmp_path / "rows.csv"
+    measured = "median_itl_ms,output_throughput_tokens_per_sec"
+    cells = f"Qwen/Qwen3-8B,lm-arena-chat,Dense,bfloat16,{gpu},{gpus},{seqs},640,{seqs},5,1000"
+    path.write_text(f"{head},{measured}\n{cells}\n")
+    row = score(path).rows[0]
+    assert row["basis"]["itl_s"]["evidence"] is known
+    assert (row["high"]["tokens_per_s"] is not None) is known
+    if not known:
+        assert row["basis"]["itl_s"]["text"].endswith("on NVIDIA B200 SXM 180GB: hosts that were measured differ")
+
+
+def test_experts_in_mxfp4_count_as_products_in_16_bits(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text(
+        "model,task,architecture,weight_precision,gpu,num_gpus,avg_batch_size,avg_output_len,max_num_seqs,"
+        "median_itl_ms,output_throughput_tokens_per_sec\n"
+        "openai/gpt-oss-120b,gpqa,MoE,mxfp4,H100,2,8,1700,8,7,1100\n"
+    )
+    found = score(path).rows[0]["basis"]["itl_s"]
+    assert found["evidence"] and found["case"]["precision"] == "bf16"
+
+
+def test_a_stream_of_short_passes_on_one_b200_has_no_ranges(capsys):
+    import json
+
+    from etude.surface.cli import main
+
+    given = ["serve", "llama3-8b", "--system", "dgx-b200", "--rate", "4", "--count", "20", "--json"]
+    assert main(given) == 0
+    assert json.loads(capsys.readouterr().out)["high"]["tpot_s"] is None
+    assert main([*given, "--tp", "2"]) == 0
+    assert json.loads(capsys.readouterr().out)["high"]["tpot_s"] is not None
+
+
+def test_a_mean_time_between_tokens_has_the_errors_of_further_tokens():
+    about = {"experts": True, "load": "closed loop"}
+    assert serving_case("itl_s", "Intel Gaudi 3 128GB", **about) == serving_case(
+        "tpot_s", "Intel Gaudi 3 128GB", **about
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "text", "rate"),
+    [
+        (["--tp", "2", "--pp", "2"], "no evidence for the time of a further token of 2 stages", True),
+        (
+            ["--tp", "2", "--disaggregate", "1:1"],
+            "no evidence for the time of a further token of prompts and tokens out on replicas of their own",
+            False,
+        ),
+    ],
+)
+def test_layouts_that_were_not_measured_have_no_evidence(capsys, more, text, rate):
+    """Of stages, tokens per second alone were."""
+    import json
+
+    from etude.surface.cli import main
+
+    assert main(["serve", "llama3-8b", "--system", "dgx-h100", "--rate", "4", "--count", "20", "--json", *more]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["basis"]["tpot_s"]["text"] == text
+    assert (found["high"]["output_tokens_per_s"] is not None) is rate
+
+
 def test_a_stream_has_ranges_of_its_means(capsys):
     import json
 

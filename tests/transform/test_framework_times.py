@@ -51,6 +51,17 @@ def test_an_operator_in_place_is_one_of_that_name() -> None:
     assert times(found.job)[0] == ("host", 3 * 500) and found.strange == ()
 
 
+def test_an_optimizer_looks_at_its_weights_once() -> None:
+    """Python over all weights comes before the first operator on their lists, not before each."""
+    others = {
+        f"aten::_foreach_{name}": FrameworkOperator(ns, 100, 0, 1.0, 3) for name, ns in (("mul_", 60), ("sqrt", 40))
+    }
+    table = FrameworkOperators({**TABLE.rows, **others})
+    lists = [("aten::_foreach_add_", [[8], [8], [8]])] * 3
+    hosts = [took for name, took in times(with_framework_times(job(*lists), table, DEVICE).job) if name == "host"]
+    assert hosts == [3 * 500, 3 * 160, 3 * 160]  # 60 ns is the median of the three rows
+
+
 def test_what_was_not_recorded_is_named() -> None:
     found = with_framework_times(job(("aten::exp", [[1000]]), ("aten::mul", [[10], [10]])), TABLE, DEVICE)
     assert times(found.job)[0] == ("host", 10_000)
@@ -67,6 +78,9 @@ def test_convolutions_that_do_not_run_on_matrix_units_have_their_own_row() -> No
     assert TABLE.of("aten::convolution", dense) == TABLE.rows["aten::convolution"]
     assert TABLE.of("aten::convolution", by_channel) == TABLE.rows["aten::convolution by channel"]
     assert TABLE.of("aten::convolution_backward", dense) is None
+    volumes = {**TABLE.rows, "aten::convolution of volumes": FrameworkOperator(3, 3, 0, 1.0, 1)}
+    of_volumes = FrameworkOperators(volumes).of("aten::convolution", [[8, 64, 9, 9, 9], [64, 64, 3, 3, 3]])
+    assert of_volumes == volumes["aten::convolution of volumes"]
 
 
 def test_convolutions_of_32_bits_run_in_tf32_where_the_device_has_it() -> None:

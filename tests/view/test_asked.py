@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import etude
-from asked_pages import Again, counted, differences, read, twice_named
+from asked_pages import Again, counted, differences, outcome_again, read, twice_named
 from etude.analyse.expressions import evaluate
 from etude.base.errors import UsageError
 from etude.surface.cli import main
@@ -32,6 +32,8 @@ def value(text: str) -> object:
         ("mean(rows.ns)", 15.0),
         ("median(rows[rows.rank == 0].ns)", 20.0),
         ("max(rows.ns) - min(rows.ns)", 25),
+        ("quantile(rows.ns, 0.5)", 10.0),
+        ("quantile(rows.ns, 0.75)", 20.0),
         ("count(rows[(rows.rank == 1) & (rows.name == 'a')])", 1),
         ("count(rows[(rows.name == 'c') | (rows.ns > 9)])", 3),
         ("rows[1].name", "b"),
@@ -123,3 +125,34 @@ def test_one_value_of_a_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     assert main(["evaluate", str(path), "kernels[0].name"]) == 0
     assert capsys.readouterr().out.strip() == "gemm"
     assert main(["evaluate", str(path), "sum(nothing.idle_ns)"]) == 2
+
+
+# -- a served stream ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("served") / "out"
+    assert main(["serve", "gpt2", "--system", "dgx-h100", "--rate", "5", "--count", "30", "-o", str(folder)]) == 0
+    return folder
+
+
+def test_every_number_of_a_served_stream_is_worked_out_again_from_its_files(served: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert main(["report", str(served), "-o", str(page)]) == 0
+    text = page.read_text("utf-8")
+    assert list(differences(text, outcome_again(served))) == []
+    assert twice_named(text) == []
+    assert {query for _, _, query, _ in read(text).numbers} >= {"record[0].ttft_s_p99", "count(replicas)"}
+    changed = text.replace("record[0].ttft_s_p99", "record[0].ttft_s_p50")
+    assert len(list(differences(changed, outcome_again(served)))) == 2  # in the sentence, and on a card
+
+
+def test_a_number_of_a_served_stream_is_asked_for_by_its_expression(
+    served: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", str(served), "mean(requests.finish_s - requests.arrival_s)", "--json"]) == 0
+    record = json.loads((served / "served.json").read_text("utf-8"))
+    assert json.loads(capsys.readouterr().out)["value"] == pytest.approx(record["latency_s"]["mean"])
+    assert main(["evaluate", str(served), "record[0].finished", "--system", "h200"]) == 2
+    assert "--system was given" in capsys.readouterr().err

@@ -7,9 +7,11 @@ import random
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from etude.analyse.devices import device_of, recognised
+from etude.analyse.diagnose import faults
 from etude.analyse.waiting import waiting
 from etude.base.errors import DeadlockError
 from etude.capture.ingest import causal, reading
@@ -22,6 +24,7 @@ from etude.tell.report.compose import report
 from etude.tell.report.subject import Subject
 from etude.tell.view.page import Page
 from simulated_jobs import random_job, symmetric_job, system
+from summed_steps import noise, run_of
 from timed_jobs import timed
 from training_step import training_step
 
@@ -116,6 +119,34 @@ def opened(shared: Path, pattern: str) -> Run:
 @pytest.mark.parametrize("name", JOBS)
 def test_figures_of_recorded_runs_are_possible(shared: Path, name: str) -> None:
     checked(opened(shared, JOBS[name]))
+
+
+# -- stragglers --------------------------------------------------------------------------------------------------------
+
+
+def of_stragglers(slower: np.ndarray, pause_us: np.ndarray | None = None) -> list[tuple[str, int | None]]:
+    told = report(run_of(slower, pause_us)).told
+    return [(str(t.what), t.cost_ns) for t in told if t.section == "stragglers"]
+
+
+def test_a_group_is_one_sentence_with_the_cost_that_diagnose_gives() -> None:
+    """Ranks 0, 2, 4 and 6 of 8: a row of stragglers each, one cause."""
+    slower = noise(20, 8)
+    slower[:, ::2] *= 1.2
+    (verdict,) = faults(run_of(slower))
+    words = "Ranks 0, 2, 4 and 6 take 20% longer than their peers, during the whole run."
+    assert of_stragglers(slower) == [(words, verdict.cost_ns)]
+
+
+def test_a_late_host_and_a_drift_are_not_said_to_take_longer_than_their_peers() -> None:
+    late = np.zeros((20, 8))
+    late[:, 6] = 60
+    assert [what for what, _ in of_stragglers(noise(20, 8), late)] == [
+        "The host of rank 6 is late, during the whole run."
+    ]
+    slower = noise(20, 8)
+    slower[:, 3] *= np.linspace(1, 1.4, 20)
+    assert [what for what, _ in of_stragglers(slower)] == ["Rank 3 becomes slower and slower."]
 
 
 # -- what helps --------------------------------------------------------------------------------------------------------

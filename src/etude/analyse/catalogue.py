@@ -3,7 +3,8 @@
 `etude --help`, docs/analyse/index.md and the page of a report are made from this table. A new analysis is a file of
 this folder with a function of a run that returns a table, and a line here that names it (`table`): its command with an
 option for each figure of the function, its tool for assistants, its section of a report and its row in the docs follow.
-One that has several views, or says more than a table, has a file of cli/ and of report/ instead.
+One that has several views, or says more than a table, names the file of its parameters (`asked`) and that of its
+section (`section`) instead.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-__all__ = ["ANALYSES", "AnalysisEntry", "command_lines", "declared_alone", "docs_rows", "report_sections"]
+__all__ = ["ANALYSES", "AnalysisEntry", "command_lines", "declaration_of", "docs_rows", "report_sections"]
 
 TABLES = ("json", "csv", "md")
 
@@ -31,8 +32,12 @@ class AnalysisEntry:
     section: str = ""
     """The file of report/ that shows it; "" if a report does not."""
     formats: tuple[str, ...] = TABLES
+    asked: str = ""
+    """`steps.asked.idle:Idle`: the file of its parameters and the class that has them. The file says `inputs`, and what
+    else a verb has (`run`, `record`, `table`, `reads`, `answer`, `code`); its command and its tool follow."""
     table: str = ""
-    """`longest:longest`: the file of this folder and its function of a run, from which all else follows."""
+    """Where its parameters are those of a function, `longest:longest`: the file of this folder, and its function of a
+    run, from which all else follows."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """Of its section: columns of the table, and their format on a page (`report/words.py`); none: no section."""
     options: Mapping[str, str] = field(default_factory=dict)
@@ -51,70 +56,72 @@ class AnalysisEntry:
 
 ANALYSES: tuple[AnalysisEntry, ...] = (
     AnalysisEntry(
-        command="diagnose", title="Diagnose",
+        command="diagnose", title="Diagnose", asked="steps.asked.diagnose:Diagnose",
         does="What is wrong in a run, and what to do next: faults of ranks, hosts, links and the job, with their cost",
         question="what is wrong, who has the cause, what removing it buys, how sure that is",
     ),
     AnalysisEntry(
-        command="breakdown", title="Breakdown", section="breakdown",
+        command="breakdown", title="Breakdown", asked="steps.asked.breakdown:Breakdown", section="breakdown",
         does="Where each device's time goes: compute, exposed communication, exposed memory, idle",
         question="how much of the time is compute, exposed communication, exposed memory, idle",
     ),
     AnalysisEntry(
-        command="idle", title="Idle",
+        command="idle", title="Idle", asked="steps.asked.idle:Idle",
         does="Why devices are idle: the host, synchronisation, launches, communication; launches and queues",
         question="why a device is idle; launches and queues",
     ),
     AnalysisEntry(
-        command="kernels", title="Kernels and operators", section="kernels",
+        command="kernels", title="Kernels and operators", asked="steps.asked.kernels:Kernels", section="kernels",
         does="Kernels by time, or operators by their own time and that of their kernels",
         question="what takes the time, alone and with everything it calls",
     ),
     AnalysisEntry(
-        command="collectives", title="Collectives", section="collectives",
+        command="collectives", title="Collectives", asked="steps.asked.collectives:CollectivesOf",
+        section="collectives",
         does="Collectives matched across ranks: transfer time, waiting time, algorithm and bus bandwidth",
         question="transfer time, waiting time of members, resulting bandwidth",
     ),
     AnalysisEntry(
-        command="critical-path", title="Critical path", section="critical_path",
+        command="critical-path", title="Critical path", asked="steps.asked.critical_path:CriticalPath",
+        section="critical_path",
         does="The chain of work that set the length of the run, over hosts, kernels, ranks and collectives",
         question="what would have to be shorter for the run to be shorter",
     ),
     AnalysisEntry(
-        command="stragglers", title="Stragglers", section="stragglers",
+        command="stragglers", title="Stragglers", asked="steps.asked.stragglers:Stragglers", section="stragglers",
         does="Stragglers: slow ranks and links, late hosts, ranks that are missing or disagree; with confidence",
         question="which rank is slow, since when, with what confidence; clocks",
     ),
     AnalysisEntry(
-        command="trend", title="Trend", formats=("json",),
+        command="trend", title="Trend", asked="steps.asked.trend:TrendOf", formats=("json",),
         does="Step time over a run or many recordings: trend, cycle, changes of ranks relative to their own history, "
              "forecast",
         question="how step time develops over a run or many recordings; which ranks changed, since when; forecast",
     ),
     AnalysisEntry(
-        command="compare", title="Compare",
+        command="compare", title="Compare", asked="tell.report.asked.compare:Compare",
         does="Two runs side by side: why one takes longer, operation by operation, and whether it became worse",
         question="two runs side by side, why they differ, a gate for continuous integration; steps; patterns",
     ),
     AnalysisEntry(
-        command="metrics", title="Metrics",
+        command="metrics", title="Metrics", asked="steps.asked.metrics:Metrics",
         does="Metrics that benchmarks publish: step time, MFU, communication, overlap, bandwidth, balance, TTFT and "
              "TPOT",
         question="one number each: step time, MFU, overlap, bandwidth utilisation, balance, TTFT, TPOT",
     ),
     AnalysisEntry(
-        command="requests", title="Requests",
+        command="requests", title="Requests", asked="steps.asked.requests:RequestsInput",
         does="TTFT, TPOT, time between tokens and throughput of requests that vLLM or SGLang measured, or that were "
         "predicted",
         question="TTFT, TPOT, ITL, throughput of requests that an engine or its client measured",
     ),
     AnalysisEntry(
-        command="roofline", title="Roofline", section="roofline",
+        command="roofline", title="Roofline", asked="steps.asked.roofline:Roofline", section="roofline",
         does="FLOP/s and bytes/s of operators, and how much of the device's roofline they reach",
         question="how far operators are from the limits of the device; MFU, HFU",
     ),
     AnalysisEntry(
-        command="memory", title="Memory", section="memory",
+        command="memory", title="Memory", asked="steps.asked.memory:MemoryOf", section="memory",
         does="Memory in use over time and its peaks; bandwidth of copies",
         question="memory in use, bandwidth of copies",
     ),
@@ -131,9 +138,9 @@ def docs_rows(analyses: Iterable[AnalysisEntry] = ANALYSES) -> list[tuple[str, s
     return [(f"[{one.title}]({one.page})", one.question) for one in analyses]
 
 
-def declared_alone(command: str) -> AnalysisEntry | None:
-    """The analysis of a command that nothing but its declaration and its function make."""
-    return next((one for one in ANALYSES if one.command == command and one.table), None)
+def declaration_of(command: str) -> AnalysisEntry | None:
+    """The analysis of a command; None of a command that is none."""
+    return next((one for one in ANALYSES if one.command == command), None)
 
 
 def report_sections(analyses: Iterable[AnalysisEntry] = ANALYSES) -> list[str]:

@@ -374,7 +374,7 @@ class _Diagnosis:
         whole = Episode((row,), "whole", 0, len(self.times.steps) - 1, part, 10.0)
         cost = part * float(np.nansum(self.times.compute.total_ns[row]))
         made = self._finding("intermittent", "kernel", self._ranks((row,)), whole, self._bound(cost, row, part))
-        return replace(made, figures={"far": far, "usual": usual})
+        return replace(made, pattern="intermittent", figures={"far": far, "usual": usual})
 
     def _late(self, one: Episode) -> Verdict:
         """A device that has nothing to do because of its host: late, or waiting for the next batch."""
@@ -419,13 +419,16 @@ class _Diagnosis:
                     run_ns=self.run_ns,
                     confidence=min(slow.confidence, self._surest),
                     height=slow.factor - 1,
+                    every=max(slow.every, 1),
                     pattern="periodic" if slow.every > 1 else "chronic" if slow.whole else "acute",
                 )
             )
         return found
 
     def _are_nodes(self, ranks: tuple[int, ...]) -> bool:
-        """Whether these are all ranks of several nodes: what they share is a switch."""
+        """Whether these are all ranks of several nodes, and there are others: what they share is a switch."""
+        if len(ranks) == len(self.run.job.ranks):
+            return False
         nodes = {rank // self.node for rank in ranks}
         mine = sum(1 for rank in self.run.job.ranks.tolist() if rank // self.node in nodes)
         return len(nodes) > 1 and mine == len(ranks)

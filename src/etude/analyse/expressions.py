@@ -90,13 +90,15 @@ FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "min": _over(np.min),
     "max": _over(np.max),
     "count": len,
+    "quantile": lambda values, part: float(np.quantile(_known(values), part)) if len(_known(values)) else None,
     "abs": np.abs,
     "least": min,
     "most": max,
     "round": round,
     "item": lambda values, number: values[number],
 }
-"""`least` and `most` take single values; `item` is one of a list that is a value."""
+"""`quantile` takes the part that lies below it (0.99); `least` and `most` take single values; `item` is one of a list
+that is a value."""
 _BINARY: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,

@@ -153,7 +153,8 @@ def _link(one: Verdict) -> str:
     at = f"the link of {_who(one)}" if len(one.ranks) == 1 else f"links between {_who(one)}"
     if one.level == "switch":
         at = f"what the nodes of {_who(one)} share, a switch or its links,"
-    return f"transfers over {at} take {_longer(one.height)} than comparable ones, {_when(one)}"
+    often = f"every {one.every} steps, " if one.every > 1 else ""
+    return f"transfers over {at} take {_longer(one.height)} than comparable ones, {often}{_when(one)}"
 
 
 def _late(one: Verdict) -> str:

@@ -37,6 +37,8 @@ STRETCH: Final = 5
 FEW_LINKS: Final = 4
 FEWEST: Final = 3
 """Fewest transfers by which a single unit can be slow: one may take twice as long by chance."""
+ALONE: Final = 1.25
+"""Slow-down in every n-th step from which a unit that has no peers is named."""
 MOST_PAIRS: Final = 512
 """Largest slow group whose pairs are all tried."""
 
@@ -75,7 +77,7 @@ class Links:
             if mine.any():
                 step_ns = rounded_to(np.rint(np.exp(log[mine])).astype(np.int64))
                 profiles = profile(unit[mine], key[mine], segment[mine], log[mine], shape, step_ns=step_ns)
-                named = [one for one in slower_units(profiles, least) if not (itself and one.whole)]
+                named = [one for one in slower_units(profiles, least) if not (itself and _by_chance(one))]
                 if self.segments.by_step:
                     least_steps = 1 if self.are_few else STRETCH
                     named = [one for one in named if one.whole or one.segments(shape[2]).sum() >= least_steps]
@@ -207,6 +209,11 @@ class Links:
         key = [self.keys.setdefault(("message", size, on, places[pair]), len(self.keys)) for size, pair, on in what]
         segment = self.segments.of_ranks(self.run, found.src_at[good], found.src_row[good])
         return which.reshape(-1) + base, np.array(key, np.int64), segment, np.log(lasted[good].astype(np.float64))
+
+
+def _by_chance(one: Slow) -> bool:
+    """Of a unit without peers: it is as slow throughout, or in every n-th step by little, for one of many n."""
+    return one.whole or (one.every > 1 and one.factor < ALONE)
 
 
 def _short(lasted: I64, size: I64, pair: I64) -> NDArray[np.bool_]:

@@ -450,10 +450,13 @@ def _stretches(levels: CleanLevels, rows: I64, left_out: Bool, least: float, lim
 
 
 def _quiet_reference(means: F64, rows: I64, least: float) -> F64:
-    """Level of each rank in the stretch in which the ranks differ least: what it is without what changes."""
-    spread = [float(np.nanmax(np.abs(column[rows] - np.nanmedian(column)))) for column in means.T]
-    quiet = means[:, int(np.argmin(spread))]
-    return np.clip(np.nan_to_num(quiet - np.nanmedian(quiet)), -least, least)
+    """Level of each rank in the stretch in which the ranks differ least: what it is without what changes. Of a rank
+    that is far off in that one, in the stretch in which it is nearest to the others."""
+    apart = np.nan_to_num(means - np.nanmedian(means, axis=0))
+    quiet = apart[:, int(np.argmin(np.abs(apart[rows]).max(axis=0)))]
+    nearest = apart[np.arange(len(apart)), np.abs(apart).argmin(axis=1)]
+    found: F64 = np.where(np.abs(quiet) > least, np.clip(nearest, -least, least), quiet)
+    return found
 
 
 def _cuts(x: F64, levels: CleanLevels, limit: float, least: float) -> list[int]:

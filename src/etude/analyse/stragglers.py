@@ -47,6 +47,8 @@ OF_MODEL: Final = {
     "slow_link": "slow_link",
 }
 """Kinds of `diagnose`, as stragglers have them."""
+ALIKE: Final = {"missing_participant": "hang", "stalled_collective": "hang"}
+"""Kinds of stragglers, as `diagnose` has them, where the names differ."""
 KINDS: Final = ("slow_rank", "slow_link", "late_host", "missing_participant", "desync", "stalled_collective")
 
 
@@ -64,11 +66,19 @@ class Straggler:
     """chronic: during the whole run; acute: since or for a part of the run; periodic: in every n-th step."""
     since: int | None = None
     """First step (or eighth of the run, where no steps are known) in which it shows."""
+    finding: str = ""
+    """Its kind as `diagnose` has it: a group that is throttled, a drift, kernels that are slow now and then."""
+    cost_ns: int | None = None
+    """How much shorter the run would be without the cause; None where that was not simulated."""
+
+    def __post_init__(self) -> None:
+        if not self.finding:
+            object.__setattr__(self, "finding", ALIKE.get(self.kind, self.kind))
 
 
 def stragglers(run: Run, *, least: float = LEAST, ranks_per_node: int = NODE) -> pa.Table:
-    """One row per finding, the highest confidence first: rank, kind, confidence, evidence, ranks, slowdown_pct,
-    pattern, since.
+    """One row per rank, or link, of a finding, the highest confidence first: rank, kind, confidence, evidence, ranks,
+    slowdown_pct, pattern, since, finding, cost_ns.
 
     `least` is the smallest slow-down that is reported. Links are compared with links at the same distance, which
     depends on node boundaries: ranks fill nodes in order, `ranks_per_node` in each.
@@ -85,6 +95,7 @@ def finding_table(found: Iterable[Straggler]) -> pa.Table:
     rows = [{name: getattr(f, name) for name in Straggler.__slots__} for f in ordered]
     names = {"rank": pa.int32(), "kind": pa.string(), "confidence": pa.float64(), "evidence": pa.string()}
     names |= {"ranks": pa.list_(pa.int32()), "slowdown_pct": pa.float64(), "pattern": pa.string(), "since": pa.int64()}
+    names |= {"finding": pa.string(), "cost_ns": pa.int64()}
     return table([row | {"ranks": list(row["ranks"])} for row in rows], names)
 
 
@@ -148,8 +159,10 @@ def _of_model(run: Run, least: float, ranks_per_node: int) -> Iterator[Straggler
         since = one.steps[0] if one.steps else None
         pct = 100 * one.height if one.height else None
         for rank in one.ranks[:1] if kind == "slow_link" else one.ranks:
-            pattern = one.pattern
-            yield Straggler(rank, kind, one.confidence, one.words.rstrip("."), one.ranks, pct, pattern, since)
+            words = one.words.rstrip(".")
+            yield Straggler(
+                rank, kind, one.confidence, words, one.ranks, pct, one.pattern, since, one.kind, one.cost_ns
+            )
 
 
 def _rank_finding(

@@ -13,16 +13,17 @@ from numpy.typing import NDArray
 
 from etude.analyse.changes import HOLD, LEAST, Change, change_points, noise
 from etude.analyse.expected import expected
+from etude.analyse.findings import Verdict
 from etude.analyse.periods import find_period
 from etude.analyse.samples import Samples
 from etude.analyse.series import SeriesParts, decompose, level_and_drift, spread
 from etude.analyse.series import forecast as continued
-from etude.analyse.trend_words import TrendFinding, told_changes, told_drift, told_period, told_slow
+from etude.analyse.trend_words import TrendFinding, of_run, told_changes, told_drift, told_period, told_slow
 from etude.base.errors import UsageError
 from etude.base.units import parse_time
 from etude.kernels.arrays import F64
 
-__all__ = ["Trend", "forecast", "record", "trend"]
+__all__ = ["Trend", "forecast", "record", "trend", "with_verdicts"]
 
 
 LEAST_SLOW: Final = 0.06
@@ -85,6 +86,11 @@ def trend(samples: Samples, *, period: int | None = None, least: float = LEAST, 
     named = {rank for finding in found for rank in finding.ranks if finding.kind != "periodic"}
     found += told_slow([(r, f) for r, f in _slow_ranks(own) if ranks[r] not in named], ranks, work is not None)
     return Trend(samples, parts, explained, tuple(changes), tuple(found), work is not None)
+
+
+def with_verdicts(found: Trend, verdicts: list[Verdict]) -> Trend:
+    """The trend of the steps of one run, with the findings of `diagnose` about it."""
+    return replace(found, findings=of_run(found.findings, verdicts))
 
 
 def record(found: Trend) -> dict[str, Any]:

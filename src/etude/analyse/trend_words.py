@@ -10,14 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.analyse.changes import Change
+from etude.analyse.findings import Verdict
 from etude.analyse.samples import Samples
 from etude.analyse.series import SeriesParts
 from etude.analyse.slower_sets import clean_levels, episodes
 from etude.kernels.arrays import F64
 from etude.model.job import ranges
 
-KINDS: Final = ("throttled", "common_change", "slow_rank", "faster", "periodic", "drift")
-"""Kinds of `findings`, as `diagnose` has them; `faster` is a rank, or several, that takes less time than it did."""
+OF_MODEL: Final = ("slow_rank", "slow_node", "throttled", "common_change", "intermittent", "periodic", "drift")
+"""Kinds of `diagnose` that are a trend of a run."""
+KINDS: Final = (*OF_MODEL, "faster")
+"""Kinds of `findings`; `faster` is a rank, or several, that takes less time than it did."""
 NEAR: Final = 1
 """Changes of several ranks that are at most this many steps apart are one."""
 HALF: Final = (0.4, 0.6)
@@ -59,6 +62,27 @@ def told_changes(samples: Samples, of_job: list[Change], by_rank: list[tuple[int
                 )
             )
     return found
+
+
+def of_run(own: tuple[TrendFinding, ...], verdicts: list[Verdict]) -> tuple[TrendFinding, ...]:
+    """Findings of a run: those of `diagnose` that are a trend, and what the series alone shows of the job. A change of
+    a series that one of them explains is not said twice."""
+    model = [_as_trend(one) for one in verdicts if one.kind in OF_MODEL and one.height]
+    explained = {one.kind for one in model}
+    if explained & {"throttled", "slow_rank", "slow_node"}:
+        explained |= {"common_change"}  # the job is as slow as the slowest rank
+    named = {rank for one in model for rank in one.ranks}
+    left = [one for one in own if not set(one.ranks) & named and (one.kind == "faster" or not one.ranks)]
+    left = [one for one in left if one.kind not in explained]
+    return (*model, *left)
+
+
+def _as_trend(one: Verdict) -> TrendFinding:
+    ranks = () if one.level == "job" else one.ranks
+    step = one.steps[0] if one.steps else None
+    return TrendFinding(
+        one.kind, one.words.rstrip("."), ranks, step, 1 + one.height, one.every if one.every > 1 else None
+    )
 
 
 def _at_once(by_rank: list[tuple[int, Change]]) -> list[list[tuple[int, Change]]]:

@@ -37,6 +37,8 @@ FEW: Final = 8
 EAGER: Final = "eager"
 PROGRAMS: Final = "programs"
 """Kind of their cases."""
+MOST_UNKNOWN: Final = 0.2
+"""Part of a program's operators that are not in the table, above which its step has no range."""
 NO_HOST: Final = "the host takes no time (`--host 18us`)"
 
 
@@ -52,6 +54,8 @@ class ProgramStep:
     """Of matrix products of a step of one rank, the mean of all; what is recomputed counts once."""
     stack: str
     assumptions: tuple[str, ...]
+    unknown: float = 0.0
+    """Part of its operators that were never recorded, or whose work is not known."""
 
     @property
     def mfu(self) -> float:
@@ -76,6 +80,9 @@ class ProgramStep:
             found["step_ns"] = no_evidence(float(self.step_ns), f"for a program by formulas of `{self.stack}`")
         elif _has_unknown_chains(self.program.job):
             about = "for recurrent networks but for those of cuDNN in 32 bits"
+            found["step_ns"] = no_evidence(float(self.step_ns), about)
+        elif self.unknown > MOST_UNKNOWN:
+            about = f"for a program of which {self.unknown:.0%} of the operators were never recorded"
             found["step_ns"] = no_evidence(float(self.step_ns), about)
         return found | {"mfu": found["step_ns"].at(self.mfu)}
 
@@ -133,12 +140,12 @@ def predict_program(
     """The step of a dry run on a system; of several, from the end of the first to that of the last. `times_of`: a
     recording whose operators took as long as these will; else operators take on a GPU what those of PyTorch do by name,
     or with a `stack` the system's formulas with its efficiency. `host_ns`: of the host for each operator."""
-    machine = system.for_ranks(len(program.job))
+    machine, unknown = system.for_ranks(len(program.job)), 0.0
     if times_of is not None:
         like = timed_like(program, times_of, machine.device)
         timed, assumed = like.job, list(like.assumptions)
     elif stack is None and not machine.device.cpu:
-        timed, assumed = _by_name(program, machine.device, host_ns)
+        timed, assumed, unknown = _by_name(program, machine.device, host_ns)
     else:
         by = stack or open_stack(EAGER)
         machine = tuned(with_kernels(machine, by), by.on(generation_of(machine.device.name), experts=False))
@@ -150,7 +157,7 @@ def predict_program(
     if memory.device_bytes > machine.memory_bytes:
         assumed.append(f"it does not fit: {format_bytes(memory.device_bytes)} of {format_bytes(machine.memory_bytes)}")
     told = EAGER if stack is None else stack.name
-    return ProgramStep(program, done, machine, step_ns, _flops(program.job), told, (*assumed, *done.notes))
+    return ProgramStep(program, done, machine, step_ns, _flops(program.job), told, (*assumed, *done.notes), unknown)
 
 
 def timed_like(program: DryProgram, recorded: Job, device: str | Device | None) -> DryProgram:
@@ -170,7 +177,7 @@ TOLD: Final = 0.99
 """Part of a recording's device time from which on nothing is said of the rest."""
 
 
-def _by_name(program: DryProgram, device: Device, host_ns: int | None) -> tuple[Job, list[str]]:
+def _by_name(program: DryProgram, device: Device, host_ns: int | None) -> tuple[Job, list[str], float]:
     found = with_framework_times(program.job, open_framework(), device, host_ns=host_ns)
     of_host = "the host, and" if host_ns is None else f"the host {host_ns / 1000:g} us for each,"
     said = f"operators take what those of their name took on {MEASURED_ON}: {of_host} kernels beyond their formulas"
@@ -183,8 +190,10 @@ def _by_name(program: DryProgram, device: Device, host_ns: int | None) -> tuple[
     if found.strange:
         more = f" and {len(found.strange) - NAMED} more" if len(found.strange) > NAMED else ""
         which = f"{', '.join(found.strange[:NAMED])}{more} ({found.calls:.1%} of the operators)"
-        assumed.append(f"{which} were not recorded there, or their work is not known: the step says nothing of these")
-    return found.job, assumed
+        assumed.append(
+            f"{which} were not recorded there, or their work is not known: they take what any operator takes"
+        )
+    return found.job, assumed, found.calls
 
 
 NAMED: Final = 3

@@ -17,7 +17,8 @@ from etude.capture.link.device import DeviceTrace, RecordedTimes
 from etude.kernels.arrays import I64, distinct_values
 from etude.model.schema import UNKNOWN, TimeSource
 
-_ROWS = 1 << 16
+_ROWS = 1 << 14
+"""Rows at a time: these columns are the last of many."""
 
 
 def recorded_columns(device: DeviceTrace, found: CausalGraph) -> dict[str, NDArray[Any]]:
@@ -28,7 +29,7 @@ def recorded_columns(device: DeviceTrace, found: CausalGraph) -> dict[str, NDArr
     start, end = _Moments(told, found).times()
     own = np.empty(len(found), np.int64)
     source = np.empty(len(found), np.uint8)
-    for first in range(0, len(found), _ROWS):  # in parts: these are the last of many columns
+    for first in range(0, len(found), _ROWS):
         part = slice(first, first + _ROWS)
         took, before, alone = found.end_ns[part] - found.start_ns[part], end[part] - start[part], found.own_ns[part]
         share = np.where(alone == UNKNOWN, 0, alone * (before / np.maximum(took, 1)))
@@ -80,7 +81,9 @@ class _Moments:
         for t in distinct_values(thread).tolist():
             mine = segments[thread == t]
             own = self._of_thread(t)
-            start[mine], end[mine] = (self._between(own, times[mine]) for times in (found.start_ns, found.end_ns))
+            for first in range(0, len(mine), _ROWS):
+                part = mine[first : first + _ROWS]
+                start[part], end[part] = (self._between(own, times[part]) for times in (found.start_ns, found.end_ns))
         self._dispatches(start, end)
         groups = found.what == GROUPS
         start[groups] = end[groups] = start[~groups].min(initial=np.iinfo(np.int64).max)

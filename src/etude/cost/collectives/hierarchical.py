@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil, prod
 from typing import Any, Final
@@ -13,11 +14,22 @@ from etude.base.errors import ClusterError
 from etude.cost.collectives import direct, halving_doubling, in_switch, ring, ring_both
 from etude.cost.collectives.algorithm import Algorithm, Layout
 from etude.cost.collectives.in_switch import reduces_in_switch, switch_level
-from etude.cost.collectives.plan import AlgorithmPhase, AlgorithmPlan, Leg, by_level, detour, in_line, port_rate
+from etude.cost.collectives.pipeline import ChainPass, MessageChain, PortUse
+from etude.cost.collectives.plan import (
+    SCATTERING,
+    AlgorithmPhase,
+    AlgorithmPlan,
+    Leg,
+    by_level,
+    detour,
+    in_line,
+    port_rate,
+)
 from etude.cost.collectives.steps import A2A, AG, AR, RS, Groups, Passes, alone, owned
 from etude.cost.groups import GroupShape, GroupSpan
 from etude.cost.schedule import Schedule, ScheduleBuilder
 from etude.kernels.arrays import I64
+from etude.machine.ports import ports_of
 from etude.machine.system import LINED, Level, LevelKind, System
 from etude.model.schema import Collective
 
@@ -44,7 +56,64 @@ def closed_form(system: System, kind: Collective, shape: GroupShape) -> Algorith
         whole = replace(switch_level(level, top, 1 + 1 / top.units), hops=2.0, inward=1.0)
         phases = [*phases[: middle - 1], AlgorithmPhase((whole,)), *phases[middle + 1 :]]
     switched = any(leg.in_switch for phase in phases for leg in phase.legs)
-    return AlgorithmPlan(tuple(phases), in_switch=switched, pipelined=len(shape.spans) > 1)
+    if len(shape.spans) < 2:
+        return AlgorithmPlan(tuple(phases), in_switch=switched)
+    return AlgorithmPlan(tuple(phases), in_switch=switched, pipelined=True, passes=_passes(system, kind, shape))
+
+
+def _passes(system: System, kind: Collective, shape: GroupShape) -> tuple[ChainPass, ...]:
+    """The messages of a device in `by_dimension`, along every level of the layout."""
+    inner = [_along(system.levels[span.level], span) for span in shape.spans]
+    parts = 2 if "ring_both" in inner else 1
+    ports = ports_of(system.levels)
+    scatter: list[ChainPass] = []
+    gather: list[ChainPass] = []
+    for name, span in zip(inner, shape.spans, strict=True):
+        for passes, gathers in ((scatter, False), (gather, True)):
+            made = _chains(system.levels[span.level], span, name, parts, gathers=gathers)
+            through = _through(system.levels, ports, span.level, 2 if name == "ring_both" else 1)
+            made = [tuple(replace(c, uses=(*through, *c.uses)) for c in chains) for chains in made]
+            passes[:] = [*passes, *made] if not gathers else [*made, *passes]
+    if kind == Collective.ALL_GATHER:
+        return tuple(gather)
+    return tuple(scatter if kind in SCATTERING else scatter + gather)
+
+
+def _through(levels: Sequence[Level], ports: Sequence[int], at: int, ways: int) -> tuple[PortUse, ...]:
+    """The port of a level below through which one without a port of its own is reached, by messages of both ways."""
+    if ports[at] == at:
+        return ()
+    level = levels[ports[at]]
+    return (PortUse(f"{ports[at]} out", level.rate_bytes_per_ns * level.oversubscription / ways),)
+
+
+def _chains(level: Level, span: GroupSpan, name: str, parts: int, *, gathers: bool) -> list[ChainPass]:
+    n, at = span.units, span.level
+    block = 1 / (span.below * n * parts)
+    out, enter = f"{at} out", f"{at} in"
+
+    def chain(steps: int, volume: float, port: str, rate: float, **more: Any) -> MessageChain:
+        return MessageChain(steps, volume, (PortUse(port, rate),), at, **more)
+
+    if name == "in_switch":
+        rate = level.rate_bytes_per_ns / level.efficiency * level.in_switch_efficiency
+        volumes = [(block, out), (n * block, enter)] if gathers else [(n * block, out), (block, enter)]
+        return [(chain(1, v, port, rate, in_switch=True, latency=0.5),) * parts for v, port in volumes]
+    if name == "direct":
+        return [(chain(1, block, out, port_rate(level, span, peers="all") / (n - 1)),) * parts]
+    rate = port_rate(level, span, peers="two")
+    if name == "ring":
+        return [(chain(n - 1, block, out, rate),) * parts]
+    if name == "ring_both":
+        steps = [n // 2, (n - 1) // 2] if n > 2 else [1] * parts
+        rate = rate / 2 if level.size > 2 else rate
+        return [tuple(chain(many, block, out, rate) for many in steps)]
+    if n == 2:
+        return [(chain(1, block, out, rate),) * parts]
+    first, last = f"{at} first", f"{at} last"
+    if gathers:
+        return [(chain(1, block, first, rate), chain(n - 1, block, last, rate)) * parts]
+    return [(chain(1, (n - 1) * block, first, rate), chain(n - 1, block, last, rate, last_only=True)) * parts]
 
 
 def _best_level(level: Level, span: GroupSpan) -> Leg:
@@ -193,12 +262,12 @@ def layout(system: System, kind: Collective, shape: GroupShape, dims: tuple[int,
     """Along the levels; along each, the algorithm of the closed form."""
     if kind == A2A:
         return two_levels(shape, dims)
-    levels = [system.levels[span.level] for span in shape.spans]
-    inner = [
-        "in_switch" if plainly(level, span) == "ring" and reduces_in_switch(level, span) else plainly(level, span)
-        for level, span in zip(levels, shape.spans, strict=True)
-    ]
-    return Layout(dims=dims, inner=inner)
+    return Layout(dims=dims, inner=[_along(system.levels[span.level], span) for span in shape.spans])
+
+
+def _along(level: Level, span: GroupSpan) -> str:
+    plain = plainly(level, span)
+    return "in_switch" if plain == "ring" and reduces_in_switch(level, span) else plain
 
 
 def two_levels(shape: GroupShape, dims: tuple[int, ...]) -> Layout:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from math import ceil, log2
 from typing import Final
 
+from etude.cost.collectives.pipeline import ChainPass
 from etude.cost.groups import GroupShape, GroupSpan
 from etude.machine.system import LINED, Level, LevelKind, System
 from etude.model.schema import Collective
@@ -58,6 +59,8 @@ class AlgorithmPlan:
     """A switch reduces somewhere, which only the `simple` protocol can."""
     pipelined: bool = False
     """The payload may be cut into chunks, one phase working on one chunk while the next takes another."""
+    passes: tuple[ChainPass, ...] = ()
+    """Messages of a device from which the time comes, instead of from the phases: these then say how many chunks."""
 
 
 SCATTERING: Final = (Collective.REDUCE_SCATTER, Collective.REDUCE_SCATTER_BLOCK)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
 from etude.cost.collectives.in_switch import reduces_in_switch
+from etude.cost.collectives.pipeline import MessageChain, pipelined_ns
 from etude.cost.collectives.plan import ONE_PASS, ROOTED, AlgorithmPhase, AlgorithmPlan, Leg
 from etude.cost.collectives.table import BY_COLLECTIVE
 from etude.cost.groups import GroupShape, group_shape
@@ -185,6 +186,10 @@ def _moving_ns(
         best_chunks = np.where(time < best, chunks, best_chunks)
         best = np.minimum(best, time)
         chunks *= 2
+    if plan.passes:
+        chains = [chain for chains in plan.passes for chain in chains]
+        steps = tuple(_step(system, chain, protocol_name) for chain in chains)
+        return pipelined_ns(plan.passes, steps, payload_bytes, best_chunks, protocol.bandwidth_fraction), best_chunks
     return np.maximum(best, whole), best_chunks
 
 
@@ -205,7 +210,7 @@ def _turns(plan: AlgorithmPlan, costs: Sequence[_PhaseCost], ports: Sequence[int
     return max(shared.values())
 
 
-def _step(system: System, leg: Leg, protocol_name: str) -> float:
+def _step(system: System, leg: Leg | MessageChain, protocol_name: str) -> float:
     return system.levels[leg.level].step("in_switch" if leg.in_switch else protocol_name)
 
 

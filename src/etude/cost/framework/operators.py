@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from statistics import median
 from typing import Final, NamedTuple
 
 ANY: Final = "*"
@@ -22,6 +23,8 @@ LISTS: Final = ("aten::_foreach_", "aten::_fused_")
 """Operators on lists of tensors, for each of which Python does something."""
 WEIGHTS_OF: Final = {"aten::convolution": 1, "aten::convolution_backward": 2}
 FEW_CHANNELS: Final = 4
+OF_VOLUMES: Final = 5
+"""Axes of the weights of a convolution of volumes."""
 
 
 class FrameworkOperator(NamedTuple):
@@ -57,20 +60,28 @@ class FrameworkOperators:
         return next((self.rows[word] for word in names if word in self.rows), None)
 
     @property
+    def next_list_ns(self) -> float:
+        """Of the host for each tensor, between an operator on lists and the next of the same optimizer: what it does
+        for all its weights comes before the first."""
+        return median(row.ahead_ns for name, row in self.rows.items() if on_lists(name))
+
+    @property
     def any(self) -> FrameworkOperator:
         return self.rows[ANY]
 
 
 def form_of(name: str, shapes: Sequence[Sequence[int]]) -> str:
     """Its name; of convolutions that do not run on matrix units, because each channel has filters of its own or because
-    there are few channels, with a word for that."""
+    there are few channels, and of those of volumes, with a word for that."""
     of_weights = WEIGHTS_OF.get(name, -1)
     if not 0 <= of_weights < len(shapes):
         return name
     channels = shapes[of_weights][1]
     if channels == 1:
         return f"{name} by channel"
-    return f"{name} of few channels" if channels <= FEW_CHANNELS else name
+    if channels <= FEW_CHANNELS:
+        return f"{name} of few channels"
+    return f"{name} of volumes" if len(shapes[of_weights]) == OF_VOLUMES else name
 
 
 def on_lists(name: str) -> bool:

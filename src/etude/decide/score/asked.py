@@ -142,6 +142,8 @@ def score_words(found: "list[Scored]") -> Iterator[str]:
     """Why rows were refused, and what was assumed of how many."""
     for one in found:
         where = f"{one.file.name}: " if len(found) > 1 else ""
+        for name, (own, catalogue) in one.farther().items():
+            yield f"{where}note: {name} is farther off with the profile, {own:.1%} instead of {catalogue:.1%}"
         refused = one.summary()["refused"]
         assumed = Counter(text for row in one.rows for text in row.get("assumed", ()))
         for what, counted in (("refused", refused), ("assumed", assumed)):

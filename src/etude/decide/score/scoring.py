@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
@@ -36,12 +36,33 @@ class Scored:
     file: Path
     kind: str
     rows: list[dict[str, Any]]
+    without_profile: list[dict[str, Any]] = field(default_factory=list)
+    """The same rows by the catalogue, where a profile was given."""
 
     def summary(self) -> dict[str, Any]:
         return summary(self.rows)
 
+    def farther(self) -> dict[str, tuple[float, float]]:
+        """Figures that are farther off in the median with the profile than without: both errors, of rows that have
+        both predictions."""
+        pairs = [
+            pair
+            for pair in zip(self.rows, self.without_profile, strict=False)
+            if "refused" not in pair[0] and "refused" not in pair[1]
+        ]
+        with_it, without = (summary(list(part)) for part in zip(*pairs, strict=True)) if pairs else ({}, {})
+        found = {
+            name: (with_it[name]["median"], without[name]["median"])
+            for name in with_it
+            if name in without and name != "refused"
+        }
+        return {name: both for name, both in found.items() if both[0] > both[1]}
+
     def record(self) -> dict[str, Any]:
-        return {"kind": self.kind, "rows": self.rows, "summary": self.summary()}
+        found = {"kind": self.kind, "rows": self.rows, "summary": self.summary()}
+        if self.without_profile:
+            found["without_profile"] = summary(self.without_profile)
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +82,14 @@ class PreparedRows:
         return selected(self.items, self.first, self.rows, self.file)
 
     def scored(self, advance: Advance = lambda amount: None) -> Scored:
-        records = []
+        records, without = [], []
+        plain = None if self.asked.ops is None else replace(self.asked, ops=None)
         for item in self.chosen():
             records.append(predicted_row(self.kind, item, self.asked))
+            if plain is not None:
+                without.append(predicted_row(self.kind, item, plain))
             advance(1)
-        return Scored(file=self.file, kind=self.kind.name, rows=records)
+        return Scored(file=self.file, kind=self.kind.name, rows=records, without_profile=without)
 
 
 def score(path: str | PathLike[str], *, advance: Advance = lambda amount: None, **options: Any) -> Scored:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.base.errors import UsageError
-from etude.cost.estimates import Estimate, estimate_of
+from etude.cost.estimates import Estimate
 from etude.decide.score.kind import (
     CsvRow,
     Figures,
@@ -21,9 +21,10 @@ from etude.decide.score.kind import (
 from etude.decide.score.source import ScoreFile
 from etude.machine import System, open_system
 from etude.steps.measured import gpu_system
-from etude.world.serve.estimates import STEADY, load_of, serving_case
+from etude.world.serve.deployment import device_name
+from etude.world.serve.estimates import STEADY, load_of, served_estimate, serving_case
 from etude.world.serve.measured import published
-from etude.world.serve.measured.rows import STACK, assumed_of, predicted_row, read_rows
+from etude.world.serve.measured.rows import PRECISIONS, STACK, assumed_of, predicted_row, read_rows
 from etude.world.serve.measured.systems import SYSTEMS
 from etude.world.serve.stacks import serving_stack
 
@@ -36,6 +37,9 @@ FIGURES: Final = {
     "energy_per_token_joules": ("energy_j_per_token", 1.0),
 }
 """Column of a leaderboard -> figure, and its unit in that of the figure."""
+
+PASSES: Final = ("itl_s", "tpot_s")
+"""Figures that are as long as a pass."""
 
 
 def predict(item: Item, asked: ScoreRequest) -> PredictedRow:
@@ -51,7 +55,8 @@ def predict(item: Item, asked: ScoreRequest) -> PredictedRow:
     measured, predicted = predicted_row(item.value, stack)
     assumed = [said for said in assumed_of(item.value, stack) if not (asked.stack and said == f"stack {stack}")]
     named = _named(predicted)
-    estimates = _estimates(item.value, named, open_system(SYSTEMS[item.value["gpu"]]), load=STEADY, gpus="num_gpus")
+    row = item.value | {"weight_precision": PRECISIONS[item.value["weight_precision"]]}  # that of products
+    estimates = _estimates(row, named, open_system(SYSTEMS[row["gpu"]]), load=STEADY, gpus="num_gpus")
     return PredictedRow(measured=_named(measured), predicted=named, assumed=assumed, estimates=estimates)
 
 
@@ -75,7 +80,13 @@ def _estimates(
         "gpus": max(int(float(row.get(gpus) or 1)), 1),
         "named": row.get("engine", "vllm").lower().startswith("vllm"),
     }
-    return {name: estimate_of(value, serving_case(name, **about)) for name, value in predicted.items()}
+    ranks = about["gpus"] // max(int(float(row.get("dp") or 1)), 1)
+    host = {
+        "device": device_name(system),
+        "ranks": ranks,
+        "pass_s": next((predicted[name] for name in PASSES if name in predicted), 0.0),
+    }
+    return {name: served_estimate(value, serving_case(name, **about), **host) for name, value in predicted.items()}
 
 
 def _named(values: dict[str, float]) -> dict[str, float]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from etude.base.units import counted
 from etude.kernels.arrays import I32, I64, distinct_values
-from etude.kernels.distinct import numbered_rows
+from etude.kernels.distinct import first_rows, slices
 from etude.model.check.findings import FindingList, ProgramClasses, listed, ordinal, split_by
 from etude.model.job import ranges
 from etude.model.match import WORLD, Matching, positions
@@ -154,10 +154,14 @@ def _suspects(report: FindingList, matching: Matching, number: I32) -> list[tupl
     if not len(inside):
         return []
     groups = job.groups
-    owner = np.repeat(np.arange(len(groups), dtype=np.int64), np.diff(groups.start))
-    here = positions(job, groups.members) >= 0
-    once = numbered_rows((owner[here] << 32 | groups.members[here])[:, None])[1]
-    present = np.bincount(owner[here][once], minlength=len(groups) + 1)  # the last is the world's
+    present = np.zeros(len(groups) + 1, np.int64)  # the last is the world's
+    for low, high in slices(groups.start):
+        owner = np.repeat(np.arange(low, high), np.diff(groups.start[low : high + 1]))
+        members = groups.members[groups.start[low] : groups.start[high]]
+        here = positions(job, members) >= 0
+        owner = owner[here]
+        once = first_rows((owner << 32 | members[here])[:, None])
+        present[low:high] = np.bincount(owner[once] - low, minlength=high - low)
     present[WORLD] = int((job.ranks < job.world_size).sum())
     cuts = np.flatnonzero(np.diff(uses.group[inside])) + 1
     begin = np.concatenate([[0], cuts])

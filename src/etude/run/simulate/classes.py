@@ -16,7 +16,8 @@ import numpy as np
 
 from etude.kernels.arrays import I32, I64, U64
 from etude.kernels.compile import kernel
-from etude.kernels.distinct import numbered_rows
+from etude.kernels.csr import starts
+from etude.kernels.distinct import first_rows, numbered_rows, slices
 from etude.model.match import Matching
 from etude.run.simulate.groups import UsedGroups
 
@@ -67,10 +68,20 @@ def stable_classes(start: I64, matching: Matching, groups: UsedGroups, distance:
 def _group_colors(color: I32, matching: Matching, groups: UsedGroups, still: I64) -> I32:
     uses = matching.uses
     mine = color[uses.at]
-    once = numbered_rows(np.stack([groups.of_use, mine, uses.side], 1))[1]
+    once = _first_of_each(groups.of_use, mine, uses.side)
     h = np.zeros((len(groups.group), 2), np.uint64)
     add_fingerprints(h, groups.of_use[once], mine[once], uses.side[once], 0)
     return numbered_rows(np.column_stack([still, h.view(np.int64)]))[0].astype(np.int32)
+
+
+def _first_of_each(group: I32, *columns: I32) -> I64:
+    """Where each distinct row is first; those of a group are next to each other."""
+    start = starts(group)
+    found = [np.zeros(0, np.int64)]
+    for low, high in slices(start):
+        rows = slice(start[low], start[high])
+        found.append(start[low] + first_rows(np.stack([column[rows] for column in (group, *columns)], 1)))
+    return np.concatenate(found)
 
 
 @kernel

@@ -79,7 +79,8 @@ def _members(job: Job, matching: Matching, group: I32, of_use: I64) -> tuple[I64
     some = ~known[of_use]
     owner.append(of_use[some])
     member.append(job.ranks[matching.uses.at[some]])
-    rows, ranks = np.concatenate(owner).astype(np.int64), np.concatenate(member).astype(np.int64)
+    rows, ranks = np.concatenate(owner, dtype=np.int64), np.concatenate(member, dtype=np.int64)
+    del owner, member
     if ((np.diff(rows) < 0) | ((np.diff(rows) == 0) & (np.diff(ranks) <= 0))).any():
         low = min(int(ranks.min()), 0)
         span = int(ranks.max()) - low + 1
@@ -140,11 +141,12 @@ def _failed(a: int, b: int, who: str) -> ClusterError:
 def link_distance(system: System, src: I64, dst: I64) -> I32:
     """A number for each pair of ranks, equal where messages between them cost the same: hops at each level."""
     a, b = system.device_of(src), system.device_of(dst)
-    hops = []
+    hops = np.zeros(len(a), np.int64)  # those of all levels in one number, which is less than the devices
     for level in system.levels:
         apart = np.abs(a % level.size - b % level.size)
         if level.kind == LevelKind.RING:
             apart = np.minimum(apart, level.size - apart)
-        hops.append(apart if level.kind in LINED else (apart > 0).astype(np.int64))
+        hops *= level.size
+        hops += apart if level.kind in LINED else apart > 0
         a, b = a // level.size, b // level.size
-    return numbered_rows(np.stack(hops, 1))[0].astype(np.int32)
+    return numbered_rows(hops[:, None])[0].astype(np.int32)

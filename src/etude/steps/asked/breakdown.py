@@ -6,7 +6,7 @@ from functools import partial
 from etude.base.errors import UsageError
 from etude.base.figures import figure, switch, text
 from etude.base.parameters import only_one
-from etude.steps.asked.runs import Analysed, Analysis, Counted, RunSource
+from etude.steps.asked.runs import Analysed, Analysis, Counted, RunSource, record_of, table_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,3 +56,6 @@ def inputs(asked: Breakdown) -> Analysed:
     if view:
         return Analysed(source, partial(analyse.kernel_types, counting=counting))
     return Analysed(source, partial(analyse.breakdown, counting=counting), about=True)
+
+
+run, record, table = Analysed.with_figures, record_of, table_of

@@ -101,3 +101,7 @@ def answer(made: Mapping[str, Any]) -> dict[str, Any]:
 
 def table(made: Mapping[str, Any]) -> "pa.Table":
     return made["longest"] if "longest" in made else made["path"]
+
+
+TOOL_DEFAULTS = {"top": 20}
+"""Of an assistant."""

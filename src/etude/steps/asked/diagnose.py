@@ -110,11 +110,11 @@ class Diagnosed:
         return command(one).replace("RUN", shlex.join(where))
 
 
-def diagnose_inputs(asked: Diagnose) -> DiagnoseInputs:
+def inputs(asked: Diagnose) -> DiagnoseInputs:
     return DiagnoseInputs(RunSource.of(asked), asked.least, asked.ranks_per_node, asked.top)
 
 
-def diagnose_record(found: Diagnosed) -> dict[str, Any]:
+def record(found: Diagnosed) -> dict[str, Any]:
     from etude.analyse.next_steps import next_step
 
     return {
@@ -122,7 +122,7 @@ def diagnose_record(found: Diagnosed) -> dict[str, Any]:
     }
 
 
-def diagnose_table(found: Diagnosed) -> "pa.Table":
+def table(found: Diagnosed) -> "pa.Table":
     """One row a finding, with what to do next and the command that shows more."""
     import pyarrow as pa
 
@@ -132,3 +132,17 @@ def diagnose_table(found: Diagnosed) -> "pa.Table":
     table = finding_table(found.findings)
     table = table.append_column("next", pa.array([next_step(one) for one in found.findings], pa.string()))
     return table.append_column("command", pa.array([found.command(one) for one in found.findings], pa.string()))
+
+
+def reads(found: Diagnosed) -> str | None:
+    """What to do next: each finding as a sentence with its confidence, an action, and the command that shows more."""
+    from etude.analyse.next_steps import next_step
+
+    lines = [
+        f"{number}. {one.words} (confidence {one.confidence:.0%})\n   {next_step(one)}\n   {found.command(one)}"
+        for number, one in enumerate(found.findings[: found.shown], 1)
+    ]
+    left = len(found.findings) - found.shown
+    if left > 0:
+        lines.append(f"{left} more; --top 0 shows all")
+    return "\n".join(lines) or None

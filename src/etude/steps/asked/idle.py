@@ -5,7 +5,7 @@ from functools import partial
 
 from etude.base.figures import switch, text
 from etude.base.parameters import is_given, only_one
-from etude.steps.asked.runs import Analysed, Analysis, RunSource, counted_as
+from etude.steps.asked.runs import Analysed, Analysis, RunSource, counted_as, record_of, table_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,3 +44,6 @@ def inputs(asked: Idle) -> Analysed:
         counting = counting_of(asked.counted)
         calls = counting.launches if view == "launches" else counting.enqueues
     return Analysed(source, partial(launches.launches if view == "launches" else launches.queue_depth, calls=calls))
+
+
+run, record, table = Analysed.with_figures, record_of, table_of

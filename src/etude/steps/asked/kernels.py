@@ -45,7 +45,7 @@ class Kernels(Analysis, Counted, Topped):
     )
 
 
-def kernels_inputs(asked: Kernels) -> Analysed:
+def inputs(asked: Kernels) -> Analysed:
     from etude.analyse import graphs, patterns
     from etude.analyse import operators as analyse
     from etude.analyse.counting import counting_of

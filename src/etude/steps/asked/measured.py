@@ -77,6 +77,8 @@ def calibrated(given: CalibrateInputs) -> "Calibrated":
     for refused in found.refused:
         say(f"row {refused.row} is rejected: {refused.why}")
     say(f"wrote {given.place.path}")
+    if found.worse:
+        say(f"note: what was left out is farther off than with the stack {given.start.name} that it started from")
     return found
 
 
@@ -98,24 +100,24 @@ def calibrated_record(found: "Calibrated") -> dict[str, Any]:
     return {
         "stack": found.stack.name,
         "rows": found.rows,
-        "before": _middle(found.before),
-        "after": _middle(found.after),
+        "before": _middle(found, found.before),
+        "after": _middle(found, found.after),
+        "worse": found.worse,
     }
 
 
-def _middle(errors: tuple[float, ...]) -> dict[str, float]:
-    import numpy as np
-
-    half, most = np.percentile(np.abs(errors), [50, 90])
-    return {"p50": round(float(half), 4), "p90": round(float(most), 4)}
+def _middle(found: "Calibrated", errors: tuple[float, ...]) -> dict[str, float]:
+    half, most = found.quantiles(errors)
+    return {"p50": round(half, 4), "p90": round(most, 4)}
 
 
 def calibrated_figures(found: "Calibrated") -> dict[str, Any]:
-    before, after = _middle(found.before), _middle(found.after)
+    before, after = _middle(found, found.before), _middle(found, found.after)
+    each, by_time = ("op", ", by time") if found.weights else ("row", "")
     return {
-        "rows": found.rows,
-        "error before": f"{before['p50']:.1%}, 9 of 10 below {before['p90']:.1%}",
-        "error after, each row left out": f"{after['p50']:.1%}, 9 of 10 below {after['p90']:.1%}",
+        "distinct ops" if found.weights else "rows": found.rows,
+        f"error before{by_time}": f"{before['p50']:.1%}, 9 of 10 below {before['p90']:.1%}",
+        f"error after, each {each} left out": f"{after['p50']:.1%}, 9 of 10 below {after['p90']:.1%}",
     }
 
 

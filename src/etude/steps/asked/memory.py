@@ -105,7 +105,7 @@ class SnapshotInputs:
         return show(history)
 
 
-def memory_inputs(asked: MemoryOf) -> Analysed | Allocated | AllocatedByRank | SnapshotInputs:
+def inputs(asked: MemoryOf) -> Analysed | Allocated | AllocatedByRank | SnapshotInputs:
     from etude.analyse import memory as analyse
     from etude.analyse.counting import counting_of
     from etude.capture.opening import is_profile, is_run

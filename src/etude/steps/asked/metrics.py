@@ -33,13 +33,13 @@ class MetricsInputs:
     """Numbers are printed as they are, not with units for a reader."""
 
 
-def metrics_inputs(asked: Metrics) -> MetricsInputs:
+def inputs(asked: Metrics) -> MetricsInputs:
     if asked.traffic:
         return MetricsInputs(RunSource.of(asked, recorded=True), True)
     return MetricsInputs(RunSource.of(asked), False, asked.ran_on, asked.output.csv)
 
 
-def metrics_of(given: MetricsInputs) -> "tuple[pa.Table, bool, dict[str, Any]]":
+def run(given: MetricsInputs) -> "tuple[pa.Table, bool, dict[str, Any]]":
     """The table, whether it is printed as it is, and figures of the program."""
     if given.traffic:
         from etude.analyse.traffic import traffic
@@ -49,7 +49,7 @@ def metrics_of(given: MetricsInputs) -> "tuple[pa.Table, bool, dict[str, Any]]":
     return table, given.exact, about
 
 
-def metrics_record(found: "tuple[pa.Table, bool, dict[str, Any]]") -> Any:
+def record(found: "tuple[pa.Table, bool, dict[str, Any]]") -> Any:
     return record_of((found[0], found[2]))
 
 
@@ -79,7 +79,10 @@ def _metrics(given: MetricsInputs) -> "tuple[pa.Table, dict[str, Any]]":
     return analyse.metrics(run, device=device), about
 
 
-def metrics_table(found: Any) -> Any:
+def table(found: Any) -> Any:
     from etude.analyse.metrics import shown
 
     return found[0] if found[1] else shown(found[0])
+
+
+reads = table

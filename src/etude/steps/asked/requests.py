@@ -47,7 +47,7 @@ class RequestInputs:
     each: bool = False
 
 
-def request_inputs(asked: RequestsInput) -> RequestInputs:
+def inputs(asked: RequestsInput) -> RequestInputs:
     if asked.passes is None:
         return RequestInputs(asked.files, each=asked.each)
     if len(asked.files) > 1:
@@ -55,7 +55,7 @@ def request_inputs(asked: RequestsInput) -> RequestInputs:
     return RequestInputs(asked.files, Path(asked.passes))
 
 
-def run_requests(given: RequestInputs) -> pa.Table | list[tuple[str, MeasuredRequests]]:
+def run(given: RequestInputs) -> pa.Table | list[tuple[str, MeasuredRequests]]:
     """One table of all requests, or the requests of each file."""
     import pyarrow as pa
 

@@ -29,7 +29,7 @@ class Roofline(Analysis, RanOnInput, Topped):
     model_flops: int | None = figure("count", "model FLOPs per rank, e.g. `12T`", None, needs="utilisation")
 
 
-def roofline_inputs(asked: Roofline) -> Analysed:
+def inputs(asked: Roofline) -> Analysed:
     source = RunSource.of(asked)
     if asked.utilisation:
         compute = partial(_roofline, on=asked.ran_on or source.system, utilised=True, model_flops=asked.model_flops)

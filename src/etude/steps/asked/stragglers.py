@@ -51,7 +51,7 @@ class StragglerInputs:
         return {"findings": found}
 
 
-def stragglers_inputs(asked: Stragglers) -> Analysed | StragglerInputs:
+def inputs(asked: Stragglers) -> Analysed | StragglerInputs:
     from etude.analyse.clocks import alignment
 
     source = RunSource.of(asked)
@@ -60,9 +60,14 @@ def stragglers_inputs(asked: Stragglers) -> Analysed | StragglerInputs:
     return StragglerInputs(source, asked.least, asked.ranks_per_node)
 
 
-def stragglers_record(found: Any) -> Any:
+def record(found: Any) -> Any:
     return {"findings": found["findings"].to_pylist()} if isinstance(found, dict) else found
 
 
-def stragglers_table(found: Any) -> Any:
+def table(found: Any) -> Any:
     return found["findings"] if isinstance(found, dict) else found
+
+
+def reads(found: Any) -> Any:
+    """The table; nothing where there is no finding."""
+    return table(found) if not isinstance(found, dict) or len(found["findings"]) else None

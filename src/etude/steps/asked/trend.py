@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 NONE = "none"
 AUTO = "auto"
+STEP_TIME = "step_time"
 DETECTED = ("value", "period", "change_points", "residual_spread", "findings", "signals")
 """Keys of the record that `--detect` keeps."""
 
@@ -47,7 +48,7 @@ class TrendOf(Written):
     value: str = figure(
         "text",
         "the value to analyse: `step_time`, `compute`, `idle`, ...; for a table, a column",
-        "step_time",
+        STEP_TIME,
         like="idle",
         plain=True,
     )
@@ -126,16 +127,20 @@ def _period(text: str) -> int | None:
 
 def run(given: TrendInputs | RunSource) -> "pa.Table | dict[str, Any]":
     from etude.analyse.checkpoints import checkpoints
-    from etude.analyse.trend import forecast, record, trend
+    from etude.analyse.diagnose import LEAST, faults
+    from etude.analyse.trend import forecast, record, trend, with_verdicts
 
     if isinstance(given, RunSource):
         written = checkpoints(given.open())
         if not len(written):
             say("no node of this run stores to memory or storage with a known size")
         return written
-    samples = _with_work(_samples(given), given.work)
+    samples, measured = _samples(given)
+    samples = _with_work(samples, given.work)
     with progress("following"):
         found = trend(samples, period=given.period, least=given.least, use_work=given.work != NONE)
+        if measured is not None and given.value == STEP_TIME:
+            found = with_verdicts(found, faults(measured, least=given.least or LEAST))
     made: dict[str, Any] = record(found)
     if given.forecast:
         made["forecast"] = forecast(found, given.forecast)
@@ -156,15 +161,17 @@ def _write(made: dict[str, Any], place: OutputPlace) -> None:
     say(f"wrote {place.path}")
 
 
-def _samples(given: TrendInputs) -> "Samples":
+def _samples(given: TrendInputs) -> "tuple[Samples, Run | None]":
+    """The samples, and the run if they are steps of a single one."""
     from etude.analyse.samples import from_table, of_run, of_runs
     from etude.store.tables import is_table, read_table
 
     first, value = given.sources[0], given.value
     if is_table(first.path):
-        return from_table(read_table(first.path), value, where=str(first.path))
+        return from_table(read_table(first.path), value, where=str(first.path)), None
     if len(given.sources) == 1:
-        return of_run(first.open(), value)
+        measured = first.open()
+        return of_run(measured, value), measured
     runs: list[Run] = []
     with progress("reading recordings", len(given.sources)) as advance:
         for source in given.sources:
@@ -173,7 +180,7 @@ def _samples(given: TrendInputs) -> "Samples":
     found = of_runs(runs, value)
     if len(set(found.start_ns.tolist())) < len(runs):
         say("note: recordings that begin at one time are taken in the order given")
-    return found
+    return found, None
 
 
 def _signals(found: "Trend", path: Path) -> dict[str, Any]:

@@ -33,6 +33,22 @@ class Calibrated:
     refused: tuple[Refused, ...]
     before: tuple[float, ...]
     after: tuple[float, ...]
+    weights: tuple[float, ...] = ()
+    """What each error counts: the time of an op of a run; none: rows count alike."""
+
+    def quantiles(self, errors: Sequence[float]) -> tuple[float, float]:
+        """Median and 90th percentile of the size of `before` or `after`."""
+        sizes = np.abs(np.array(errors))
+        if not self.weights:
+            half, most = np.percentile(sizes, [50, 90])
+            return float(half), float(most)
+        weight = np.array(self.weights)
+        return _quantile(sizes, weight, 0.5), _quantile(sizes, weight, 0.9)
+
+    @property
+    def worse(self) -> bool:
+        """What is left out is farther off than with the stack that it started from."""
+        return self.quantiles(self.after)[0] > self.quantiles(self.before)[0]
 
 
 def calibrate(
@@ -126,12 +142,21 @@ def calibrate_run(run: Run, system: System, base: Stack, name: str) -> Calibrate
     source = f"{len(ratio)} distinct ops of a recorded run, over the stack {base.name}"
     made = _multiplied(base, Efficiency(**{k: round(v, 3) for k, v in factor.items()}), name, source)
     return Calibrated(
-        stack=made, rows=len(ratio), refused=(), before=tuple(before.tolist()), after=tuple(after.tolist())
+        stack=made,
+        rows=len(ratio),
+        refused=(),
+        before=tuple(before.tolist()),
+        after=tuple(after.tolist()),
+        weights=tuple(weight.tolist()),
     )
 
 
 def _central(ratio: F64, weight: F64) -> float:
     """The weighted median of the ratios: one slow op moves it little."""
-    order = np.argsort(ratio, kind="stable")
+    return _quantile(ratio, weight, 0.5)
+
+
+def _quantile(values: F64, weight: F64, part: float) -> float:
+    order = np.argsort(values, kind="stable")
     share = np.cumsum(weight[order])
-    return float(ratio[order][np.searchsorted(share, share[-1] / 2)])
+    return float(values[order][np.searchsorted(share, share[-1] * part)])

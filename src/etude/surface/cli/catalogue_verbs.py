@@ -1,8 +1,9 @@
-"""Commands of analyses that are declared in analyse/catalogue.py and have no file of their own here."""
+"""Commands of analyses, from their declaration in analyse/catalogue.py: they have no files of their own here."""
 
 from __future__ import annotations
 
 from dataclasses import make_dataclass
+from importlib import import_module
 from inspect import Parameter, signature
 from types import ModuleType
 from typing import Any, Final
@@ -12,14 +13,26 @@ from etude.base.figures import figure, switch
 from etude.steps.asked.runs import Analysed, Analysis, RunSource, record_of, table_of
 from etude.surface.verb import Verb
 
+OWN: Final = ("record", "table", "reads", "answer", "code")
+"""What the file of an analysis may say of its verb."""
 FIGURES: Final = {int: "count", float: "number", str: "text"}
 
 
 def module_of(entry: AnalysisEntry) -> ModuleType:
     """What a file of this folder would have: `VERBS`."""
     made = ModuleType(f"etude.surface.cli.{entry.command}")
-    vars(made)["VERBS"] = (verb_of(entry),)
+    vars(made)["VERBS"] = (verb_of(entry) if entry.table else verb_asked(entry),)
     return made
+
+
+def verb_asked(entry: AnalysisEntry) -> Verb[Any, Any, Any]:
+    """Its command, where a file has its parameters and what comes of them."""
+    file, _, name = entry.asked.partition(":")
+    asked = import_module(f"etude.{file}")
+    own = {part: getattr(asked, part) for part in OWN if hasattr(asked, part)}
+    run = getattr(asked, "run", lambda given: given.run())
+    defaults = getattr(asked, "TOOL_DEFAULTS", {})
+    return Verb(entry.command, getattr(asked, name), asked.inputs, run, tool=True, tool_defaults=defaults, **own)
 
 
 def verb_of(entry: AnalysisEntry) -> Verb[Any, Any, Any]:

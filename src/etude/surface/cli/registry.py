@@ -6,7 +6,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from etude.analyse.catalogue import declared_alone
+from etude.analyse.catalogue import declaration_of
 from etude.base.parameters import parameters_of
 from etude.surface.cli.commands import COMMANDS, file_of
 from etude.surface.verb import Verb
@@ -19,8 +19,8 @@ def verbs_in(file: str) -> Mapping[str, Verb[Any, Any, Any]]:
 
 
 def module_named(file: str) -> ModuleType:
-    """A file of this folder, or what stands for one where an analysis is declared alone."""
-    entry = declared_alone(file.replace("_", "-"))
+    """A file of this folder, or what stands for one where analyse/catalogue.py declares the command."""
+    entry = declaration_of(file.replace("_", "-"))
     if entry is None:
         return import_module(f"etude.surface.cli.{file}")
     from etude.surface.cli.catalogue_verbs import module_of

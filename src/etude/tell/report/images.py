@@ -8,16 +8,13 @@ import numpy as np
 import pyarrow as pa
 
 from etude.tell.report import words
+from etude.tell.report.words import seconds
 from etude.tell.view.charts import Heading, table
 from etude.tell.view.markup import Markup
 from etude.tell.view.page import Figure, Page, PageSection
 from etude.tell.view.plots import Axis, fitted, plot
 
 POINTS: Final = 200
-
-
-def seconds(value: float) -> str:
-    return words.time(value * 1e9)
 
 
 def images_page(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -11,13 +12,18 @@ import pyarrow as pa
 from etude.kernels.arrays import F64
 from etude.tell.report import words
 from etude.tell.report.images import images_page
+from etude.tell.report.outcome import OutcomeSubject
+from etude.tell.report.words import seconds
 from etude.tell.view.charts import Bar, BarPiece, Heading, bars, legend, table
 from etude.tell.view.markup import Markup, heading, joined
 from etude.tell.view.page import Figure, Page, PageSection
 from etude.tell.view.plots import Axis, fitted, plot
+from etude.tell.view.sentences import Sentence, sentence
 
 POINTS: Final = 200
 TIMES: Final = (("ttft_s", "First token"), ("tpot_s", "Each further token"), ("latency_s", "Whole response"))
+MOMENTS: Final = ("arrival_s", "scheduled_s", "first_token_s", "finish_s")
+LATENCY: Final = "requests.finish_s - requests.arrival_s"
 PARTS: Final = (("idle", "in the queue"), ("memory", "prefill"), ("compute", "decode"))
 
 
@@ -26,53 +32,51 @@ def served_page(record: dict[str, Any], tables: dict[str, pa.Table], *, title: s
     if "tasks" in tables:
         spreads = spread_of("Whole response", tables["requests"]["latency_s"].to_numpy(), "fraction of the requests")
         return images_page(record, tables, title=title, spreads=spreads, made_by=made_by)
+    subject = OutcomeSubject(record, tables)
     requests, passes, replicas = (tables[name] for name in ("requests", "passes", "replicas"))
-    asked = record.get("asked", {})
     return Page(
         title=title,
-        subtitle=f"{asked.get('model', 'a model')} on {words.plural(len(replicas), 'replica')}, simulated",
-        verdict=_verdict(record),
-        cards=_cards(record),
-        sections=(*_curve(record), _spread(requests), _waits(requests), *_runs(passes, replicas)),
-        facts=tuple((str(name), str(value)) for name, value in asked.items() if value != ""),
+        subtitle=sentence(
+            "{model} on {replicas}, simulated",
+            model=subject.figure("text", "asked_model") if record.get("asked", {}).get("model") else "a model",
+            replicas=subject.value("plural:replica", "count(replicas)"),
+        ),
+        verdict=_verdict(subject),
+        cards=_cards(subject),
+        sections=(*_curve(subject), _spread(requests), _waits(subject), *_runs(passes, replicas)),
+        facts=subject.facts(),
         made_by=made_by,
     )
-
-
-def seconds(value: float) -> str:
-    return words.time(value * 1e9)
-
-
-def _energy(joules: float) -> str:
-    return f"{joules / 3.6e6:.3g} kWh" if joules >= 3.6e5 else f"{joules / 1e3:.3g} kJ"
 
 
 def _count(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _verdict(record: dict[str, Any]) -> str:
-    first = record["ttft_s"]
-    return (
-        f"{words.plural(record['finished'], 'request')} answered in {seconds(record['duration_s'])}: first tokens "
-        f"after {seconds(first['p50'])} at the median and {seconds(first['p99'])} at the 99th percentile."
+def _verdict(subject: OutcomeSubject) -> Sentence:
+    return sentence(
+        "{requests} answered in {time}: first tokens after {middle} at p50 and {late} at p99.",
+        requests=subject.figure("plural:request", "finished"),
+        time=subject.figure("seconds", "duration_s"),
+        middle=subject.figure("seconds", "ttft_s_p50"),
+        late=subject.figure("seconds", "ttft_s_p99"),
     )
 
 
-def _cards(record: dict[str, Any]) -> tuple[Figure, ...]:
-    found = [
-        Figure("Within the limits", words.percent(record["within_limits"]), f"{record['goodput_rps']:.2f} per second")
-    ]
+def _cards(subject: OutcomeSubject) -> tuple[Figure, ...]:
+    record, figure = subject.record, subject.figure
+    found = [Figure("Within the limits", figure("percent", "within_limits"), figure("each_second", "goodput_rps"))]
     for key, label in TIMES:
         if record[key]:
-            found.append(Figure(f"{label}, p50", seconds(record[key]["p50"]), f"p99 {seconds(record[key]['p99'])}"))
-    found.append(Figure("Tokens out", f"{words.number(record['output_tokens_per_s'])} /s"))
+            late = sentence("p99 {late}", late=figure("seconds", f"{key}_p99"))
+            found.append(Figure(f"{label}, p50", figure("seconds", f"{key}_p50"), late))
+    found.append(Figure("Tokens out", figure("number_each_second", "output_tokens_per_s")))
     if record["cache_hit_tokens"]:
-        share = record["cache_hit_tokens"] / record["prompt_tokens"]
-        found.append(Figure("Prefix-cache hits", words.percent(share), "of prompt tokens"))
+        share = subject.value("percent", "record[0].cache_hit_tokens / record[0].prompt_tokens")
+        found.append(Figure("Prefix-cache hits", share, "of prompt tokens"))
     if record["energy_j"]:
-        idle = words.percent(record["idle_energy_j"] / record["energy_j"])
-        found.append(Figure("Energy", _energy(record["energy_j"]), f"{idle} of it while idle"))
+        idle = subject.value("percent", "record[0].idle_energy_j / record[0].energy_j")
+        found.append(Figure("Energy", figure("energy", "energy_j"), sentence("{idle} of it while idle", idle=idle)))
     return tuple(found)
 
 
@@ -101,8 +105,9 @@ def spread_of(label: str, values: F64, of: str) -> Markup:
     return heading(label) + drawn
 
 
-def _curve(record: dict[str, Any]) -> tuple[PageSection, ...]:
+def _curve(subject: OutcomeSubject) -> tuple[PageSection, ...]:
     """Curve of a stream served at several rates."""
+    record = subject.record
     rates = record.get("rates")
     if not rates:
         return ()
@@ -124,9 +129,15 @@ def _curve(record: dict[str, Any]) -> tuple[PageSection, ...]:
             body += heading(f"{label}, median and 99th percentile")
             body += plot(f"{label} against rate", x, axis, (), drawn, size=(1080, 220))
     held = record.get("holds_rps")
-    holds = f"The limits are met up to {held:.3g} per second" if held else "No rate meets the limits"
-    lead = f"Each point is the whole stream at another rate. {holds}; the rest of the page shows "
-    lead += "that rate." if held else "the lowest."
+    holds = sentence("No rate meets the limits")
+    if held:
+        most = subject.figure("three_digits", "holds_rps")
+        holds = sentence("The limits are met up to {most} per second", most=most)
+    lead = sentence(
+        "Each point is the whole stream at another rate. {holds}; the rest of the page shows {which}.",
+        holds=holds,
+        which="that rate" if held else "the lowest",
+    )
     return (PageSection("rates", "Goodput against rate", lead, body),)
 
 
@@ -136,18 +147,13 @@ def _spread(requests: pa.Table) -> PageSection:
     return PageSection("times", "Times", "The fraction of the requests that waited no longer, from arrival.", body)
 
 
-def _waits(requests: pa.Table) -> PageSection:
-    arrival, scheduled, first, finish = (
-        requests[name].to_numpy() for name in ("arrival_s", "scheduled_s", "first_token_s", "finish_s")
-    )
-    parts = np.stack([scheduled - arrival, first - scheduled, finish - first])
-    latency = finish - arrival
-    slow = latency >= np.quantile(latency, 0.99)
+def _waits(subject: OutcomeSubject) -> PageSection:
+    slowest = f"requests[{LATENCY} >= quantile({LATENCY}, 0.99)]"
     rows = []
-    for name, chosen in (("all requests", np.ones(len(latency), bool)), ("the slowest 1%", slow)):
-        means = parts[:, chosen].mean(axis=1)
-        pieces = tuple(BarPiece(s, t, float(m)) for (s, t), m in zip(PARTS, means, strict=True))
-        rows.append(Bar(name, pieces))
+    for name, of in (("all requests", "requests"), ("the slowest 1%", slowest)):
+        queries = [f"mean({of}.{until} - {of}.{since})" for since, until in pairwise(MOMENTS)]
+        pieces = [BarPiece(s, t, subject.ask(q), query=q) for (s, t), q in zip(PARTS, queries, strict=True)]
+        rows.append(Bar(name, tuple(pieces)))
     lead = "Mean times until the first pass, until the first token, and until the last token."
     return PageSection("waits", "What requests waited for", lead, legend(PARTS) + bars(rows, seconds))
 
@@ -196,4 +202,6 @@ def _replicas(replicas: pa.Table) -> PageSection:
         Heading("preemptions", "preemptions", words.number),
         Heading("cache_hit_tokens", "tokens found", words.number),
     ]  # fmt: skip
-    return PageSection("replicas", "Replicas", "", table("replica-table", replicas.to_pylist(), columns, first=16))
+    return PageSection(
+        "replicas", "Replicas", "", table("replica-table", replicas.to_pylist(), columns, first=16, query="replicas")
+    )

@@ -30,8 +30,9 @@ OF_TIME = f"{PART} * {MINE}.compute_ns / {MINE}.span_ns"
 def told(subject: Subject) -> list[Told]:
     found = []
     rows = subject.stragglers.to_pylist()
-    for at, row in enumerate(rows[:SUSPECTS]):
-        here = f"stragglers[{at}]"
+    causes = _causes(rows)
+    for at in causes[:SUSPECTS]:
+        row, here = rows[at], f"stragglers[{at}]"
         evidence = sentence(
             "{evidence} (confidence {sure}).",
             evidence=subject.value("capital", f"{here}.evidence"),
@@ -45,10 +46,18 @@ def told(subject: Subject) -> list[Told]:
         gain = _gain(subject, row, costs)
         asked = "" if gain is None else _asked(subject, at, row)
         found.append(Told(tone, _headline(subject, at, row), evidence, SECTION, gain, asked=asked))
-    if len(rows) > SUSPECTS:
-        more = subject.plural("more straggler", f"count(stragglers) - {SUSPECTS}")
+    if len(causes) > SUSPECTS:
+        more = subject.plural("more straggler", f"count(stragglers) - {causes[SUSPECTS]}")
         found.append(Told("warn", sentence("{more} found.", more=more), "", SECTION))
     return found
+
+
+def _causes(rows: list[dict[str, Any]]) -> list[int]:
+    """The first row of each finding, before those whose cause was named: a group has a row for each of its ranks."""
+    first: dict[tuple[Any, ...], int] = {}
+    for at, row in enumerate(rows):
+        first.setdefault((row["kind"], row["evidence"], tuple(row["ranks"] or ())), at)
+    return list(first.values())
 
 
 def _costs(subject: Subject, row: dict[str, Any]) -> float | None:
@@ -69,6 +78,8 @@ def _gain(subject: Subject, row: dict[str, Any], costs: float | None) -> int | N
     """How much shorter the run is, in ns, if the slow rank were as fast as its peers; None if none is slow."""
     if row["kind"] not in KINDS or not row["slowdown_pct"]:
         return None
+    if row["cost_ns"] is not None:
+        return int(row["cost_ns"])
     part = 1 - 1 / (1 + row["slowdown_pct"] / 100)
     gain = subject.gain(KINDS[row["kind"]], part=part, rank=row["rank"] if row["rank"] >= 0 else None)
     return round((costs or 0.0) * subject.span_ns) if gain is None else gain
@@ -77,6 +88,8 @@ def _gain(subject: Subject, row: dict[str, Any], costs: float | None) -> int | N
 def _asked(subject: Subject, at: int, row: dict[str, Any]) -> str:
     """The expression of `_gain`."""
     here = f"stragglers[{at}]"
+    if row["cost_ns"] is not None:
+        return f"{here}.cost_ns"
     if subject.retimed is None:
         return f"{OF_TIME.format(here=here)} * run[0].span_ns"
     of = f", rank={here}.rank" if row["rank"] >= 0 else ""
@@ -103,16 +116,31 @@ def _headline(subject: Subject, at: int, row: dict[str, Any]) -> Sentence:
         return sentence("{who} {do} not make the same calls as the others.", who=who, do=do)
     if row["kind"] == "stalled_collective":
         return sentence("{who} are in a collective that does not complete.", who=who)
+    return _slow(subject, here, row, who, many=len(many) > 1)
+
+
+def _slow(subject: Subject, here: str, row: dict[str, Any], who: Sentence, *, many: bool) -> Sentence:
+    """Of a rank, a link or a host; a host has no time of its own to be compared, `evidence` says what is."""
     small = Sentence.of(f"{who.parts[0]}".lower(), *who.parts[1:])
-    whose = {"slow_link": "The link of {who}", "late_host": "The host of {who}"}.get(row["kind"])
+    when = {"acute": ", during part of the run", "chronic": ", during the whole run"}.get(row["pattern"], "")
+    if row["kind"] == "late_host":
+        whose = "The hosts of {who} are late{when}." if many else "The host of {who} is late{when}."
+        return sentence(whose, who=small, when=when)
+    if row["finding"] == "intermittent":
+        return sentence("{who} {be} slow now and then.", who=who, be="are" if many else "is")
+    if row["finding"] == "drift":
+        return sentence("{who} {become} slower and slower.", who=who, become="become" if many else "becomes")
+    link = row["kind"] == "slow_link"
     long = (row["slowdown_pct"] or 0) >= 100
     slower = f"most({here}.slowdown_pct, 0)" if row["slowdown_pct"] is not None else "0"
     return sentence(
-        "{whose} takes {much} {than} its peers{when}.",
-        whose=sentence(whose, who=small) if whose else who,
+        "{whose} {take} {much} {than} {their} peers{when}.",
+        whose=sentence("The link of {who}", who=small) if link else who,
+        take="take" if many and not link else "takes",
         much=subject.value("multiple" if long else "whole_percentage", slower),
         than="as long as" if long else "longer than",
-        when={"acute": ", during part of the run", "chronic": ", during the whole run"}.get(row["pattern"], ""),
+        their="their" if many and not link else "its",
+        when=when,
     )
 
 

@@ -92,6 +92,28 @@ def watts(value: float) -> str:
     return f"{value:.0f} W"
 
 
+def seconds(value: float) -> str:
+    """A time that is given in seconds."""
+    return time(value * 1e9)
+
+
+def energy(of_joules: float) -> str:
+    """Of a run: kWh, or kJ where it is little."""
+    return f"{of_joules / 3.6e6:.3g} kWh" if of_joules >= 3.6e5 else f"{of_joules / 1e3:.3g} kJ"
+
+
+def each_second(value: float) -> str:
+    return f"{value:.2f} per second"
+
+
+def number_each_second(value: float) -> str:
+    return f"{number(value)} /s"
+
+
+def three_digits(value: float) -> str:
+    return f"{value:.3g}"
+
+
 def text(value: object) -> str:
     return str(value)
 
@@ -220,6 +242,11 @@ FORMS: Final[dict[str, Callable[[Any], str]]] = {
         intensity,
         joules,
         watts,
+        seconds,
+        energy,
+        each_second,
+        number_each_second,
+        three_digits,
         text,
         capital,
         operation,

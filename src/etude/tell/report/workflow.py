@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from etude.tell.report import words
-from etude.tell.report.served import PARTS, seconds, spread_of
+from etude.tell.report.served import PARTS, spread_of
+from etude.tell.report.words import seconds
 from etude.tell.view.charts import Bar, BarPiece, Heading, bars, legend, table
 from etude.tell.view.markup import joined
 from etude.tell.view.page import Figure, Page, PageSection

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from etude.tell.report import words
+from etude.tell.report.words import seconds
 from etude.tell.view.charts import Heading, table
 from etude.tell.view.markup import heading, joined
 from etude.tell.view.page import Figure, Page, PageSection
@@ -16,10 +17,6 @@ from etude.world.headlines import headline
 
 SORTS: Final = ("compute", "communication", "memory", "host")
 """Colours of workloads, in turn."""
-
-
-def seconds(value: float) -> str:
-    return words.time(value * 1e9)
 
 
 def world_page(record: dict[str, Any], tables: dict[str, pa.Table], *, title: str, made_by: str) -> Page:

@@ -99,7 +99,8 @@ class PassTables:
     decode_ns: F64
     """(DECODE, KEYS)."""
     layers_nj: F64
-    """Energy of the work in all layers, above that of a busy device: (TOKENS); nanojoules."""
+    """Energy of the FLOPs, bytes and messages in all layers, without what running kernels draw: (TOKENS);
+    nanojoules."""
     head_nj: F64
     prompt_nj: F64
     decode_nj: F64
@@ -116,14 +117,26 @@ class PassTables:
     error: F64
     """Error of the interpolation at shapes between the points: median and largest, relative to the node-level times."""
 
-    def energy(self) -> StepCost:
-        """Energy of a pass, with the same interface as its time; in nanojoules of one rank."""
-        prompt = np.vstack([np.zeros((1, len(PAST))), self.prompt_nj])
-        decode = np.vstack([np.zeros((1, len(KEYS))), self.decode_nj])
+    def energy(self, device: Device, stack: ServingStack) -> StepCost:
+        """Energy of a pass on one rank above that of an idle device, with the same interface as its time, in
+        nanojoules: that of the work, and the power of running kernels for as long as the device computes with the
+        factors of a stack. Between kernels and while the host works it draws idle power."""
+        watts = factors_of(stack) * watts_of_parts(device)
+        active = costs_of(device).active_w if device.power_w else 0.0
+        prompts, tokens = (
+            work + active * factor * time
+            for work, factor, time in (
+                (self.prompt_nj, stack.attention, self.prompt_ns),
+                (self.decode_nj, stack.decode_attention, self.decode_ns),
+            )
+        )
+        prompt, decode = np.vstack([np.zeros((1, len(PAST))), prompts]), np.vstack([np.zeros((1, len(KEYS))), tokens])
         grid = prompt[:, :, None, None] + decode[None, None, :, :]
-        axes = ((0, *CHUNKS), PAST, (0, *DECODE), KEYS)
         return step_cost(
-            tokens=TOKENS, layers_ns=self.layers_nj, head=(SEQUENCES, self.head_nj), attention=(*axes, grid)
+            tokens=TOKENS,
+            layers_ns=self.layers_nj + watts @ self.layers_ns,
+            head=(SEQUENCES, self.head_nj + watts @ self.head_ns),
+            attention=((0, *CHUNKS), PAST, (0, *DECODE), KEYS, grid),
         )
 
     def step_cost(self, stack: ServingStack, **options: Any) -> StepCost:
@@ -255,7 +268,7 @@ def _made(model: Model, plan: Plan, system: System, kv_dtype: str, packed: float
     sums = np.zeros((len(PARTS) + 1, len(shapes)))
     np.add.at(sums, (kind, np.maximum(trace.step, 0)), np.where(trace.step >= 0, time_ns, 0.0))
     work = np.zeros_like(sums)
-    spent = work_nj(system.device, ops, time_ns, kind == PARTS.index("network"), packed != 1.0)
+    spent = work_nj(system.device, ops, time_ns, kind == PARTS.index("network"))
     np.add.at(work, (kind, np.maximum(trace.step, 0)), np.where(trace.step >= 0, spent, 0.0))
     others, attention = sums[:-1], sums[-1]
     tokens = np.array([float(s.chunk + s.decode) for s in shapes])
@@ -362,14 +375,30 @@ def _packed(device: Device, ops: OpTable, time_ns: F64, packed: float) -> tuple[
     return ops, time_ns
 
 
-def work_nj(device: Device, ops: OpTable, time_ns: F64, talks: NDArray[np.bool_], packed: bool) -> F64:
-    """Energy of each node above that of a busy device; a watt is a nanojoule per nanosecond."""
+def work_nj(device: Device, ops: OpTable, time_ns: F64, talks: NDArray[np.bool_]) -> F64:
+    """Energy of the FLOPs, bytes and messages of each node; a watt is a nanojoule per nanosecond."""
     if not device.power_w:
         return np.zeros(len(ops))
     costs = costs_of(device)
-    beyond = at_work_w(device, ops, np.rint(time_ns).astype(np.int64)) - costs.active_w
-    beyond += np.where(np.isin(ops.op_class, EXPERTS), packed * costs.quantised_w, 0.0)
+    plain = dataclasses.replace(device, energy=dataclasses.replace(costs, quantised_w=0.0))
+    beyond = at_work_w(plain, ops, np.rint(time_ns).astype(np.int64)) - costs.active_w
     return np.where(talks, costs.communication_w, np.maximum(beyond, 0.0)) * time_ns
+
+
+def watts_of_parts(device: Device) -> F64:
+    """Watts that running kernels of each of PARTS draw, whatever they compute. Tokens are chosen by sorting the words
+    of the vocabulary, which moves them as copies do; the tables have no bytes of it."""
+    if not device.power_w:
+        return np.zeros(len(PARTS))
+    costs = costs_of(device)
+    copied = device.memory_bandwidth_bytes_per_s * cost_of(device, OpClass.COPY).memory_efficiency
+    more = {
+        "narrow_experts": costs.quantised_w,
+        "group_ns": costs.quantised_w,
+        "packed_experts": costs.packed_w,
+        "word_ns": costs.byte_pj * 1e-12 * copied,
+    }
+    return np.array([costs.active_w + more.get(name, 0.0) for name in PARTS])
 
 
 def kinds_of_work(

@@ -144,7 +144,9 @@ def deployed(
     block_bytes = token * engine.block_size * max(stages) * pp
     blocks = _blocks(model.name, memory_bytes or system.device.memory_bytes, weights, beside, block_bytes, share)
     # The power of a host that computes is unknown.
-    energy = UNKNOWN if record else energy_of(system.device, tables.energy(), plan.tp, software.power)
+    energy = (
+        UNKNOWN if record else energy_of(system.device, tables.energy(system.device, software), plan.tp, software.power)
+    )
     caching = on_system(engine.caching, system, token * plan.tp * BLOCK_TOKENS)
     error = (float(tables.error[0]), float(tables.error[1])) if ops is None else None
     return Deployment(cost, blocks, round(token), energy, caching, weights, error, lora, record, stages=stages)
@@ -196,7 +198,7 @@ def deployed_program(
     facts, memory = tables.facts, system.device.memory_bytes
     beside = facts.working_bytes * engine.max_num_batched_tokens + facts.sequence_bytes * engine.max_num_seqs
     blocks = _blocks(name, memory, facts.weights_bytes, beside, facts.token_bytes * engine.block_size)
-    energy = energy_of(system.device, tables.energy(), ranks, software.power)
+    energy = energy_of(system.device, tables.energy(system.device, software), ranks, software.power)
     caching = on_system(engine.caching, system, facts.token_bytes * ranks * BLOCK_TOKENS)
     return Deployment(
         tables.step_cost(software),

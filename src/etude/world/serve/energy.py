@@ -1,4 +1,4 @@
-"""Energy of passes: that of a busy device over their time, and that of their work, up to the device's limit."""
+"""Energy of passes: that of running kernels and of their work, up to the device's limit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from etude.cost.energy import costs_of, idle_w, limit_w
+from etude.cost.energy import idle_w, limit_w
 from etude.kernels.compile import kernel
 from etude.machine.system import Device
 from etude.world.serve.pass_time import pass_ns
@@ -15,9 +15,7 @@ from etude.world.serve.steps import StepCost, step_cost
 
 class ReplicaPower(NamedTuple):
     work: StepCost
-    """Work of a pass on one rank: nanojoules, with the interface of times."""
-    active_w: float
-    """Power of a device that runs kernels, above idle."""
+    """Energy of a pass on one rank above idle: nanojoules, with the interface of times."""
     most_w: float
     """Its limit, above idle."""
     idle_w: float
@@ -28,7 +26,7 @@ class ReplicaPower(NamedTuple):
 
 
 NONE: Final = np.int64(0)
-UNKNOWN: Final = ReplicaPower(step_cost(tokens=[1], layers_ns=[0.0]), 0.0, 0.0, 0.0, 1.0, 0)
+UNKNOWN: Final = ReplicaPower(step_cost(tokens=[1], layers_ns=[0.0]), 0.0, 0.0, 1.0, 0)
 
 
 def energy_of(device: Device, work: StepCost, ranks: int, factor: float = 1.0) -> ReplicaPower:
@@ -36,7 +34,7 @@ def energy_of(device: Device, work: StepCost, ranks: int, factor: float = 1.0) -
     if not device.power_w:
         return UNKNOWN
     idle = idle_w(device)
-    return ReplicaPower(work, costs_of(device).active_w, limit_w(device) - idle, idle, factor, ranks)
+    return ReplicaPower(work, limit_w(device) - idle, idle, factor, ranks)
 
 
 @kernel(allocates=False, inline="llvm")
@@ -44,5 +42,5 @@ def pass_nj(energy, shape, time_ns):
     """Energy above idle of all ranks of a replica, for a pass of this length. A watt is a nanojoule per nanosecond."""
     if energy.ranks == 0:
         return 0.0
-    drawn = energy.factor * (energy.active_w * time_ns + pass_ns(energy.work, shape, NONE))
+    drawn = energy.factor * pass_ns(energy.work, shape, NONE)
     return min(drawn, energy.most_w * time_ns) * energy.ranks

@@ -26,7 +26,7 @@ class Machines(NamedTuple):
     place: I64
     """Where a table begins and how long it is: (2 * kind, table, 2); odd rows are of energy."""
     power: F64
-    """Active, most, idle, factor, ranks: (kind, 5)."""
+    """Most, idle, factor, ranks: (kind, 4)."""
 
 
 def machines_of(kinds: Sequence[tuple[StepCost, ReplicaPower]]) -> Machines:
@@ -39,7 +39,7 @@ def machines_of(kinds: Sequence[tuple[StepCost, ReplicaPower]]) -> Machines:
             into = whole if name in WHOLE else real
             places[row, number] = sum(map(len, into)), len(table)
             into.append(table)  # type: ignore[arg-type]
-    power = [[e.active_w, e.most_w, e.idle_w, e.factor, e.ranks] for _, e in kinds]
+    power = [[e.most_w, e.idle_w, e.factor, e.ranks] for _, e in kinds]
     return Machines(np.concatenate(real), np.concatenate(whole), places, np.array(power, np.float64))
 
 
@@ -70,4 +70,4 @@ def machine_nj(machines, kind, shape, time_ns):
     """Energy of a pass above idle, of all ranks of a replica."""
     power = machines.power[kind]
     work = _cost_at(machines, 2 * kind + 1)
-    return pass_nj(ReplicaPower(work, power[0], power[1], power[2], power[3], np.int64(power[4])), shape, time_ns)
+    return pass_nj(ReplicaPower(work, power[0], power[1], power[2], np.int64(power[3])), shape, time_ns)

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from etude.capture.dry.served import PassPoint
+from etude.cost.energy import costs_of
 from etude.cost.ops import OpClass
 from etude.cost.traces import ops_of
 from etude.kernels.arrays import F64, I64
-from etude.machine.system import System
+from etude.machine.system import Device, System
 from etude.model.schema import Kind
 from etude.run.simulate import simulate
 from etude.steps import grown
@@ -99,9 +100,11 @@ class ProgramTables:
         factor[NETWORK], factor[PARTS.index("direct")] = stack.network or 1.0, 0.0
         return np.asarray(factor @ self.time_ns, np.float64)
 
-    def energy(self) -> StepCost:
-        """Energy of a pass, with the same interface as its time; in nanojoules of one rank."""
-        return step_cost(**tables_of(self.points, self.work_nj))
+    def energy(self, device: Device, stack: ServingStack) -> StepCost:
+        """Energy of a pass on one rank above that of an idle device, with the same interface as its time; in
+        nanojoules."""
+        active = costs_of(device).active_w if device.power_w else 0.0
+        return step_cost(**tables_of(self.points, self.work_nj + active * self.pass_ns(stack)))
 
     def interpolation_error(self) -> tuple[float, float]:
         """Median and largest error at passes of the dry run that the tables leave out."""
@@ -140,7 +143,7 @@ def price_passes(found: DryPasses, system: System) -> ProgramTables:
         working_bytes=found.working_bytes,
         notes=found.notes,
     )
-    spent = work_nj(system.device, ops, time_ns, kind == NETWORK, False)
+    spent = work_nj(system.device, ops, time_ns, kind == NETWORK)
     return ProgramTables(found.points, np.array(sums), _pass_sums(spent, trace.step, found), facts)
 
 

@@ -40,6 +40,9 @@ class ServingStack:
     schedule_ns: float = figure("number", "host's time to schedule a sequence, while the device works, ns", 0.0)
     launch_ns: float = figure("number", "host's time to launch a kernel of a pass without a graph, ns", 0.0)
     one_launch_ns: float = figure("number", "... in the one process that also schedules: replicas of one rank, ns", 0.0)
+    unsure_ns: float = figure(
+        "number", "length of a pass of a replica of one rank below which hosts that were measured differ, ns", 0.0
+    )
     layer_floor_ns: float = figure("number", "host's time for a layer of a pass without a graph, ns", 0.0)
     mixed_floor_ns: float = figure("number", "... where prompts and tokens out share the pass, ns", 0.0)
     chain_ns: float = figure("number", "attention of the longest sequence, for a key in a layer, ns", 0.0)

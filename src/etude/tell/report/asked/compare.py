@@ -270,3 +270,7 @@ def answer(found: Compared) -> dict[str, Any]:
 
 def code(found: Compared) -> int:
     return int(found.failed)
+
+
+TOOL_DEFAULTS = {"top": 20}
+"""Of an assistant."""

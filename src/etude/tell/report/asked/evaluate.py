@@ -1,6 +1,7 @@
 """One value of a run: what `etude evaluate` asks for."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from etude.base.figures import argument, part
@@ -16,6 +17,7 @@ class Evaluate(RunInput, RanOnInput):
     etude evaluate run/ "median(steps[steps.rank == 3].span_ns)"
     etude evaluate run/ "kernels[0].name"
     etude evaluate run/ 'gain("host", part=0.5)'       ns by which a host twice as fast shortens the run
+    etude evaluate served/ "record[0].ttft_s_p99"      of a folder that `etude serve -o` wrote
 
     Each number on a page that `etude report` writes has its expression, in `data-query`.
     """
@@ -31,13 +33,25 @@ class EvaluateInputs:
     ran_on: str
 
 
-def inputs(asked: Evaluate) -> EvaluateInputs:
+@dataclass(frozen=True, slots=True)
+class OutcomeValue:
+    folder: Path
+    expression: str
+
+
+def inputs(asked: Evaluate) -> EvaluateInputs | OutcomeValue:
+    from etude.tell.report.asked.pages import is_folder
+
+    if is_folder([Path(asked.path)]):
+        return OutcomeValue(Path(asked.path), asked.expression)
     return EvaluateInputs(RunSource.of(asked), asked.expression, asked.ran_on)
 
 
-def run(given: EvaluateInputs) -> dict[str, Any]:
+def run(given: EvaluateInputs | OutcomeValue) -> dict[str, Any]:
     """The expression and its value."""
-    from etude.tell.report.asked.pages import subject_of
+    from etude.tell.report.asked.pages import outcome_subject, subject_of
 
+    if isinstance(given, OutcomeValue):
+        return {"expression": given.expression, "value": outcome_subject(given.folder).ask(given.expression)}
     subject = subject_of(given.source.open(), ran_on=given.ran_on, system=given.source.system)
     return {"expression": given.expression, "value": subject.ask(given.expression)}

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from etude.machine import Device
+    from etude.tell.report.outcome import OutcomeSubject
     from etude.tell.report.subject import Subject
 
 
@@ -105,6 +106,19 @@ def folder_page(paths: Sequence[Path], title: str = "") -> Any:
     if any((path / "fleet.json").is_file() for path in paths):
         return _fleet(paths, title)
     return _served(paths, title)
+
+
+def outcome_subject(folder: Path) -> OutcomeSubject:
+    """What a page about an outcome is made from."""
+    from etude.tell.report.outcome import OutcomeSubject
+    from etude.world.fleet import read_fleet
+    from etude.world.folder import read_outcome
+    from etude.world.serve.stored import read_served
+
+    if (folder / "outcome.json").is_file():
+        return OutcomeSubject(*read_outcome(folder))
+    found = read_fleet(folder) if (folder / "fleet.json").is_file() else read_served(folder)
+    return OutcomeSubject(found.record, found.tables)
 
 
 def _served(paths: Sequence[Path], title: str) -> Any:

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from etude.tell.report import words
 from etude.tell.report.fleet.training import duration, hours_section, str_of, unit_of
-from etude.tell.report.served import seconds, spread_of
+from etude.tell.report.served import spread_of
+from etude.tell.report.words import seconds
 from etude.tell.view.charts import Heading, table
 from etude.tell.view.markup import Markup, joined
 from etude.tell.view.page import Figure, Page, PageSection

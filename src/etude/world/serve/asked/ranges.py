@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import exp, log
 from typing import Any, Final
 
-from etude.cost.estimates import Estimate, columns, estimate_of, no_evidence
+from etude.cost.estimates import Estimate, columns, no_evidence
 from etude.machine import open_system
 from etude.world.serve.asked.service import ModelService
-from etude.world.serve.estimates import FIGURES, RATE, serving_case
+from etude.world.serve.deployment import device_name
+from etude.world.serve.estimates import FIGURES, RATE, served_estimate, serving_case
+from etude.world.serve.pools import Pool
+from etude.world.serve.pools.groups import ReplicaRole
 from etude.world.serve.results import Limits, kept_limits
 from etude.world.serve.serving import Served
 
@@ -97,6 +100,16 @@ def _as_wide(mean: Estimate, value: float) -> Estimate:
     return replace(mean.at(value), basis={**mean.basis, "text": text})
 
 
+def _unmeasured(pools: Sequence[Pool], figure: str) -> str:
+    """What of the replicas no row was measured with. Of stages there are tokens per second of nine rows, and of no
+    other figure any."""
+    if any(pool.role is not ReplicaRole.BOTH for pool in pools):
+        return "of prompts and tokens out on replicas of their own"
+    if len(pools) > 1:
+        return "of replicas of several kinds"
+    return f"of {pools[0].pp} stages" if pools[0].pp > 1 and figure != "tokens_per_s" else ""
+
+
 def _estimate(service: ModelService, one: dict[str, Any], figure: str, value: float) -> Estimate:
     costs, said = service.costs, FIGURES[figure]
     if service.model is None:
@@ -105,14 +118,18 @@ def _estimate(service: ModelService, one: dict[str, Any], figure: str, value: fl
         how = "by a profile of operators" if costs.get("ops") else "without a software stack"
         return no_evidence(value, f"for the {said} {how}")
     first = service.pools[0]
+    if unknown := _unmeasured(service.pools, figure):
+        return no_evidence(value, f"for the {said} {unknown}")
     waiting = one["latency_s"]["mean"] * one["requests"] / one["duration_s"] if one["latency_s"] else 0.0
+    system = open_system(first.system or service.system)
     case = serving_case(
         figure,
-        open_system(first.system or service.system).device.name,
+        system.device.name,
         experts=bool(service.model.experts),
         load=RATE,
         precision=str(costs.get("precision", "bf16")),
         gpus=sum(pool.gpus for pool in service.pools),
         batch=waiting,
     )
-    return estimate_of(value, case)
+    pass_s = one["itl_s"]["p50"] if one["itl_s"] and one["itl_s"].get("p50") else 0.0
+    return served_estimate(value, case, device=device_name(system), ranks=first.gpus // first.count, pass_s=pass_s)

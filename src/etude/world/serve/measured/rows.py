@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from etude.base.errors import EtudeError, FormatError, UsageError
-from etude.cost.energy import costs_of, idle_w, limit_w
+from etude.cost.energy import idle_w, limit_w
 from etude.machine import System, open_system
 from etude.machine.system import Device
 from etude.make.generate.model import open_model
@@ -106,7 +106,7 @@ def steady_figures(row: Steady, stack: ServingStack) -> dict[str, float]:
     time_ns = passes_ns(row.tables.step_cost(stack, graphs=row.graphs), shapes)
     mean_ns = float(weights @ time_ns)
     tokens_per_s = row.copies * row.batch / (mean_ns / 1e9)
-    work_j = float(weights @ passes_ns(row.tables.energy(), shapes)) / 1e9
+    work_j = float(weights @ passes_ns(row.tables.energy(row.system.device, stack), shapes)) / 1e9
     watts = row.copies * row.gpus * _watts(row, stack, work_j / (mean_ns / 1e9))
     return {
         "median_itl_ms": middle(time_ns, weights) / 1e6,
@@ -123,9 +123,9 @@ def middle(values: Any, weights: Any) -> float:
 
 
 def _watts(row: Steady, stack: ServingStack, work_w: float) -> float:
-    """Power of one GPU: idle, busy, and its work; at most its limit."""
+    """Power of one GPU: idle, and its work; at most its limit."""
     device = row.system.device
-    return min(idle_w(device) + stack.power * (costs_of(device).active_w + work_w), limit_w(device))
+    return min(idle_w(device) + stack.power * work_w, limit_w(device))
 
 
 def predict_rows(
