@@ -21,7 +21,7 @@ from etude.machine.system import Device
 
 FORWARD: Final = "aten::_cudnn_rnn"
 BACKWARD: Final = "aten::_cudnn_rnn_backward"
-STEP_NS = 22_350.0
+STEP_NS = 22_200.0
 """Of the library for a time step of one layer and direction, forward or backward. Fitted to two programs on one H200
 (`benchmarks/fit_recurrent.py`); a third one shows how good it is."""
 TF32: Final = "tf32"
