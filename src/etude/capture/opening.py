@@ -372,7 +372,9 @@ def is_algorithm_file(text: str) -> bool:
 
 
 def open_algorithm(path: str | os.PathLike[str], collective: str | Collective = Collective.NONE) -> Schedule:
-    """A collective algorithm of your own: MSCCL-style XML, or a Chakra job of sends and receives."""
+    """A collective algorithm of your own: MSCCL-style XML, an execution plan of MSCCL++ (JSON), or a Chakra job of
+    sends and receives."""
+    from etude.cost.execution_plans import from_execution_plan, is_execution_plan
     from etude.cost.schedule_files import from_job, from_msccl
 
     what = Collective.parse(collective) if isinstance(collective, str) else collective
@@ -383,4 +385,6 @@ def open_algorithm(path: str | os.PathLike[str], collective: str | Collective = 
                 return from_msccl(place.read_bytes())
             except OSError as problem:
                 raise ClusterError(str(problem.strerror or problem).lower()) from None
+        if place.suffix == ".json" and place.is_file() and is_execution_plan(plan := place.read_bytes()):
+            return from_execution_plan(plan)
         return from_job(open(place), what)

@@ -132,6 +132,8 @@ def open_system(name_or_path: str | PathLike[str]) -> System:
         cluster = _cluster(Path(text), None)
         return _of_cluster(cluster, {"name": cluster.topology.name}, text)
     given = read_file(text)
+    if isinstance(given, Mapping) and "circuits" in given:
+        return _with_circuits(given, text)
     if not isinstance(given, Mapping) or "topology" not in given:
         return system_of(given, text)
     beside = {key: _beside(given, key, text) for key in ("topology", "annotations") if key in given}
@@ -184,6 +186,25 @@ def _open_at(name: str, where: str) -> Device:
         return open_device(name)
     except ClusterError as problem:
         raise ClusterError(problem.problem, where=where, hint=problem.hint) from None
+
+
+def _with_circuits(given: Mapping[str, Any], where: str) -> System:
+    """Devices that an optical switch joins, by themselves or beside the levels."""
+    from etude.machine.circuits import read_circuits
+    from etude.machine.fabrics import topology_of_system
+    from etude.machine.infragraph.annotations import AnnotatedTopology
+
+    rest = {key: value for key, value in given.items() if key != "circuits"}
+    for key in ("topology", "placement"):
+        if key in rest:
+            raise ClusterError(f"`{key}` cannot be combined with `circuits`", where=where)
+    base = system_of(rest, where) if "levels" in rest else None
+    beside = None if base is None else topology_of_system(base)
+    with in_file(where):
+        fabric = read_circuits(given["circuits"], "circuits", beside)
+    cluster = AnnotatedTopology(fabric.topology, ({},), np.zeros(len(fabric.topology), np.int32))
+    made = _of_cluster(cluster, rest, where)
+    return made.replace(link_changes=fabric.changes, phases=fabric.phases)
 
 
 def _beside(given: Mapping[str, Any], key: str, where: str) -> Path:

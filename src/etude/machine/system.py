@@ -321,6 +321,10 @@ class System:
     data: DataPlane = figure("one", "what feeds it: store, producers, workers", DataPlane(), of=DataPlane)
     topology: Topology | None = None
     """The graph itself, if it comes from a file: rank r is on its device r. The levels then only approximate it."""
+    link_changes: tuple[tuple[int, tuple[int, int], float], ...] = ()
+    """(ns, ranks, factor): when circuits of the graph fail and return, as phases of a file say."""
+    phases: tuple[tuple[str, tuple[tuple[int, int], ...]], ...] = ()
+    """(name, circuits) of each phase."""
     irregular: str = ""
     """Why the levels are a rough approximation that closed forms may not use; empty if they may."""
     linkless: str = ""

@@ -220,7 +220,10 @@ class Options:
             self._check_links()
 
     def on(self, system: System) -> Options:
-        """A copy with the network that the system is simulated on."""
+        """A copy with the network that the system is simulated on, and with what its circuits do."""
+        if not set(system.link_changes) <= set(self.link_changes):
+            own = tuple(LinkChange(*change) for change in system.link_changes)
+            return replace(self, link_changes=(*self.link_changes, *own)).on(system)
         if self.flow_times is not None and (self.network is None or self.collective != self.flow_times.collective):
             return replace(self, network=Network.LINKS, collective=self.flow_times.collective).on(system)
         if self.network is None:

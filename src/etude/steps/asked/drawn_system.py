@@ -39,6 +39,7 @@ def draw_inputs(asked: DrawSystem) -> DrawInputs:
 def draw_system(given: DrawInputs) -> str:
     from etude.base.files import writing
     from etude.machine import open_system
+    from etude.machine.circuits import in_phase
     from etude.machine.fabrics import topology_of_system
     from etude.tell.view.fabric_svg import fabric_svg
 
@@ -46,7 +47,13 @@ def draw_system(given: DrawInputs) -> str:
     if given.ranks is not None:
         system = system.resized(given.ranks)
     topology = topology_of_system(system)
-    picture = fabric_svg(system, topology)
-    with writing(given.place.path, force=given.place.force) as place, place.open("w", encoding="utf-8") as file:
-        file.write(picture)
-    return f"wrote {given.place.path}: {len(topology.device):,} devices, {len(topology.kind):,} vertices"
+    paths = []
+    for name, circuits in system.phases or (("", ()),):
+        fabric = in_phase(system, topology, circuits) if name else topology
+        path = given.place.path
+        paths.append(path.with_name(f"{path.stem}-{name}.svg") if name else path)
+        picture = fabric_svg(system.replace(name=f"{system.name}, {name}") if name else system, fabric)
+        with writing(paths[-1], force=given.place.force) as place, place.open("w", encoding="utf-8") as file:
+            file.write(picture)
+    wrote = ", ".join(map(str, paths))
+    return f"wrote {wrote}: {len(topology.device):,} devices, {len(topology.kind):,} vertices"
