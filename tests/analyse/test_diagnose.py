@@ -68,6 +68,29 @@ def test_of_transfers_without_peers_a_small_period_is_chance_and_a_large_one_is_
     assert "every 7 steps, in steps 5 to 19" in slow.words
 
 
+def test_a_rank_that_is_slow_in_one_kind_of_kernels_is_uneven_work_and_no_fault():
+    """300 of 600 us take 40% longer on rank 5, which is late for each sum: 120 us a step. Times do not say whether it
+    has more to do there."""
+    kernels = np.ones((20, 8, 3)) * noise(20, 8)[:, :, None]
+    kernels[:, 5, 2] *= 1.4
+    run = run_of(np.ones((20, 8)), kernels=kernels)
+    assert told(run) == []
+    (uneven,) = [f for f in diagnose(run) if f.kind == "uneven_work"]
+    assert (uneven.level, len(uneven.ranks), uneven.figures["rank"], uneven.detail) == ("job", 8, 5, "norm")
+    assert uneven.height == pytest.approx(0.4, abs=0.01)
+    assert uneven.cost_ns == pytest.approx(20 * 120_000, rel=0.06)
+    assert "`norm` takes" in uneven.words and "on rank 5" in uneven.words
+
+
+def test_work_is_not_called_uneven_where_a_finding_explains_it_or_chance_does():
+    slower = noise(20, 8)
+    slower[:, 5] *= 1.3
+    assert [f.kind for f in diagnose(run_of(slower)) if f.kind != "exposed_communication"] == ["slow_rank"]
+    far = np.ones((4, 8, 3)) * noise(4, 8)[:, :, None]
+    far[1, 5, 2] = 3.0  # once
+    assert "uneven_work" not in [f.kind for f in diagnose(run_of(np.ones((4, 8)), kernels=far))]
+
+
 def test_a_large_group_is_one_finding_though_some_of_it_are_much_slower():
     slower = noise(3, 64)
     slower[:, 3:19] *= 1.2

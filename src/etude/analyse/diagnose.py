@@ -37,6 +37,7 @@ from etude.analyse.slower_sets import (
     stage_changes,
 )
 from etude.analyse.unequal_calls import unequal_calls
+from etude.analyse.uneven_work import LONGER, uneven_work
 from etude.analyse.usual_spread import host_spread, stage_middle, wild_ranks
 from etude.analyse.what_if import Retimed
 from etude.base.errors import UsageError
@@ -438,13 +439,14 @@ class _Diagnosis:
     def of_healthy(self, found: list[Verdict]) -> list[Verdict]:
         """What a run without faults loses time to, if it is much and removing it buys something."""
         idle, exposed = busy_shares(self.run)
-        told = []
+        told: list[Verdict] = []
         everyone = tuple(np.asarray(self.run.job.ranks).tolist())
         whole = Episode((), "whole", 0, 0, 0.0, 10.0)
         retimed = self.retimed
         if retimed is None:
             return []
-        if exposed >= MUCH_EXPOSED and not any(one.share > exposed / 2 for one in found):
+        told += self._uneven(retimed, found)
+        if exposed >= MUCH_EXPOSED and not any(one.share > exposed / 2 for one in [*found, *told]):
             buys = retimed.buys(retimed.chosen("communication"), 1.0)
             told.append(
                 self._finding("exposed_communication", "job", everyone, replace(whole, height=exposed), float(buys))
@@ -453,6 +455,19 @@ class _Diagnosis:
             buys = retimed.buys(retimed.chosen("host"), 0.5)
             told.append(self._finding("host_bound", "host", everyone, replace(whole, height=idle), float(buys)))
         return [replace(one, steps=None) for one in told if one.share >= WORTH]
+
+    def _uneven(self, retimed: Retimed, found: list[Verdict]) -> Iterator[Verdict]:
+        """Kernels that take longer on some ranks, where no finding explains it: their part of the work, or a fault that
+        shows in too few kernels to be distinguished from that."""
+        little = [one for one in found if one.kind == "slow_rank" and one.height < LONGER - 1]
+        named = {rank for one in found if one.level != "job" and one not in little for rank in one.ranks}
+        left_out = np.array([rank in named for rank in self.times.ranks.tolist()])
+        uneven = uneven_work(retimed, self.times.stage, left_out)
+        if uneven is not None and self.times.has_device:
+            whole = Episode((), "whole", 0, 0, uneven.longer, 10.0)
+            everyone = tuple(self.times.ranks.tolist())
+            made = self._finding("uneven_work", "job", everyone, whole, float(uneven.buys_ns))
+            yield replace(made, detail=uneven.name, figures={"rank": float(self.times.ranks[uneven.row])})
 
     # -- figures -------------------------------------------------------------------------------------------------------
 

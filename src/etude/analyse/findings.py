@@ -18,7 +18,7 @@ FAULTS: Final = (
     "slow_rank", "slow_node", "slow_link", "late_host", "loader", "intermittent", "periodic", "throttled", "drift",
     "common_change", "clock_drift", "leak", "desync", "hang",
 )  # fmt: skip
-HEALTHY: Final = ("host_bound", "exposed_communication")
+HEALTHY: Final = ("host_bound", "exposed_communication", "uneven_work")
 """What a run without a fault can lose time to."""
 KINDS: Final = (*FAULTS, *HEALTHY)
 PEERS: Final = "their peers in the same steps"
@@ -127,7 +127,7 @@ def _when(one: Verdict) -> str:
 def _buys(one: Verdict) -> str:
     if one.cost_ns <= 0:
         return ""
-    how = "with a host twice as fast" if one.kind == "host_bound" else "without it"
+    how = {"host_bound": "with a host twice as fast", "uneven_work": "with even work"}.get(one.kind, "without it")
     return f"; {how} the run is {format_time(one.cost_ns)} ({100 * one.share:.1f}%) shorter"
 
 
@@ -239,6 +239,11 @@ def _exposed(one: Verdict) -> str:
     return f"{100 * one.height:.0f}% of the devices' time is communication that no work hides"
 
 
+def _uneven(one: Verdict) -> str:
+    rank = round(one.figures["rank"])
+    return f"work is uneven: in all, `{one.detail}` takes {_longer(one.height)} on rank {rank} than on its peers"
+
+
 _SENTENCES: Final = {
     "slow_rank": _slow,
     "slow_node": _node,
@@ -256,4 +261,5 @@ _SENTENCES: Final = {
     "hang": _hang,
     "host_bound": _host_bound,
     "exposed_communication": _exposed,
+    "uneven_work": _uneven,
 }

@@ -34,6 +34,7 @@ _STEPS: Final = {
     ("hang", ""): "Look at the stack and the log of {the} at this call.",
     ("host_bound", ""): "Launch less: CUDA graphs, `torch.compile`, fused optimizers, larger batches.",
     ("exposed_communication", ""): "Overlap it or send less: larger buckets, prefetching, another parallel plan.",
+    ("uneven_work", ""): "Compare what these ranks have to do: experts, tables, inputs; if it is the same, the device.",
 }
 _COMMANDS: Final = {
     **dict.fromkeys(("slow_rank", "slow_node", "throttled", "slow_link", "desync", "hang"), "etude stragglers RUN"),
@@ -42,6 +43,7 @@ _COMMANDS: Final = {
     "clock_drift": "etude stragglers RUN --clocks",
     "leak": "etude memory RUN --each",
     "exposed_communication": "etude collectives RUN",
+    "uneven_work": "etude breakdown RUN",
 }
 
 

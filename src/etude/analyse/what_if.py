@@ -22,7 +22,7 @@ from etude.analyse.critical_path import KINDS, columns_of, ends_of, names_of, ro
 from etude.analyse.grouping import table
 from etude.analyse.operations import calls, messages
 from etude.base.errors import UsageError
-from etude.kernels.arrays import I64
+from etude.kernels.arrays import F64, I64
 from etude.model.job import Job
 from etude.model.match import match
 from etude.model.run import Run, RunPart
@@ -168,8 +168,8 @@ class Retimed:
             raise UsageError(f"unknown kind of time on a path: `{kind}`", hint=f"known: {known}")
         return 2 * np.flatnonzero(named & (self.use == use)) + 1
 
-    def buys(self, events: I64, part: float) -> int:
-        """How much shorter the run is if these events take that fraction less time."""
+    def buys(self, events: I64, part: float | F64) -> int:
+        """How much shorter the run is if these events take that fraction less time, one for all or one of each."""
         add = self.add.copy()
         add[events] -= np.rint(add[events] * part).astype(np.int64)
         return self.length_ns - self._length(add)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 NOT_RECORDED = "profile(profile_memory=True) records allocations; --copies needs none"
 NO_EVENTS = "no memory event is in this job; profile(profile_memory=True) records them, --copies needs none"
+MOVES_NONE = (
+    "no node of this job loads or stores memory; what a model needs is what `etude predict` prints, --copies needs none"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +138,8 @@ def inputs(asked: MemoryOf) -> Analysed | Allocated | AllocatedByRank | Snapshot
         not_there = f"{spelled(asked, by)} has none" if by == "path" else f"{spelled(asked, by)} is of a simulation"
         problem = f"{spelled(asked, view)} is for recorded allocations: {not_there}"
         raise UsageError(problem, where=asked.path, hint=hint)
-    return Analysed(RunSource.of(asked), analyse.levels if view == "each" else _peaks, nothing=NO_EVENTS)
+    nothing = MOVES_NONE if simulated else NO_EVENTS
+    return Analysed(RunSource.of(asked), analyse.levels if view == "each" else _peaks, nothing=nothing)
 
 
 def is_snapshot(asked: MemoryOf) -> bool:
