@@ -25,6 +25,7 @@ MODULES = {
     "injected_faults",
     "injected_runs",
     "nearer",
+    "operator_programs",
     "replay_programs",
     "replay_turns",
 }
