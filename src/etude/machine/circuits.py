@@ -141,7 +141,7 @@ def _changes(
     """Those of the first phase are there at 0."""
     found: list[TimedChange] = [(0, pair, math.inf) for pair in every if pair not in circuits[0]]
     for number in range(1, len(circuits)):
-        before, now, at = circuits[number - 1], circuits[number], begins[number]
-        found += [(round(at), pair, math.inf) for pair in before if pair not in now]
-        found += [(round(at + delay), pair, 1.0) for pair in now if pair not in before]
+        ended, made = set(circuits[number - 1]), set(circuits[number])
+        found += [(round(begins[number]), pair, math.inf) for pair in ended - made]
+        found += [(round(begins[number] + delay), pair, 1.0) for pair in made - ended]
     return tuple(sorted(found))
