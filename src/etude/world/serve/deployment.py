@@ -21,6 +21,7 @@ from etude.world.serve.adapters import NO_LORA, LoraCost
 from etude.world.serve.beside import lora_cost
 from etude.world.serve.cache import CacheRules, on_system
 from etude.world.serve.catalogue import PassTables, pass_tables
+from etude.world.serve.context import in_context, in_parts
 from etude.world.serve.energy import UNKNOWN, ReplicaPower, energy_of
 from etude.world.serve.engine import Engine
 from etude.world.serve.network import stage_shares, staged_ns
@@ -112,6 +113,7 @@ def deployed(
     streams: int = 0,
     packed: float = 1.0,
     pp: int = 1,
+    cp: int = 1,
     share: MemoryShare = VLLM_SHARE,
 ) -> Deployment:
     """One replica: the ranks of the plan. Experts may be spread over the ranks of `groups` replicas; or `experts` are
@@ -120,7 +122,9 @@ def deployed(
 
     Of `pp` stages it is one of the `pp` groups of requests that follow one another through them: a pass takes as long
     as that of all layers on one stage's ranks, and what it sends between stages, if no stage is busy with another group
-    (`Rules.stages`); a group has its part of the memory that the weights leave on the stage with the most layers."""
+    (`Rules.stages`); a group has its part of the memory that the weights leave on the stage with the most layers.
+
+    With `cp` each rank has that part of the tokens of a prompt, and of all keys and values."""
     stages = stage_shares(model, pp)
     software = serving_stack(stack, device_name(system))
     graphs = graphs_of(model.name, engine.max_num_seqs) if software.graphs and software.prompt_graphs else ()
@@ -143,15 +147,15 @@ def deployed(
         if pp > 1:
             sent_ns = staged_ns(model, system, plan.tp, pp, cost.tokens)
             cost = _in_stages(cost, sent_ns, pp, _logits_ns(model, plan.tp, system.device, software))
-    token = float(tables.token_bytes[0])
+    token, work = float(tables.token_bytes[0]), tables.energy(system.device, software)
+    if cp > 1:
+        cost, work = in_context(cost, model, system, plan.tp, cp, token), in_parts(work, cp)
     lora = lora_cost(model, plan.tp, system, software, engine.max_lora_rank, engine.max_loras)
     beside = float(tables.working_bytes[0]) * engine.max_num_batched_tokens + lora.slot_bytes * engine.max_loras
-    block_bytes = token * engine.block_size * max(stages) * pp
+    block_bytes = token * engine.block_size * max(stages) * pp / cp
     blocks = _blocks(model.name, memory_bytes or system.device.memory_bytes, weights, beside, block_bytes, share)
     # The power of a host that computes is unknown.
-    energy = (
-        UNKNOWN if record else energy_of(system.device, tables.energy(system.device, software), plan.tp, software.power)
-    )
+    energy = UNKNOWN if record else energy_of(system.device, work, plan.tp * cp, software.power)
     caching = on_system(engine.caching, system, token * plan.tp * BLOCK_TOKENS)
     error = (float(tables.error[0]), float(tables.error[1])) if ops is None else None
     return Deployment(cost, blocks, round(token), energy, caching, weights, error, lora, record, stages=stages)

@@ -56,6 +56,7 @@ def _cost_at(machines, row):
         _part(real, place[4]), _part(real, place[5]), _part(real, place[6]), _part(real, place[7]),
         _part(real, place[8]), _part(whole, place[9]), _part(whole, place[10]), _part(real, place[11]),
         _part(real, place[12]), _part(real, place[13]), _part(whole, place[14]), _part(real, place[15]),
+        _part(real, place[16]),
     )  # fmt: skip
 
 

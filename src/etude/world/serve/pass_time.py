@@ -91,8 +91,8 @@ def _attention(cost, shape, keys):
 
 @kernel(allocates=False, inline="llvm")
 def graph_of(cost, shape):
-    """Tokens that layers run with, and 1 if there is no graph for them."""
-    tokens = shape.prompt_tokens + shape.decode + shape.more_tokens
+    """Tokens that layers run with, and 1 if there is no graph for them. Of a prompt in parts each rank has one."""
+    tokens = np.int64(np.ceil(shape.prompt_tokens / cost.parts[0])) + shape.decode + shape.more_tokens
     known = cost.padded if shape.prompt_tokens else cost.decode_padded
     eager = 1 if tokens >= len(known) else 0
     return tokens if eager else known[tokens], eager

@@ -55,6 +55,8 @@ class StepCost(NamedTuple):
     beside_ns: F64
     """Empty, or over `tokens` what runs in parallel with the device, and then the fraction of the device's own time
     that does not overlap with it."""
+    parts: F64
+    """One number: parts of the tokens of prompts, each of which is on ranks of its own."""
 
     @property
     def grid_ns(self) -> F64:
@@ -101,6 +103,7 @@ def step_cost(
     sequence_ns: tuple[float, float] = (0.0, 0.0),
     recorded: Any = (),
     beside: Any = ((), ()),
+    parts: float = 1.0,
 ) -> StepCost:
     """Checked, with axes in order. `graphs` are the sizes that any pass is padded to, `decode_graphs` those of passes
     without a prompt; pairs are (with a graph, without one)."""
@@ -116,6 +119,7 @@ def step_cost(
         np.array([*pass_ns, *sequence_ns], np.float64),
         np.ascontiguousarray(recorded, np.int64),
         np.ascontiguousarray(beside, np.float64).ravel(),
+        np.array([parts], np.float64),
     )  # fmt: skip
     if grid.shape != tuple(len(a) for a in axes) or len(made.tokens) != len(made.layers_ns):
         raise UsageError("step costs: tables and their axes differ in length")

@@ -107,6 +107,8 @@ def _unmeasured(pools: Sequence[Pool], figure: str) -> str:
         return "of prompts and tokens out on replicas of their own"
     if len(pools) > 1:
         return "of replicas of several kinds"
+    if pools[0].cp > 1:
+        return f"of sequences in {pools[0].cp} parts"
     return f"of {pools[0].pp} stages" if pools[0].pp > 1 and figure != "tokens_per_s" else ""
 
 

@@ -103,8 +103,10 @@ def serve_scenario(asked: Serve, given: ServeInputs) -> ScenarioText:
     if replicas.file or replicas.between.reconfigure or len(rates) > 1:
         said = f"{spelled(asked, 'scenario')} needs replicas of one size, one rate, and a plan that does not change"
         raise UsageError(said, hint="a model with `replicas`, and one `rate`")
-    if replicas.pools[0].pp > 1:
-        raise UsageError("a scenario has no replicas of several stages", where="--pp", hint="leave out --pp")
+    for name, several in (("--pp", replicas.pools[0].pp), ("--cp", replicas.pools[0].cp)):
+        if several > 1:
+            problem = "a scenario has no replicas of several stages, or of sequences in parts"
+            raise UsageError(problem, where=name, hint=f"leave out {name}")
     tp, rows = replicas.pools[0].tp, sum(pool.count for pool in replicas.pools)
     for rule in replicas.between.scale.split(";") if replicas.between.scale else ():
         rows = max(rows, scale_rule(line(rule, "--scale", EXAMPLE), replicas.pools[0].count, lambda _: str).most)
@@ -115,8 +117,9 @@ def serve_scenario(asked: Serve, given: ServeInputs) -> ScenarioText:
 
 def _check_window(serving: TextServing, *, one: bool) -> None:
     between = serving.replicas.between
-    if serving.replicas.pools[0].pp > 1:
-        raise UsageError("--window cannot be combined with --pp", hint="leave one of them out")
+    for name, several in (("--pp", serving.replicas.pools[0].pp), ("--cp", serving.replicas.pools[0].cp)):
+        if several > 1:
+            raise UsageError(f"--window cannot be combined with {name}", hint="leave one of them out")
     if not one:
         raise UsageError("--window needs a single stream", hint="one --rate")
     if between.reconfigure or between.scale:

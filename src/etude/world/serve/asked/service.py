@@ -63,6 +63,7 @@ class ReplicasInput(CostInput):
 
     replicas: int = figure("count", "copies of the model, each with its own engine", 1, panel=PANEL)
     pp: int = figure("count", "stages of layers of a replica, each on --tp ranks", 1, panel=PANEL)
+    cp: int = figure("count", "parts of each sequence, of prompts and of keys, each on --tp ranks", 1, panel=PANEL)
     router: Any = figure(
         "noun",
         "turn, least, tokens, two, session, prefix, affinity, br0, br:STEPS, NAME+steal, FILE.py:name",
@@ -212,7 +213,7 @@ def program_replicas(asked: Any, slo: str = "") -> Replicas:
     """Replicas of a program (`ProgramInput`): its weights, types and sharding are its own."""
     from etude.capture.dry import stated_answers
 
-    for other in ("model", "ep", "pp", "precision", "kv_dtype", "ops", "offload"):
+    for other in ("model", "ep", "pp", "cp", "precision", "kv_dtype", "ops", "offload"):
         replaces(asked, "program", other)
     engine, pools = whole(asked.engine), _pools(asked)
     between = _between(asked, pools, engine, file=False)
@@ -241,7 +242,7 @@ def replicas_of(asked: Any, slo: str = "") -> Replicas:
         problem = f"{spelled(asked, 'cut_prompts')} is read only where prompts share passes with tokens out"
         raise UsageError(problem, hint="leave it out, or leave out --no-chunked")
     between = _between(asked, pools, engine, file=pooled is not None)
-    check_stages(pools, engine, between, offload=bool(experts))
+    check_stages(pools, engine, between, offload=bool(experts), ops=bool(asked.ops))
     return Replicas(
         model=pooled[0] if pooled else model,
         system=system,
@@ -260,15 +261,23 @@ def _pools(asked: Any) -> tuple[Pool, ...]:
     if split:
         replaces(asked, "disaggregate", "replicas")
     count = 1 if split else asked.replicas
-    return tuple(pools_of(Between(disaggregate=split), replicas=count, tp=asked.tp, ep=asked.ep, pp=asked.pp))
+    return tuple(
+        pools_of(Between(disaggregate=split), replicas=count, tp=asked.tp, ep=asked.ep, pp=asked.pp, cp=asked.cp)
+    )
 
 
-def check_stages(pools: tuple[Pool, ...], engine: Engine, between: Between, *, offload: bool) -> None:
-    """Refuses what replicas of several stages do not have."""
-    most = max(pool.pp for pool in pools)
-    if most == 1:
+def check_stages(
+    pools: tuple[Pool, ...], engine: Engine, between: Between, *, offload: bool, ops: bool = False
+) -> None:
+    """Refuses what replicas of several stages, or whose ranks have parts of sequences, do not have."""
+    stages, parts = max(pool.pp for pool in pools), max(pool.cp for pool in pools)
+    if stages == parts == 1:
         return
+    said = f"--pp {stages}" if stages > 1 else f"--cp {parts}"
     without = {
+        "--cp": stages > 1 and parts > 1,
+        "--ops": parts > 1 and ops,
+        "--ep": parts > 1 and any(pool.ep > 1 for pool in pools),
         "--cache": engine.caching.mode != "none",
         "--max-loras": bool(engine.max_loras),
         "--barrier": engine.barrier,
@@ -280,10 +289,11 @@ def check_stages(pools: tuple[Pool, ...], engine: Engine, between: Between, *, o
         "--offload": offload,
         "--preemption-mode swap": engine.preemption_mode == "swap",
         "pools of another number of stages": len({pool.pp for pool in pools}) > 1,
+        "pools of another number of parts": len({pool.cp for pool in pools}) > 1,
     }
     for name, given in without.items():
         if given:
-            raise UsageError(f"--pp {most} cannot be combined with {name}", hint="leave one of them out")
+            raise UsageError(f"{said} cannot be combined with {name}", hint="leave one of them out")
 
 
 def _experts(asked: Any) -> dict[str, ExpertRules]:

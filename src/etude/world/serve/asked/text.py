@@ -110,7 +110,7 @@ def said_of(asked: Any) -> dict[str, Any]:
     request = request_of(asked)
     known = {name: request.values[name] for name in ASKED}
     of_parts = {p.field.name: str(request.given[p.name]) for p in parts_given(request)}
-    program = {name: str(request.given[name]) for name in ("program", "answer", "pp") if name in request.given}
+    program = {name: str(request.given[name]) for name in ("program", "answer", "pp", "cp") if name in request.given}
     return {name: str(value) if name == "model" else value for name, value in known.items()} | program | of_parts
 
 

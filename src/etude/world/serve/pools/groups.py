@@ -50,10 +50,11 @@ class Pool:
     tp: int = figure("count", "tensor-parallel ranks of each", 1)
     ep: int = figure("count", "ranks over which experts are spread: those of a replica, or tp times count for all", 1)
     pp: int = figure("count", "stages of layers of each, on tp ranks each", 1)
+    cp: int = figure("count", "parts of each sequence, on tp ranks each", 1)
 
     @property
     def gpus(self) -> int:
-        return self.count * self.tp * self.pp
+        return self.count * self.tp * self.pp * self.cp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,16 +178,16 @@ def split_of(text: str) -> tuple[int, int]:
     return prefill.count(), decode.count()
 
 
-def pools_of(between: Between, *, replicas: int, tp: int, ep: int, pp: int = 1) -> list[Pool]:
+def pools_of(between: Between, *, replicas: int, tp: int, ep: int, pp: int = 1, cp: int = 1) -> list[Pool]:
     """Pools from flags: equal replicas, or separate ones for prefill and decode."""
     if not between.disaggregate:
-        return [Pool(count=replicas, tp=tp, ep=ep, pp=pp)]
+        return [Pool(count=replicas, tp=tp, ep=ep, pp=pp, cp=cp)]
     parts = split_of(between.disaggregate)
     if replicas not in (1, sum(parts)):
         problem = f"--replicas {replicas} cannot be combined with --disaggregate {between.disaggregate}"
         raise UsageError(problem, hint="leave one of them out")
     roles = (ReplicaRole.PREFILL, ReplicaRole.DECODE)
-    return [Pool(role=role, count=count, tp=tp, ep=ep, pp=pp) for role, count in zip(roles, parts, strict=True)]
+    return [Pool(role=role, count=count, tp=tp, ep=ep, pp=pp, cp=cp) for role, count in zip(roles, parts, strict=True)]
 
 
 def deployed_pools(
@@ -201,7 +202,7 @@ def deployed_pools(
 ) -> tuple[list[Group], Deployment]:
     """Each pool as a group of the loop; and the deployment of the first. `network`: what the system is like while its
     links are others."""
-    made: dict[tuple[str, int, int, int, int, int], Deployment] = {}
+    made: dict[tuple[str, int, int, int, int, int, int], Deployment] = {}
     groups = []
     if options.get("experts") is not None and any(pool.count > 1 for pool in pools):
         raise UsageError(
@@ -212,7 +213,7 @@ def deployed_pools(
         if not named:
             raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
         if isinstance(model, ServedProgram):
-            key = (named, pool.tp, 1, 1, 0, 1)
+            key = (named, pool.tp, 1, 1, 0, 1, 1)
             if key not in made:
                 on = network or open_system(named)
                 tables = kept_tables(model, on, ranks=pool.tp)
@@ -223,11 +224,13 @@ def deployed_pools(
         streams = 0
         if options.get("experts") is not None and pool.role is ReplicaRole.DECODE:
             streams = sum(other.tp for other in pools if other.role is ReplicaRole.PREFILL)
-        key = (named, pool.tp, pool.ep, pool.count if shared else 1, streams, pool.pp)
+        key = (named, pool.tp, pool.ep, pool.count if shared else 1, streams, pool.pp, pool.cp)
         if key not in made:
             plan = replica_plan(model, pool.tp, ep=pool.tp if shared else pool.ep, precision=precision)
             on = network or open_system(named)
-            made[key] = deployed(model, plan, on, engine, groups=key[3], streams=streams, pp=pool.pp, **options)
+            made[key] = deployed(
+                model, plan, on, engine, groups=key[3], streams=streams, pp=pool.pp, cp=pool.cp, **options
+            )
         groups.append(_group(made[key], pool))
     return groups, next(iter(made.values()))
 
