@@ -63,7 +63,9 @@ class ReplicasInput(CostInput):
 
     replicas: int = figure("count", "copies of the model, each with its own engine", 1, panel=PANEL)
     pp: int = figure("count", "stages of layers of a replica, each on --tp ranks", 1, panel=PANEL)
-    cp: int = figure("count", "parts of each sequence, of prompts and of keys, each on --tp ranks", 1, panel=PANEL)
+    cp: int = figure(
+        "count", "parts of each sequence, of prompts and of keys, each on --tp ranks", 1, panel=PANEL, rare=True
+    )
     router: Any = figure(
         "noun",
         "turn, least, tokens, two, session, prefix, affinity, br0, br:STEPS, NAME+steal, FILE.py:name",
