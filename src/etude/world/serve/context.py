@@ -1,8 +1,8 @@
 """Replicas whose ranks have parts of each sequence: of the tokens of a prompt, and of all keys and values.
 
-A rank has one part of a prompt, and all others' keys pass by it: while it attends to those of one, the next arrive, and
-only the first are there at once. Tokens out are on every rank, which attends to its part of their keys; what ranks found
-is summed over them in every layer.
+A rank has one part of a prompt, and all others' keys pass by it: while it attends to those of one, the next arrive,
+and only the first are there at once. Tokens out are on every rank, which attends to its part of their keys; what ranks
+found is summed over them in every layer.
 """
 
 from __future__ import annotations
