@@ -79,4 +79,12 @@ def _flat(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 def _rows(rows: list[dict[str, Any]]) -> pa.Table:
     names = dict.fromkeys(name for row in rows for name in row)
-    return pa.table({name: pa.array([row.get(name) for row in rows]) for name in names})
+    return pa.table({name: _column([row.get(name) for row in rows]) for name in names})
+
+
+def _column(values: list[Any]) -> pa.Array:
+    """Values of one type; of several, or numbers beyond 64 bits, as they are written."""
+    try:
+        return pa.array(values)
+    except (OverflowError, pa.ArrowInvalid, pa.ArrowTypeError):
+        return pa.array([None if value is None else str(value) for value in values])
