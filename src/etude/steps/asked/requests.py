@@ -70,7 +70,7 @@ def run(given: RequestInputs) -> pa.Table | list[tuple[str, MeasuredRequests]]:
         one.table.drop_columns("itl_s").add_column(0, "file", pa.array([name] * len(one.table), pa.string()))
         for name, one in found
     ]
-    whole = pa.concat_tables(tables)
+    whole = pa.concat_tables(tables, promote_options="permissive")
     return whole if len(found) > 1 else whole.drop_columns("file")
 
 
