@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -21,6 +21,8 @@ from etude.tell.report import words
 from etude.tell.view.sentences import Asked, Sentence
 
 __all__ = ["OutcomeSubject"]
+
+_LARGEST: Final = 1e300
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,11 @@ def _rows(rows: list[dict[str, Any]]) -> pa.Table:
 
 
 def _column(values: list[Any]) -> pa.Array:
-    """Values of one type; of several, or numbers beyond 64 bits, as they are written."""
+    """Values of one type; of several types as they are written, and whole numbers beyond 64 bits as others."""
     try:
         return pa.array(values)
-    except (OverflowError, pa.ArrowInvalid, pa.ArrowTypeError):
-        return pa.array([None if value is None else str(value) for value in values])
+    except OverflowError:
+        numbers = all(value is None or (isinstance(value, (int, float)) and abs(value) < _LARGEST) for value in values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        numbers = False
+    return pa.array([None if value is None else float(value) if numbers else str(value) for value in values])
