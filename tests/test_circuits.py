@@ -98,6 +98,7 @@ def test_closed_forms_know_no_circuits(tmp_path: Path) -> None:
         (FILE.replace("delay: 1us", "delay: 9us"), "a phase ends before"),
         (FILE.replace("name: far", "name: near"), "two phases have one name"),
         (FILE.replace("name: far", "name: a/b"), "not a name of a phase"),
+        (FILE.replace("ranks: 4", "ranks: 2000000000"), "at most 1,048,576 are read"),
         (FILE.replace("  ranks: 4\n", ""), "either `ranks` or `levels`"),
         (BESIDE.replace("switch", "full"), "join devices to one another"),
         (FILE + "placement: [1, 0, 2, 3]\n", "cannot be combined with `circuits`"),

@@ -29,6 +29,10 @@ def there(index: int, size: int = 1, buffer: int = 0) -> dict[str, Any]:
     return {"buffer_id": buffer, "index": index, "size": size}
 
 
+def put(chunks: int) -> dict[str, Any]:
+    return {"name": "put", **MEMORY, "src_buff": [own(0, chunks)], "dst_buff": [there(0, chunks)]}
+
+
 def gpu(me: int, peers: list[int], *blocks: list[dict[str, Any]], chunks: int = 1, kind: str = "o") -> dict[str, Any]:
     """A GPU with a channel and a buffer of each peer, all of them known to all of its blocks."""
     every = list(range(len(peers)))
@@ -127,6 +131,8 @@ def test_blocks_meet_at_barriers_and_semaphores() -> None:
         (plan("allgather", gpu(0, [1], [WAIT, SIGNAL]), gpu(1, [0], [WAIT, SIGNAL])), CycleError, "in a cycle"),
         (plan("allgather", gather(0), gpu(1, [7], [SIGNAL])), ClusterError, "connected to GPU 7, of 2"),
         (plan("allgather", gather(0), gpu(1, [0], [{**SIGNAL, "channel_ids": [3]}])), ClusterError, "3 of 1"),
+        (plan("allgather", gpu(0, [1], chunks=1 << 40), gpu(1, [0], chunks=1 << 40)), ClusterError, "1 to 4,194,304"),
+        (plan("allgather", gpu(0, [1], [put(9**30)]), gpu(1, [0], [put(1)])), ClusterError, "chunks, of 2 that"),
     ],
 )
 def test_what_is_refused(text: bytes, error: type[Exception], says: str) -> None:

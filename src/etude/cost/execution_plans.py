@@ -7,6 +7,7 @@ reads them waits for all that are put there. Copies and reductions inside a GPU 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -130,6 +131,12 @@ class _PlanReader:
         self.written: dict[int, list[tuple[int, int, Any]]] = {}
         """Packets that come to each member: first and last chunk of its scratch, and their transfer."""
         self.unpacks: list[tuple[int, list[tuple[int, int]], int]] = []
+        self.barriers: dict[tuple[int, int], list[int]] = defaultdict(list)
+        """Blocks of a GPU that have a barrier."""
+        for gpu in plan.gpus:
+            for block in gpu.threadblocks:
+                for barrier in dict.fromkeys(_barriers(block.ops)):
+                    self.barriers[gpu.id, barrier].append(block.id)
         if sorted(gpu.id for gpu in plan.gpus) != list(range(self.members)):
             raise ClusterError(f"its GPUs are not 0 to {self.members - 1}", where=self.where)
         self.chunks = plan.gpus[0].input_chunks
@@ -253,7 +260,7 @@ class _BlockReader:
         plan, me = self.plan, self.gpu.id
         key = ("barrier", me, op.barrier_id)
         (_, at) = plan.nth((*key, self.block.id))
-        blocks = [block.id for block in self.gpu.threadblocks if _has_barrier(block.ops, op.barrier_id)]
+        blocks = plan.barriers[me, op.barrier_id]
         plan.add(me, me, None, Put.COPY, self.order, ((*key, self.block.id, "here"), at))
         self.order = [plan.add(me, me, None, Put.COPY, [((*key, block, "here"), at) for block in blocks])]
 
@@ -295,5 +302,8 @@ class _BlockReader:
         return given[at]
 
 
-def _has_barrier(ops: list[PlanOp], barrier: int) -> bool:
-    return any((op.name == "barrier" and op.barrier_id == barrier) or _has_barrier(op.ops, barrier) for op in ops)
+def _barriers(ops: list[PlanOp]) -> Iterator[int]:
+    for op in ops:
+        if op.name == "barrier":
+            yield op.barrier_id
+        yield from _barriers(op.ops)

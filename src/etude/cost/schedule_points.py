@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from etude.base.errors import CycleError
+from etude.base.errors import ClusterError, CycleError
 from etude.cost.schedule import Put, Schedule
 from etude.kernels.arrays import I32, I64
+
+MOST_BLOCKS: Final = 1 << 22
+"""Of the payload of all members: each has a row."""
 
 
 class TransferPoints:
@@ -25,6 +28,11 @@ class TransferPoints:
 
     def schedule(self, number: dict[Any, int], where: str, **more: Any) -> Schedule:
         """`number` maps keys that others wait for to transfers."""
+        if not 1 <= more["blocks"] <= MOST_BLOCKS:
+            raise ClusterError(f"{more['blocks']:,} chunks: 1 to {MOST_BLOCKS:,} are read", where=where)
+        largest = max((row[3] for row in self.rows), default=0)
+        if largest > more["blocks"]:
+            raise ClusterError(f"a transfer of {largest:,} chunks, of {more['blocks']:,} that there are", where=where)
         deps = [sorted({number[w] for w in waits} - {i}) for i, waits in enumerate(self.waits)]
         columns = np.array([(*row[:4], int(row[4]), row[5]) for row in self.rows], np.int64).reshape(-1, 6).T
         start = np.cumsum([0, *map(len, deps)]).astype(np.int64)

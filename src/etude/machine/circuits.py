@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from etude.machine.topology import Blocks, LinkList, Topology, VertexKind, Wire,
 
 TimedChange = tuple[int, tuple[int, int], float]
 """(ns, ends, factor on the time of a byte)."""
+
+
+MOST_DEVICES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,8 @@ def read_circuits(given: Any, where: str, beside: Topology | None) -> SwitchedFa
     count = made.ranks if beside is None else len(beside)
     if (beside is not None) == bool(made.ranks):
         raise ClusterError("either `ranks` or `levels` of the system", where=where)
+    if count > MOST_DEVICES:
+        raise ClusterError(f"{count:,} devices: at most {MOST_DEVICES:,} are read", where=f"{where}: ranks")
     begins = [phase.at_ns for phase in made.phases]
     names = [phase.name for phase in made.phases]
     if not begins or begins[0] != 0 or sorted(set(begins)) != begins:

@@ -19,6 +19,12 @@ BARRIER_NS: Final = 5_000
 """A kernel in which all ranks wait for one another before they read."""
 
 
+def level_of(system: System, ranks: int) -> Level:
+    """The innermost level that holds this many ranks, or the outermost."""
+    held = accumulate((level.size for level in system.levels), mul)
+    return next((one for one, size in zip(system.levels, held, strict=True) if size >= ranks), system.levels[-1])
+
+
 def all_reduce_ns(level: Level, ranks: int, size_bytes: Any) -> Any:
     """Time among ranks on one level. Over fast links each rank reads all of the others at once, or its part of all and
     then all parts (vLLM's custom all-reduce, one shot or two); over others it is a ring."""
@@ -62,6 +68,5 @@ def stage_shares(model: Model, stages: int) -> tuple[float, ...]:
 def staged_ns(model: Model, system: System, tp: int, stages: int, tokens: Any) -> Any:
     """What the tokens of a pass take between all stages: each rank of a stage sends its part of them to that of the
     next, over the innermost level that holds all stages."""
-    held = accumulate((level.size for level in system.levels), mul)
-    level = next((one for one, size in zip(system.levels, held, strict=True) if size >= tp * stages), system.levels[-1])
+    level = level_of(system, tp * stages)
     return (stages - 1) * (level.latency_ns + token_bytes(model, tokens) / tp * 1e9 / level.bandwidth_bytes_per_s)
