@@ -61,27 +61,30 @@ class Seen:
         self.shapes: list[tuple[float, float, float]] = []
 
 
-def look(folder: Path, dry: Path, found: dict[str, Seen]) -> None:
+def look(folder: Path, dry: Path, found: dict[str, Seen], *, host: bool = True) -> None:
+    """Adds what a recording shows, by the work that a dry run of it knows."""
     program = program_of(folder.name, 1, dry)
     if program is None:
         return
-    names = {word for trace in program.job.traces for word in trace.coded("name")[1]}
-    table = RecordedOperators.of(etude.open(folder), names, open_system("dgx-h200").device)
+    (trace,), device = program.job.traces, open_system("dgx-h200").device
+    keys, which = distinct_operators(trace, np.arange(len(trace)))
+    formulas = formula_ns(trace, np.unique(which, return_index=True)[1], device)
+    table = RecordedOperators.of(etude.open(folder), {key.name for key in keys}, device)
     tensors: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for key in table.sums:
+    for key, formula in zip(keys, formulas.tolist(), strict=True):
         time = table.time_of(key)
-        assert time is not None
+        if time is None:
+            continue
         tensors[key.name][0] += max(len(key.types), 1) * time.calls
         tensors[key.name][1] += time.calls
-        if time.device_ns > 0 and time.formula_ns > 0:
-            found[form_of(key.name, key.shapes)].shapes.append((time.formula_ns, time.device_ns, time.calls))
-    for (before, name), sums in table.host.items():
-        if not before:
+        if time.device_ns > 0 and formula > 0:
+            found[form_of(key.name, key.shapes)].shapes.append((formula, time.device_ns, time.calls))
+    for (before, name), (ahead, inside, times) in table.host.items():
+        if host and not before:
             count, calls = tensors[name]
-            each = count / calls if on_lists(name) and calls else 1.0
-            ahead, inside, times = [*(table.host_factor * sums[:2]).tolist(), float(sums[2])]
-            found[name].ahead.append(ahead / times / each)
-            found[name].inside.append(inside / times / each)
+            each = times * (count / calls if on_lists(name) and calls else 1.0)
+            found[name].ahead.append(table.host_factor * ahead / each)
+            found[name].inside.append(table.host_factor * inside / each)
 
 
 def line(shapes: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
@@ -100,8 +103,7 @@ def fitted(recorded: Path, dry: Path) -> dict[str, FrameworkOperator]:
     found: dict[str, Seen] = defaultdict(Seen)
     for folder in sorted(path for path in recorded.iterdir() if path.name in FITTED):
         look(folder, dry, found)
-    simple = [seen for name, seen in found.items() if name.split()[0] not in (*PRODUCTS, *WEIGHTS_OF)]
-    rest = line([shape for seen in simple for shape in seen.shapes])
+    rest = line([shape for name, seen in found.items() if is_simple(name) for shape in seen.shapes])
     for name in [name for name in found if " " in name]:
         host = found[name.split()[0]]
         found[name].ahead, found[name].inside = host.ahead, host.inside
@@ -118,40 +120,33 @@ def fitted(recorded: Path, dry: Path) -> dict[str, FrameworkOperator]:
 
 
 def renewed(table: Mapping[str, FrameworkOperator], recorded: Path, dry: Path) -> dict[str, FrameworkOperator]:
-    """The table with what the device takes fitted to these recordings, by the work that a dry run knows; a row stays as
-    it is where there are too few shapes. Names that are new have the median of all for the host, but where the host
-    did not wait for the device."""
-    shapes: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
-    inside: dict[str, list[float]] = defaultdict(list)
-    device, plain = open_system("dgx-h200").device, {program.__name__ for program in OPERATORS}
-    for folder in sorted(path for path in recorded.iterdir() if path.name in FITTED | plain):
-        program = program_of(folder.name, 1, dry)
-        if program is None:
-            continue
-        (trace,) = program.job.traces
-        keys, which = distinct_operators(trace, np.arange(len(trace)))
-        formulas = formula_ns(trace, np.unique(which, return_index=True)[1], device)
-        seen = RecordedOperators.of(etude.open(folder), {key.name for key in keys}, device)
-        for key, formula in zip(keys, formulas.tolist(), strict=True):
-            time = seen.time_of(key)
-            if time is not None and time.device_ns > 0 and formula > 0:
-                shapes[form_of(key.name, key.shapes)].append((formula, time.device_ns, time.calls))
-        waits = json.loads((folder / "reference.json").read_text())["busy_alone"] >= HOST_BOUND
-        for (before, name), (_, within, calls) in seen.host.items():
-            if folder.name in plain and not (before or waits or on_lists(name)):
-                inside[name].append(seen.host_factor * within / calls)
-    simple = [one for name, found in shapes.items() if name.split()[0] not in (*PRODUCTS, *WEIGHTS_OF) for one in found]
-    fixed, factor = line(simple)
+    """The table with what the device takes fitted to these recordings; a row stays as it is where there are too few
+    shapes. Names that are new have the median of all for the host, but where the host did not wait for the device."""
+    models: dict[str, Seen] = defaultdict(Seen)
+    plain: dict[str, Seen] = defaultdict(Seen)
+    for folder in sorted(path for path in recorded.iterdir() if path.name in FITTED):
+        look(folder, dry, models, host=False)
+    for folder in (recorded / program.__name__ for program in OPERATORS):
+        busy = json.loads((folder / "reference.json").read_text())["busy_alone"]
+        look(folder, dry, plain, host=busy < HOST_BOUND)
+    shapes = {name: models[name].shapes + plain[name].shapes for name in sorted({*models, *plain})}
+    shapes = {name: seen for name, seen in shapes.items() if seen}
+    fixed, factor = line([one for name, seen in shapes.items() if is_simple(name) for one in seen])
     rest = table[ANY]._replace(fixed_ns=fixed, factor=factor)
     few = table[ANY].fixed_ns, table[ANY].factor
     like_any = {name: row._replace(fixed_ns=fixed, factor=factor) for name, row in table.items() if row[2:4] == few}
     rows = dict(table) | like_any
-    for name in sorted(shapes):
-        host = statistics.median(inside[name]) if inside[name] else rest.inside_ns
+    for name, seen in shapes.items():
+        inside = [] if on_lists(name) else plain[name].inside
+        host = statistics.median(inside) if inside else rest.inside_ns
         row = rows.get(name) or rows.get(name.split()[0]) or rest._replace(inside_ns=host)
-        on_device = line(shapes[name]) if len(shapes[name]) >= FEWEST else (row.fixed_ns, row.factor)
+        on_device = line(seen) if len(seen) >= FEWEST else (row.fixed_ns, row.factor)
         rows[name] = row._replace(fixed_ns=on_device[0], factor=on_device[1])
     return rows
+
+
+def is_simple(name: str) -> bool:
+    return name.split()[0] not in (*PRODUCTS, *WEIGHTS_OF)
 
 
 def write(table: dict[str, FrameworkOperator], out: Path) -> None:
