@@ -14,7 +14,8 @@ import msgspec
 
 from etude.base.errors import EtudeError, UsageError
 from etude.tell.studio.access import StudioAccess
-from etude.tell.studio.api import ANSWERS, ColumnsAnswer, FileAnswer
+from etude.tell.studio.answers import ColumnsAnswer, FileAnswer
+from etude.tell.studio.api import ANSWERS
 from etude.tell.studio.session import StudioSession
 
 ASSETS: Final = {

@@ -1,21 +1,17 @@
 // The studio: tabs, what is open, and what the link says.
-import { questions } from "./ask.js";
-import { change } from "./change.js";
-import { compare } from "./compare.js";
+// A view is loaded when it is first shown.
 import { $, ask, el, say, tell } from "./dom.js";
-import { overview } from "./overview.js";
-import { plans } from "./plans.js";
 import { shareParts } from "./share.js";
 import * as state from "./state.js";
 import { Timeline } from "./timeline.js";
 
 const VIEWS = {
   timeline: ["Timeline", showTimeline],
-  overview: ["Overview", (place) => overview(place, { run: 0, about: open.about.runs[0], state, go: leadTo })],
-  ask: ["Ask", (place) => questions(place, { run: 0, state })],
-  change: ["Change", (place) => change(place, { run: 0, state, showAfter })],
+  overview: ["Overview", async (place) => (await import("./overview.js")).overview(place, { run: 0, about: open.about.runs[0], state, go: leadTo })],
+  ask: ["Ask", async (place) => (await import("./ask.js")).questions(place, { run: 0, state })],
+  change: ["Change", async (place) => (await import("./change.js")).change(place, { run: 0, state, showAfter })],
   compare: ["Compare", showPair],
-  plans: ["Plans", (place) => plans(place, { state })],
+  plans: ["Plans", async (place) => (await import("./plans.js")).plans(place, { state })],
 };
 const KEYS = [["← →  or A D", "pan"], ["+ −  or W S", "zoom"], ["Home", "the whole run"], ["↑ ↓", "choose a row"], ["[ ]", "previous, next slice of the row"],
   ["Enter", "what is at the left edge of the row"], ["/", "search a name; Enter or N: the next one"], ["M", "mark; two marks measure a range"], ["C", "the critical path"], ["Esc", "clear"],
@@ -57,6 +53,7 @@ async function showPair(place) {
   const pair = two ? { numbers: [0, 1], runs } : await ask("pair", { run: 0, state: state.get("knobs", {}) });
   for (const one of pair.runs) one.tell = tell;
   say("");
+  const { compare } = await import("./compare.js");
   await compare(place, { ...pair, sorts, state });
 }
 

@@ -94,10 +94,11 @@ export class Timeline {
   }
 
   async start() {
-    this.names = (await ask("names", { run: this.run })).names;
+    const named = ask("names", { run: this.run });
     await this.#loadRows();
-    new ResizeObserver(() => this.#size()).observe(this.scroll);
     this.#size();
+    this.names = (await named).names;
+    new ResizeObserver(() => this.#size()).observe(this.scroll);
     if (this.marks.length === 2) this.measure();
     if (this.onPath) { await this.#loadPath(); this.draw(); }
   }
@@ -165,13 +166,15 @@ export class Timeline {
     const first = Math.max(-1, Math.floor(this.first - half)), last = Math.ceil(this.last + half);
     const rows = this.#visible();
     const wide = Math.max(1, Math.round(this.plain * ((last - first) / (this.last - this.first))));
-    this.waits = askColumns("window", {
-      run: this.run, rows: rows.flatMap((row) => [row.rank, row.row]), first_ns: first, last_ns: last, pixels: Math.min(wide, 16384),
-    });
+    const question = { run: this.run, rows: rows.flatMap((row) => [row.rank, row.row]), first_ns: first, last_ns: last, pixels: Math.min(wide, 16384) };
+    const key = JSON.stringify(question);
+    if (key === this.answered) return;
+    this.waits = askColumns("window", question);
     try {
       const [says, [row, start, end, busy, node, name, slices, sort]] = await this.waits;
       this.data = { says, rows: rows.map((one) => `${one.rank}/${one.row}`), row, start, end, busy, node, name, slices, sort, of: this.sorts.map(() => []) };
       for (let i = 0; i < sort.length; i += 1) this.data.of[sort[i]].push(i);
+      this.answered = key;
       this.told.textContent = says.exact ? `${count(says.slices)} slices in ${count(says.pieces)} pieces` : `bins: too many slices to look at each`;
     } catch (problem) {
       say(problem.message, true);
