@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from etude.base.errors import UsageError
 from etude.tell.studio import windows
 from etude.tell.studio.answers import ColumnsAnswer, FileAnswer, drawn_rows, numbers, state_given, text, whole
+from etude.tell.studio.folders import StudioFolder
 from etude.tell.studio.session import StudioRun, StudioSession
 from etude.tell.view.slices import Sort
 
@@ -26,12 +28,12 @@ def contents(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _about(one: StudioRun) -> dict[str, Any]:
+def _about(one: StudioRun | StudioFolder) -> dict[str, Any]:
     index = one.index
     roles = [index.role_of(at) for at in range(len(index.ranks))]
-    return {
+    found = {
         "name": str(index.head["name"]),
-        "path": str(one.source.path),
+        "kind": "run",
         "words": one.words,
         "python": one.python,
         "timing": index.head["timing"],
@@ -42,18 +44,23 @@ def _about(one: StudioRun) -> dict[str, Any]:
         "nodes": index.head["nodes"],
         "ranks": index.ranks.tolist(),
         "roles": roles,
+        "units": index.head.get("units"),
+        "sets": index.head.get("sets", {}),
         "index": str(index.folder),
     }
+    if isinstance(one, StudioFolder):
+        return found | {"path": str(one.path), "kind": one.kind, "page": one.has_page, "command": one.command}
+    return found | {"path": str(one.source.path)}
 
 
 def rows(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
     """The rows of some ranks."""
-    return {"rows": windows.rows_of_ranks(session.run(given).index, numbers(given, "ranks"))}
+    return {"rows": windows.rows_of_ranks(session.shown(given).index, numbers(given, "ranks"))}
 
 
 def window(session: StudioSession, given: dict[str, Any]) -> ColumnsAnswer:
     """What is drawn of some rows in a window. Times are in ns, as numbers of 64 bits."""
-    index = session.run(given).index
+    index = session.shown(given).index
     says, columns = windows.window(
         index, drawn_rows(given), whole(given, "first_ns"), whole(given, "last_ns"), whole(given, "pixels")
     )
@@ -62,12 +69,12 @@ def window(session: StudioSession, given: dict[str, Any]) -> ColumnsAnswer:
 
 def names(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
     """All names, in the order of their numbers, cut where they are very long."""
-    return {"names": [name[: windows.LONGEST_NAME] for name in session.run(given).index.names]}
+    return {"names": [name[: windows.LONGEST_NAME] for name in session.shown(given).index.names]}
 
 
 def search(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
     """Names that contain a text, and the next slice of such a name on the ranks that are drawn."""
-    index, wanted = session.run(given).index, text(given, "text")
+    index, wanted = session.shown(given).index, text(given, "text")
     found = windows.found_names(index, wanted)
     after = whole(given, "after_ns") if "after_ns" in given else -1
     return {"names": found, "next": windows.next_slice(index, numbers(given, "ranks"), wanted, after)}
@@ -76,14 +83,18 @@ def search(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
 def slice_at(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
     """The slice of a row at a time, or the one before or after it."""
     rank, row, time_ns, by = (whole(given, name) for name in ("rank", "row", "time_ns", "by"))
-    return {"slice": windows.slice_at(session.run(given).index, rank, row, time_ns, by)}
+    return {"slice": windows.slice_at(session.shown(given).index, rank, row, time_ns, by)}
 
 
 def breakdown(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
     """A range of time, by sort and by name."""
-    one = session.run(given)
+    one = session.shown(given)
     found = windows.range_breakdown(one.index, drawn_rows(given), whole(given, "first_ns"), whole(given, "last_ns"))
-    return found | {"command": f"etude timeline {one.words} -o run.pftrace", "python": one.python}
+    return found | {"command": _timeline_command(one), "python": one.python}
+
+
+def _timeline_command(one: StudioRun | StudioFolder) -> str:
+    return one.command if isinstance(one, StudioFolder) else f"etude timeline {one.words} -o run.pftrace"
 
 
 def heat(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
@@ -121,18 +132,28 @@ def findings(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
     return overview.findings(session.run(given))
 
 
+def charts(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
+    """What is worth seeing first of a folder that is no run."""
+    from etude.tell.studio import folders
+
+    found = session.shown(given)
+    if not isinstance(found, StudioFolder):
+        raise UsageError("this is a run: its views are the timeline and the others")
+    return folders.charts(found)
+
+
 def tables(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
     """What can be queried."""
     from etude.tell.studio import ask
 
-    return ask.table_columns(session.run(given))
+    return ask.table_columns(session.shown(given))
 
 
 def query(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
     """Rows of a query."""
     from etude.tell.studio import ask
 
-    return ask.query(session.run(given), text(given, "sql"))
+    return ask.query(session.shown(given), text(given, "sql"))
 
 
 def what_ifs(session: StudioSession, given: dict[str, Any]) -> WhatIfs:
@@ -223,6 +244,7 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "members": members,
     "path": path,
     "findings": findings,
+    "charts": charts,
     "tables": tables,
     "query": query,
     "knobs": knobs,
