@@ -96,13 +96,17 @@ def query_tables(tables: dict[str, pa.Table], sql: str, *, seconds: float | None
 
 def select(connection: Any, sql: str, *, hint: str = _HINT, seconds: float | None = None) -> Any:
     """The result of one SELECT over the tables of a connection; afterwards it cannot open anything else."""
+    with _ended_after(connection, seconds):
+        return _selected(connection, sql, hint)
+
+
+def _selected(connection: Any, sql: str, hint: str) -> Any:
     import duckdb
 
     try:
         for setting in _LOCKS:
             connection.execute(setting)
-        with _ended_after(connection, seconds):
-            return _narrowed(_run(connection, sql, hint))
+        return _narrowed(_run(connection, sql, hint))
     except duckdb.Error as problem:
         raise UsageError(str(problem).strip(), where="SQL", hint=hint) from None
 
