@@ -16,7 +16,7 @@ from etude.model.job import Job
 from etude.steps.asked.runs import RunSource
 from etude.surface.cli import main
 from etude.tell.studio import StudioServer, StudioSession
-from etude.tell.studio.session import StudioRun, opened
+from etude.tell.studio.session import StudioRun, open_input
 from later import later
 from studio_stage import job_folder, session_of
 
@@ -312,7 +312,7 @@ def test_a_folder_of_another_verb_has_its_views(chromium: Browser, tmp_path: Pat
     words = "serve gpt2 --system dgx-h100 --rate 20 --count 12 --output 8 --prompt 64 -o"
     assert main([*words.split(), str(served)]) == 0
     for place, views in ((study, ("charts", "ask")), (served, ("charts", "timeline", "page", "ask"))):
-        server = StudioServer(StudioSession((opened(RunSource(place)),)))
+        server = StudioServer(StudioSession((open_input(RunSource(place)),)))
         server.start()
         chromium.problems.clear()
         chromium.requests.clear()

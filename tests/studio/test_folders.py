@@ -16,7 +16,7 @@ from etude.tell.archive import Lake
 from etude.tell.studio import folders
 from etude.tell.studio.folders import StudioFolder
 from etude.tell.studio.index import places
-from etude.tell.studio.session import StudioSession, opened
+from etude.tell.studio.session import StudioSession, open_input
 from etude.tell.studio.tables import build_tables, slices_in
 from later import later
 from studio_stage import TOKEN, asked, client
@@ -33,7 +33,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> StudioSession:
 
 
 def session_at(place: Path) -> StudioSession:
-    return StudioSession((opened(RunSource(place)),))
+    return StudioSession((open_input(RunSource(place)),))
 
 
 def test_a_served_stream_has_a_timeline_of_its_replicas(served: StudioSession) -> None:

@@ -87,7 +87,7 @@ def about_run(run: Run) -> dict[str, Any]:
     }
 
 
-def opened(source: RunSource) -> StudioRun | StudioFolder:
+def open_input(source: RunSource) -> StudioRun | StudioFolder:
     """What is at a path: a run, or a folder that another verb wrote."""
     kind = kind_of(source.path)
     return StudioFolder.of(source.path, kind) if kind else StudioRun.of(source)

@@ -66,12 +66,12 @@ def server_of(given: StudioInputs, *, framed: bool = False) -> StudioServer:
     """The server of these runs, with its indexes; it does not answer yet."""
     from etude.tell.studio import StudioServer, StudioSession
     from etude.tell.studio.server import web_libraries
-    from etude.tell.studio.session import opened
+    from etude.tell.studio.session import open_input
 
     web_libraries()
     if given.out is not None:
         given.out.mkdir(parents=True, exist_ok=True)
-    return StudioServer(StudioSession(tuple(map(opened, given.sources)), given.out), given.port, framed=framed)
+    return StudioServer(StudioSession(tuple(map(open_input, given.sources)), given.out), given.port, framed=framed)
 
 
 def run(given: StudioInputs) -> str:
