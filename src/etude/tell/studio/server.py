@@ -109,7 +109,7 @@ def answer_to(session: StudioSession, what: str, body: bytes) -> tuple[int, str,
 
 
 def page_of(session: StudioSession, number: str) -> tuple[int, str, bytes, dict[str, str]]:
-    """The page of a folder that is no run, for a frame of the page: it runs its own script and asks nobody."""
+    """The page of a folder that is no run, for a frame of the page: it runs its own script and asks for nothing."""
     at = int(number) if number.isdecimal() and len(number) < 4 else -1
     one = session.runs[at] if 0 <= at < len(session.runs) else None
     if not isinstance(one, StudioFolder) or not one.has_page:
