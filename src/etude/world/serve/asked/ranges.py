@@ -21,12 +21,12 @@ RANGES: Final = {
     "ttft_s": "ttft_s",
     "tpot_s": "tpot_s",
     "itl_s": "itl_s",
-    "latency_s": "latency_s",
     "output_tokens_per_s": "tokens_per_s",
     "energy_j": "energy_j_per_token",
 }
 """Figure of a stream -> what errors are kept of. Of times it is the mean over requests, and percentiles have ranges as
-wide."""
+wide. The time of a request is made of those of its first and its further tokens."""
+LATENCY: Final = "latency_s"
 PROGRAMS: Final = "programs"
 MEAN: Final = "mean"
 
@@ -35,14 +35,47 @@ def with_ranges(service: ModelService, one: dict[str, Any], served: Served | Non
     """The summary of a stream with `low`, `high`, `low_50`, `high_50` and `basis` of its figures; a percentile is
     `ttft_s.p99`. `served`: its requests, by which it is known how many are within limits at the ends."""
     found: dict[str, Estimate] = {}
-    for name, errors in RANGES.items():
+    for name in (*RANGES, LATENCY):
         values = one[name] if isinstance(one[name], dict) else {MEAN: one[name]}
         if values[MEAN] is None:
             continue
-        found[name] = mean = _estimate(service, one, errors, values[MEAN])
+        mean = _of_tokens(one, found) if name == LATENCY else _estimate(service, one, RANGES[name], values[MEAN])
+        found[name] = mean
         found |= {f"{name}.{key}": _as_wide(mean, value) for key, value in values.items() if key != MEAN}
     ranged = one | columns(found)
-    return ranged if served is None else _with_limits(ranged, served, service.limits)
+    return ranged if served is None else _with_limits(_below_arrivals(ranged, served), served, service.limits)
+
+
+def _of_tokens(one: Mapping[str, Any], found: Mapping[str, Estimate]) -> Estimate:
+    """The mean time of a request: its first token and all further ones are at the same ends of their ranges, so that it
+    is within its own wherever both are."""
+    first, mean = found["ttft_s"], one[LATENCY][MEAN]
+    further = found.get("tpot_s", first)
+    for part in (first, further):
+        if part.most is None:
+            return replace(part, value=mean)
+    waits = min(one["ttft_s"][MEAN], mean)
+
+    def width(of_first: float | None, of_further: float | None) -> float:
+        return log((waits * exp(of_first or 0.0) + (mean - waits) * exp(of_further or 0.0)) / mean)
+
+    text = f"first and further tokens at the same ends of their ranges: {further.basis['text']}"
+    return Estimate(
+        value=mean,
+        half=width(first.half, further.half),
+        most=width(first.most, further.most),
+        basis={**further.basis, "text": text},
+    )
+
+
+def _below_arrivals(ranged: dict[str, Any], served: Served) -> dict[str, Any]:
+    """Tokens come out no faster than requests for them come in."""
+    name, last_s = "output_tokens_per_s", float(served.requests.arrival_ns.max()) / 1e9
+    if last_s <= 0.0 or ranged["high"].get(name) is None:
+        return ranged
+    most = ranged[name] * max(ranged["duration_s"] / last_s, 1.0)
+    ends = {end: {**ranged[end], name: min(ranged[end][name], most)} for end in ("high", "high_50")}
+    return {**ranged, **ends}
 
 
 ENDS: Final = (("low", "high"), ("low_50", "high_50"))
