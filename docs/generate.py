@@ -345,10 +345,7 @@ def gallery_page() -> str:
     from etude.decide.study import entries
     from etude.decide.study import study as opened
 
-    rows = [
-        (f"`{e['name']}`", e["system"], GROUPS[e["group"]], e["title"], e["status"], e["grade"].partition(":")[0])
-        for e in entries()
-    ]
+    rows = [(f"`{e['name']}`", e["system"], GROUPS[e["group"]], e["title"], e["status"], e["grade"]) for e in entries()]
     head = ("study", "system", "about", "what it shows", "status", "grade")
     parts = [GALLERY_HEAD, table(head, rows), _claims_of_all()]
     for e in entries():
@@ -356,7 +353,7 @@ def gallery_page() -> str:
         facts = {key: " ".join(str(spec.facts[key]).split()) for key in ("about", "published", "not_shown")}
         checks = [(c.kind, c.name, f"{c.margin:g}" if c.kind == "shape" else "") for c in spec.checks]
         parts += [f"\n## {e['system']}\n\n{facts['about']}\n\nPublished: {facts['published']} "]
-        parts += [f"Not shown: {facts['not_shown']} ", f"Grade: {e['grade']}.\n\n"]
+        parts += [f"Not shown: {facts['not_shown']} ", f"Grade: {': '.join(filter(None, (e['grade'], e['why'])))}.\n\n"]
         parts += [table(("kind", "check", "margin"), checks)]
     return "".join(parts)
 

@@ -10,32 +10,40 @@ from etude.decide.study.checks import checked
 from etude.decide.study.spec import StudySpec
 
 Row = Mapping[str, Any]
+DRAWS = 40
 
 
-def doubtful(spec: StudySpec, rows: Sequence[Row], neutral: Sequence[Row], draws: int = 5) -> dict[str, list[str]]:
-    """Shape checks by name, with the exchanges under which they hold all the same."""
-    found: dict[str, list[str]] = {}
-    for how, exchanged in exchanges(spec, rows, neutral, draws):
-        for check in checked(spec, exchanged):
-            if check["kind"] == "shape" and check["ok"] is True:
-                found.setdefault(check["name"], []).append(how)
-    return found
+def held_with_neutral(spec: StudySpec, rows: Sequence[Row], neutral: Sequence[Row]) -> set[str]:
+    """Shape checks that hold with the results of the neutral run in the place of each point's own."""
+    return _held(spec, _taking(spec, rows, neutral))
 
 
-def exchanges(
-    spec: StudySpec, rows: Sequence[Row], neutral: Sequence[Row], draws: int
-) -> Iterator[tuple[str, list[Row]]]:
-    """Every metric of a point together: the neutral ones, and permutations that leave no point its own."""
+def held_when_exchanged(spec: StudySpec, rows: Sequence[Row], draws: int = DRAWS) -> dict[str, float]:
+    """Shape checks that hold with results exchanged between points, and the part of the exchanges with which they do:
+    the order turned round, and permutations that leave no point its own."""
+    found: dict[str, int] = {}
+    orders = list(_orders(len(rows), draws))
+    for order in orders:
+        for name in _held(spec, _taking(spec, rows, [rows[i] for i in order])):
+            found[name] = found.get(name, 0) + 1
+    return {name: n / len(orders) for name, n in found.items()}
+
+
+def _held(spec: StudySpec, rows: Sequence[Row]) -> set[str]:
+    return {check["name"] for check in checked(spec, rows) if check["kind"] == "shape" and check["ok"] is True}
+
+
+def _taking(spec: StudySpec, rows: Sequence[Row], sources: Sequence[Row]) -> list[Row]:
+    """Every metric of a point together."""
     names = [metric.name for metric in spec.metrics]
+    return [{**row, **{n: other[n] for n in names}} for row, other in zip(rows, sources, strict=True)]
 
-    def taking(sources: Sequence[Row]) -> list[Row]:
-        return [{**row, **{n: other[n] for n in names}} for row, other in zip(rows, sources, strict=True)]
 
-    yield "neutral", taking(neutral)
-    yield "reversed", taking(rows[::-1])
+def _orders(size: int, draws: int) -> Iterator[list[int]]:
+    yield list(range(size))[::-1]
     draw = np.random.default_rng(0)
-    for k in range(draws if len(rows) > 2 else 0):
-        order = draw.permutation(len(rows))
-        while (order == np.arange(len(rows))).any():
-            order = draw.permutation(len(rows))
-        yield f"permuted {k}", taking([rows[i] for i in order])
+    for _ in range(draws if size > 2 else 0):
+        order = draw.permutation(size)
+        while (order == np.arange(size)).any():
+            order = draw.permutation(size)
+        yield order.tolist()

@@ -12,7 +12,7 @@ from etude.decide.study.library import GALLERY
 from etude.decide.study.tasks import TaskAnswers
 from etude.surface.cli import main
 from etude.surface.cli.executing import executed
-from study_doubts import doubtful
+from study_doubts import held_with_neutral
 
 ENTRIES = {entry["name"]: entry for entry in entries()}
 UNTOUCHED = {
@@ -41,8 +41,8 @@ def test_an_entry_holds_and_its_mechanism_is_why(name: str, tmp_path: Path) -> N
     assert not any(row["error"] for row in found.points)
     off = opened(name, quick=True, neutral=True).outcome(execute=executed, out=tmp_path / "a", said=said)
     assert [check["name"] for check in off.checks if check["kind"] == "shape" and not check["ok"]]
-    held = doubtful(found.spec, found.points, off.points, draws=0)
-    assert {c for c, how in held.items() if "neutral" in how} == {c for entry, c in UNTOUCHED if entry == name}
+    held = held_with_neutral(found.spec, found.points, off.points)
+    assert held == {c for entry, c in UNTOUCHED if entry == name}
 
 
 @pytest.mark.parametrize("name", list(ENTRIES))

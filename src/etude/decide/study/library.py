@@ -11,10 +11,12 @@ GALLERY = Path(__file__).parent / "gallery"
 
 
 def entries() -> list[dict[str, Any]]:
-    """Name, system, group, mechanisms, status and title of every entry, by group and name."""
+    """Name, system, group, mechanisms, status, grade with why it is thin, ring and title of every entry, by group and
+    name."""
     found = []
     for path in GALLERY.glob("*.yaml"):
         given = read_mapping(path)
+        grade, _, why = str(given.get("grade", "")).partition(": ")
         found.append(
             {
                 "name": path.stem,
@@ -22,7 +24,8 @@ def entries() -> list[dict[str, Any]]:
                 "group": given.get("group", ""),
                 "mechanisms": given.get("mechanisms", []),
                 "status": given.get("status", ""),
-                "grade": given.get("grade", ""),
+                "grade": grade,
+                "why": why,
                 "ring": given.get("ring", 1),
                 "title": given.get("title", ""),
             }

@@ -13,7 +13,7 @@ from etude.base.excerpts import rows_of
 from etude.model.run import Run
 from etude.tell.studio.building import build
 from etude.tell.studio.index import read_index
-from etude.tell.studio.session import StudioRun, StudioSession
+from etude.tell.studio.session import StudioRun, StudioSession, about_run
 
 ROWS: Final = 40
 """Operations that are shown."""
@@ -48,12 +48,6 @@ def _plain(table: pa.Table) -> pa.Table:
 def run_of(session: StudioSession, one: StudioRun, run: Run, words: str) -> int:
     """The number of a run that was computed, with an index of its own for its timeline; it goes with the session."""
     folder = Path(tempfile.mkdtemp(prefix="etude-studio-", dir=session.scratch))
-    about = {
-        "name": run.job.name,
-        "timing": run.timing.origin.name.lower(),
-        "system": run.system.name if run.system else "",
-        "nodes": run.job.nodes,
-    }
-    build(run, folder, run.timing.clock_offset_ns, about, lambda amount: None)
+    build(run, folder, run.timing.clock_offset_ns, about_run(run), lambda amount: None)
     made = StudioRun(one.source, read_index(folder), {"run": run, "job": run.job})
     return session.add(made)

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.base.errors import UsageError
+from etude.base.talk import progress
 from etude.model.job import Job
 from etude.model.run import Run
 from etude.steps.asked.runs import RunSource
+from etude.tell.studio.folders import StudioFolder, kind_of
 from etude.tell.studio.index import TimelineIndex, index_of
 from etude.tell.studio.windows import warm
 
@@ -31,7 +33,7 @@ class StudioRun:
     @classmethod
     def of(cls, source: RunSource) -> StudioRun:
         asked = repr((source.system, source.timing and source.timing.stat().st_mtime_ns, source.times, source.groups))
-        found = cls(source, index_of(source.path, asked, source.open, _about))
+        found = cls(source, index_of(source.path, asked, lambda folder, about: _build(source.open(), folder, about)))
         warm(found.index)
         return found
 
@@ -66,12 +68,29 @@ class StudioRun:
         return f"run = etude.open_run({str(self.source.path)!r})"
 
 
-def _about(run: Run) -> dict[str, Any]:
+def _build(run: Run, folder: Path, about: dict[str, Any]) -> None:
+    from etude.analyse.clocks import offsets
+    from etude.tell.studio.building import build
+    from etude.tell.studio.sets import sets_of
+
+    with progress("building the index", len(run.job.ranks)) as advance:
+        build(run, folder, offsets(run), about | about_run(run) | {"sets": sets_of(run.job)}, advance)
+
+
+def about_run(run: Run) -> dict[str, Any]:
+    """What an index says of its run."""
     return {
+        "name": run.job.name,
         "timing": run.timing.origin.name.lower(),
         "system": run.system.name if run.system else "",
         "nodes": run.job.nodes,
     }
+
+
+def open_input(source: RunSource) -> StudioRun | StudioFolder:
+    """What is at a path: a run, or a folder that another verb wrote."""
+    kind = kind_of(source.path)
+    return StudioFolder.of(source.path, kind) if kind else StudioRun.of(source)
 
 
 MOST_COMPUTED: Final = 4
@@ -82,7 +101,7 @@ MOST_COMPUTED: Final = 4
 class StudioSession:
     """The runs of a studio, and the folder that what-ifs are written to, if there is one."""
 
-    runs: tuple[StudioRun, ...]
+    runs: tuple[StudioRun | StudioFolder, ...]
     out: Path | None = None
     computed: dict[int, StudioRun] = field(default_factory=dict)
     _folder: Any = None
@@ -107,6 +126,13 @@ class StudioSession:
 
     def run(self, given: dict[str, Any], key: str = "run") -> StudioRun:
         """The run that a request is about: the first, unless it says `run: 1`."""
+        found = self.shown(given, key)
+        if isinstance(found, StudioFolder):
+            raise UsageError(f"a {found.kind} has no trace", hint="its tables can be asked")
+        return found
+
+    def shown(self, given: dict[str, Any], key: str = "run") -> StudioRun | StudioFolder:
+        """The same, or a folder that is no run."""
         number = given.get(key, 0)
         if isinstance(number, bool) or not isinstance(number, int):
             raise UsageError(f"`{key}` is not the number of a run")

@@ -13,7 +13,7 @@ export class Timeline {
     this.first = state.t0 ?? 0;
     this.last = state.t1 ?? Math.max(1, this.about.span_ns);
     this.ranks = state.ranks?.filter((rank) => this.about.ranks.includes(rank)) ?? ranksOf.usual(this.about);
-    this.deep = state.deep ?? false;
+    this.deep = state.deep ?? Boolean(this.about.units);
     this.marks = state.marks ?? [];
     this.rows = [];
     this.names = [];
@@ -36,19 +36,23 @@ export class Timeline {
     });
     this.space = el("div", { class: "space" });
     this.scroll = el("div", { class: "lanes" }, el("div", { class: "stick" }, this.canvas), this.space);
-    this.input = el("input", { type: "text", value: ranksOf.spoken(this.ranks), "aria-label": "Ranks", class: "ranks-input", spellcheck: false });
+    this.input = el("input", { type: "text", value: ranksOf.spoken(this.ranks), "aria-label": "Ranks", class: "ranks-input", spellcheck: false, title: "0, 8-15, all; stages, groups and positions in groups by name" });
+    // The sets that there are, to choose from; the browser shows those that begin with what was typed.
+    const sets = el("datalist", { id: `sets-${this.run}` }, Object.entries(this.about.sets || {}).slice(0, 400).map(([name, ranks]) => el("option", { value: name }, `${count(ranks.length)} ranks`)));
+    this.input.setAttribute("list", sets.id);
     this.find = el("input", { type: "search", placeholder: "Search a name  ( / )", "aria-label": "Search a name" });
     this.told = el("span", { class: "soft told" });
     this.panel = el("div", { class: "panel", "aria-live": "polite" });
     this.hits = el("div", { class: "hits" });
     const button = (text, does, title) => el("button", { type: "button", onclick: does, title: title || text }, text);
     this.deeper = button("Nested", () => { this.deep = !this.deep; this.#pressed(); this.#lay(); this.fresh(); }, "Operators inside operators, each on a row of its own");
+    const traced = !this.about.units;
     this.pathed = button("Critical path", () => this.#togglePath(), "The chain of work that sets the length of the run, as a line above the ranks that it goes through");
     const bar = el("div", { class: "bar" },
       this.label ? el("b", { class: "which" }, this.label) : null,
-      el("label", { class: "pair" }, "Ranks ", this.input),
+      el("label", { class: "pair" }, this.about.units ? "Rows " : "Ranks ", this.input), sets,
       this.deeper,
-      this.pathed,
+      traced ? this.pathed : null,
       button("+", () => this.zoom(0.5), "Zoom in"), button("−", () => this.zoom(2), "Zoom out"), button("All", () => this.fit(), "The whole run"),
       this.find, button("Next", () => this.seek(), "Next slice with that name"),
       button("Mark", () => this.mark(this.#middle()), "Mark the middle: two marks measure"),
@@ -94,10 +98,11 @@ export class Timeline {
   }
 
   async start() {
-    this.names = (await ask("names", { run: this.run })).names;
+    const named = ask("names", { run: this.run });
     await this.#loadRows();
-    new ResizeObserver(() => this.#size()).observe(this.scroll);
     this.#size();
+    this.names = (await named).names;
+    new ResizeObserver(() => this.#size()).observe(this.scroll);
     if (this.marks.length === 2) this.measure();
     if (this.onPath) { await this.#loadPath(); this.draw(); }
   }
@@ -150,7 +155,7 @@ export class Timeline {
   }
 
   state() {
-    return { t0: Math.round(this.first), t1: Math.round(this.last), ranks: this.ranks, deep: this.deep || undefined, path: this.onPath || undefined, marks: this.marks.length ? this.marks : undefined };
+    return { t0: Math.round(this.first), t1: Math.round(this.last), ranks: this.ranks, deep: this.deep === Boolean(this.about.units) ? undefined : this.deep, path: this.onPath || undefined, marks: this.marks.length ? this.marks : undefined };
   }
 
   #visible() {
@@ -165,13 +170,15 @@ export class Timeline {
     const first = Math.max(-1, Math.floor(this.first - half)), last = Math.ceil(this.last + half);
     const rows = this.#visible();
     const wide = Math.max(1, Math.round(this.plain * ((last - first) / (this.last - this.first))));
-    this.waits = askColumns("window", {
-      run: this.run, rows: rows.flatMap((row) => [row.rank, row.row]), first_ns: first, last_ns: last, pixels: Math.min(wide, 16384),
-    });
+    const question = { run: this.run, rows: rows.flatMap((row) => [row.rank, row.row]), first_ns: first, last_ns: last, pixels: Math.min(wide, 16384) };
+    const key = JSON.stringify(question);
+    if (key === this.answered) return;
+    this.waits = askColumns("window", question);
     try {
       const [says, [row, start, end, busy, node, name, slices, sort]] = await this.waits;
       this.data = { says, rows: rows.map((one) => `${one.rank}/${one.row}`), row, start, end, busy, node, name, slices, sort, of: this.sorts.map(() => []) };
       for (let i = 0; i < sort.length; i += 1) this.data.of[sort[i]].push(i);
+      this.answered = key;
       this.told.textContent = says.exact ? `${count(says.slices)} slices in ${count(says.pieces)} pieces` : `bins: too many slices to look at each`;
     } catch (problem) {
       say(problem.message, true);
@@ -252,7 +259,10 @@ export class Timeline {
     }
   }
 
-  labels() { return this.#visible().map((row) => [row.top - this.scroll.scrollTop, `${row.rank} · ${row.lane}`]); }
+  // What a rank is called; in tables it is a replica, a job or a workload.
+  #unit(rank) { return this.about.units ? this.about.units[this.about.ranks.indexOf(rank)] : `${this.left < LABEL ? "" : "rank "}${rank}`; }
+
+  labels() { return this.#visible().map((row) => [row.top - this.scroll.scrollTop, `${this.about.units ? this.#unit(row.rank) : row.rank} · ${row.lane}`]); }
 
   #paintNames(pen, named) {
     pen.font = "11px system-ui, sans-serif";
@@ -358,7 +368,7 @@ export class Timeline {
       pen.fillStyle = row.rank !== rank ? this.ink.ink : this.ink.soft;
       pen.font = `${row.rank !== rank ? "600 " : ""}11px system-ui, sans-serif`;
       const inner = row.depth || row.track ? `· ${row.track ? `${row.track + 1}.` : ""}${row.depth || ""}` : row.lane;
-      const text = row.rank !== rank ? `${this.left < LABEL ? "" : "rank "}${row.rank} · ${row.lane}` : `${"\u2003".repeat(1)}${inner}`;
+      const text = row.rank !== rank ? `${this.#unit(row.rank)} · ${row.lane}` : `${"\u2003".repeat(1)}${inner}`;
       pen.fillText(short(text, this.left < LABEL ? 11 : 27), 7, y + ROW / 2 + 0.5);
       rank = row.rank;
     }
@@ -440,8 +450,9 @@ export class Timeline {
   }
 
   #detail(slice) {
-    const rows = [["name", slice.name], ["kind", slice.sort], ["rank", String(slice.rank)], ["start", time(slice.start_ns, 9)], ["duration", time(slice.end_ns - slice.start_ns, 6)], ["node", String(slice.node)]];
+    const rows = [["name", slice.name], slice.sort ? ["kind", slice.sort] : null, [this.about.units ? "of" : "rank", this.about.units ? this.#unit(slice.rank) : String(slice.rank)], ["start", time(slice.start_ns, 9)], ["duration", time(slice.end_ns - slice.start_ns, 6)], this.about.units ? null : ["node", String(slice.node)]].filter(Boolean);
     this.panel.replaceChildren(el("h3", {}, "Slice"), el("dl", {}, rows.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, short(value, 12000))])));
+    if (this.about.units) return;
     this.#joined(slice);
     this.about.tell?.(`etude graph ${this.about.words} --rank ${slice.rank} --node ${slice.node}`, `${this.about.python}; run.job.trace(${slice.rank}).text("name", ${slice.node})`);
   }
@@ -473,7 +484,7 @@ export class Timeline {
     if (last <= first) return;
     const rows = this.rows.slice(0, 512);
     const found = await ask("breakdown", { run: this.run, rows: rows.flatMap((row) => [row.rank, row.row]), first_ns: first, last_ns: last });
-    const all = Object.values(found.sorts).reduce((a, b) => a + b, 0) || 1;
+    const all = Object.values(found.sorts).reduce((a, b) => a + b, 0) || found.top.reduce((a, one) => a + one.time_ns, 0) || 1;
     const bars = Object.entries(found.sorts).map(([sort, ns]) => el("i", { class: `s-${sort}`, title: `${sort} ${time(ns)}`, style: { width: `${(100 * ns) / all}%` } }));
     const legend = Object.entries(found.sorts).map(([sort, ns]) => el("li", {}, el("i", { class: `dot s-${sort}` }), `${sort} ${time(ns)} (${percent(ns / all)})`));
     this.panel.replaceChildren(
@@ -551,7 +562,7 @@ export class Timeline {
     this.row = next;
     if (next.top < this.scroll.scrollTop + RULER) this.scroll.scrollTop = next.top - RULER;
     if (next.top > this.scroll.scrollTop + this.seen - 2 * ROW) this.scroll.scrollTop = next.top - this.seen + 2 * ROW;
-    say(`rank ${next.rank}, ${next.lane}${next.depth ? `, depth ${next.depth}` : ""}`);
+    say(`${this.#unit(next.rank)}, ${next.lane}${next.depth ? `, depth ${next.depth}` : ""}`);
     this.draw();
   }
 
@@ -561,7 +572,7 @@ export class Timeline {
       ArrowLeft: () => this.pan(-0.1), ArrowRight: () => this.pan(0.1), a: () => this.pan(-0.1), d: () => this.pan(0.1),
       "+": () => this.zoom(0.5), "=": () => this.zoom(0.5), w: () => this.zoom(0.5), "-": () => this.zoom(2), s: () => this.zoom(2),
       Home: () => this.fit(), 0: () => this.fit(), ArrowUp: () => this.#choose(-1), ArrowDown: () => this.#choose(1),
-      "[": () => this.#step(-1), "]": () => this.#step(1), m: () => this.mark(this.#middle()), n: () => this.seek(), c: () => this.#togglePath(),
+      "[": () => this.#step(-1), "]": () => this.#step(1), m: () => this.mark(this.#middle()), n: () => this.seek(), c: () => this.about.units || this.#togglePath(),
       Enter: () => this.#step(0), Escape: () => { this.marks = []; this.picked = null; this.members = []; this.panel.replaceChildren(); this.fresh(); },
       "/": () => this.find.focus(),
     }[event.key];
