@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etude.kernels.arrays import as_read, distinct_values, ordered
+from etude.kernels.arrays import as_read, distinct_values, sort_order
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ KEY = st.sampled_from([[0, 1, 2], [-3, 0, 3], [7], [-(1 << 62), 0, 1 << 62], lis
 def test_rows_are_in_the_order_of_pythons_sort(values, count, random):
     keys = [[random.choice(some) for _ in range(count)] for some in values]
     rows = sorted(range(count), key=lambda row: [key[row] for key in keys])
-    assert ordered(*(np.array(key, np.int64) for key in keys)).tolist() == rows
+    assert sort_order(*(np.array(key, np.int64) for key in keys)).tolist() == rows
 
 
 def test_truths_are_keys_too():
-    assert ordered(np.array([1, 0, 1, 0]), np.array([True, True, False, False])).tolist() == [3, 1, 2, 0]
+    assert sort_order(np.array([1, 0, 1, 0]), np.array([True, True, False, False])).tolist() == [3, 1, 2, 0]

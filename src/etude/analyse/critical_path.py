@@ -22,7 +22,7 @@ from etude.analyse.grouping import table
 from etude.analyse.launches import launched
 from etude.analyse.operations import messages
 from etude.base.errors import UsageError
-from etude.kernels.arrays import I32, I64, U8, as_read, distinct_values, ordered
+from etude.kernels.arrays import I32, I64, U8, as_read, distinct_values, sort_order
 from etude.model.frames import SEGMENT, frames
 from etude.model.graph import dependencies, topological_order
 from etude.model.match import match
@@ -341,7 +341,7 @@ def _lane_before(trace: Trace, start: I64, end: I64, timed: NDArray[np.bool_], r
         depth = np.full(len(trace), len(trace), np.int64)
         order = topological_order(trace)
         depth[order] = np.arange(len(order))
-        rows = rows[ordered(lane, start[rows], end[rows], depth[rows])]
+        rows = rows[sort_order(lane, start[rows], end[rows], depth[rows])]
         lane = trace.lane[rows]
     same = lane[1:] == lane[:-1]
     before[rows[1:][same]] = rows[:-1][same]

@@ -24,7 +24,7 @@ def distinct_values(values: NDArray[Any]) -> NDArray[Any]:
     return found[differs]
 
 
-def ordered(*keys: NDArray[Any]) -> I64:
+def sort_order(*keys: NDArray[Any]) -> I64:
     """Rows by the first of these whole numbers, then by the others, equal ones as they came: what
     `np.lexsort(keys[::-1])` gives, which sorts all rows by every key. What a profiler wrote is nearly in order, so it
     is sorted once, by as many keys as fit into one number, and by the rest only where those are equal."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from etude.capture.ingest import light_kernels as k
 from etude.capture.ingest.light_window import ACTIVITY, CALL, LightWindow, may_wait
-from etude.kernels.arrays import F64, I64, Bool, ordered
+from etude.kernels.arrays import F64, I64, Bool, sort_order
 
 MOST_NS: Final = 200_000.0
 """Most that a profiler is taken to add to a call or an event."""
@@ -52,7 +52,7 @@ class CallsOfDevice:
         self.until = np.concatenate([light.end_ns[calls], marks])[order]
         own = np.concatenate([light.correlation[calls], np.full(len(marks), -1)])[order]
         rows, call = _launched(light, own)
-        by_call = ordered(call, light.start_ns[rows])
+        by_call = sort_order(call, light.start_ns[rows])
         self.rows, call = rows[by_call], call[by_call]
         streams, stream = np.unique(light.thread[self.rows], return_inverse=True)
         self.first = np.searchsorted(call, np.arange(len(order) + 1)).astype(np.int64)
@@ -89,7 +89,7 @@ def _launched(light: LightWindow, own: I64) -> tuple[I64, I64]:
     """Activities, and positions in `own` of the calls that launched them. One whose call is not known goes with what
     its stream did before; without that it was launched before all of them."""
     rows = np.flatnonzero(light.kind == ACTIVITY)
-    rows = rows[ordered(light.thread[rows], light.start_ns[rows])]
+    rows = rows[sort_order(light.thread[rows], light.start_ns[rows])]
     known = (light.correlation[rows] > 0) & np.isin(light.correlation[rows], own)
     before = np.maximum.accumulate(np.where(known, np.arange(len(rows)), 0))
     placed = known[before] & (light.thread[rows] == light.thread[rows[before]])

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from etude.capture.ingest.graph import ACTIVITY, DISPATCH, GROUPS, HOST_EVENT, SEGMENT, CausalGraph
 from etude.capture.link.device import DeviceTrace, RecordedTimes
-from etude.kernels.arrays import I64, distinct_values, ordered
+from etude.kernels.arrays import I64, distinct_values, sort_order
 from etude.model.schema import UNKNOWN, TimeSource
 
 _ROWS = 1 << 14
@@ -65,7 +65,7 @@ class _Moments:
         host, device = found.host, found.device
         at = np.concatenate([host.start_ns, host.end_ns, device.start_ns, device.end_ns])
         then = [self.begin[host.row], self.until[host.row], self.begin[device.row], self.until[device.row]]
-        order = ordered(at)
+        order = sort_order(at)
         first = order[np.append(True, np.diff(at[order]) != 0)]
         self.every = at[first], np.concatenate(then)[first]
 
@@ -147,7 +147,7 @@ class _Moments:
 
 def _by_moment(at: I64, then: I64) -> tuple[I64, I64]:
     """Moments of the program, each once, and what they were; both ascend."""
-    order = ordered(at, then)
+    order = sort_order(at, then)
     at, then = at[order], np.maximum.accumulate(then[order])
     last = np.append(np.flatnonzero(np.diff(at)), len(at) - 1)
     return at[last], then[last]

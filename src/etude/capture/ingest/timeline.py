@@ -9,7 +9,7 @@ import numpy as np
 from etude.capture.ingest import timeline_kernels as k
 from etude.capture.ingest.events import HostEvents
 from etude.capture.ingest.waits import Pauses
-from etude.kernels.arrays import I64, Bool, ordered
+from etude.kernels.arrays import I64, Bool, sort_order
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +55,7 @@ def timeline(host: HostEvents, pauses: list[Pauses]) -> Timeline:
     thread, from_ns, to_ns = (
         np.concatenate([getattr(p, name) for p in pauses]) for name in ("thread", "from_ns", "to_ns")
     )
-    order = ordered(thread, from_ns, to_ns)
+    order = sort_order(thread, from_ns, to_ns)
     thread, from_ns, to_ns = thread[order], from_ns[order], to_ns[order]
     threads = len(host.tid)
     room = 2 * len(host) + 2 * len(thread) + threads + 1
