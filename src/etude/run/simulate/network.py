@@ -68,7 +68,7 @@ PACKETS_NOTES: Final = {
     PacketFabric.ROCE_LOSSY: f"{_PACKETS}, without pauses: {_ROOM}, and what does not fit is dropped; senders slow "
     "down at marks (DCQCN) and send all from a gap on again",
     PacketFabric.DCTCP: f"{_PACKETS}: {_ROOM}, and what does not fit is dropped, and sent again when its time is over; "
-    "windows become a third of what came marked smaller",
+    "windows shrink by a third of what came marked",
     PacketFabric.ULTRA_ETHERNET_CREDITS: f"{_PACKETS}, over up to 16 ways each: {_ROOM}; what does not fit is cut to "
     "64 B and sent again; receivers share their line among senders by credit (RCCC)",
     PacketFabric.EQDS: f"{_PACKETS}, over up to 16 ways each: {_ROOM}; what does not fit is cut to 64 B and sent "
