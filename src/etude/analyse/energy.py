@@ -125,6 +125,12 @@ def energy(
     return Energy(_sum(curves, first, last), by_class, len(run.job.ranks), highest, tuple(names))
 
 
+def rank_power(run: Run, rank: int, *, device: Device | None = None) -> PowerCurve:
+    """Power of one rank over the run, on the rank's clock. `device` is as in `energy`."""
+    part, own = _by_device(run, run.part(run.job.index(rank)), device)[0]
+    return _rank(part, own, 1.0, *_span(run), None)[0]
+
+
 def _by_device(run: Run, part: RunPart, device: Device | None) -> list[tuple[RunPart, Device]]:
     """The part, or one for each kind of device that its ranks are on."""
     if device is not None:
