@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import exp, log
+from math import exp, log, log1p
 from typing import Any, Final
 
 from etude.cost.estimates import Estimate, columns, no_evidence
+from etude.cost.stacks import Band
 from etude.machine import open_system
 from etude.world.serve.asked.service import ModelService
 from etude.world.serve.deployment import device_name
@@ -16,6 +17,7 @@ from etude.world.serve.pools import Pool
 from etude.world.serve.pools.groups import ReplicaRole
 from etude.world.serve.results import Limits, kept_limits
 from etude.world.serve.serving import Served
+from etude.world.serve.stacks import OwnErrors, own_errors
 
 RANGES: Final = {
     "ttft_s": "ttft_s",
@@ -145,6 +147,13 @@ def _unmeasured(pools: Sequence[Pool], figure: str) -> str:
     return f"of {pools[0].pp} stages" if pools[0].pp > 1 and figure != "tokens_per_s" else ""
 
 
+def _own_band(own: OwnErrors | None, model: str, precision: str, ranks: int, figure: str) -> Band | None:
+    """What was left of a calibrated stack where this was served; None where it was not."""
+    if own is None or own.model not in ("", model) or own.precision not in ("", precision):
+        return None
+    return own.figures.get("tpot_s" if figure == "itl_s" else figure) if own.ranks in (0, ranks) else None
+
+
 def _estimate(service: ModelService, one: dict[str, Any], figure: str, value: float) -> Estimate:
     costs, said = service.costs, FIGURES[figure]
     if service.model is None:
@@ -167,6 +176,11 @@ def _estimate(service: ModelService, one: dict[str, Any], figure: str, value: fl
         batch=waiting,
     )
     pass_s = one["itl_s"]["p50"] if one["itl_s"] and one["itl_s"].get("p50") else 0.0
-    # The stack of a file was calibrated on a host of its own.
-    on = "" if str(costs.get("stack", "")).endswith((".yaml", ".yml")) else device_name(system)
-    return served_estimate(value, case, device=on, ranks=first.gpus // first.count, pass_s=pass_s)
+    stack = str(costs.get("stack", ""))
+    calibrated = stack.endswith((".yaml", ".yml"))
+    ranks = first.gpus // first.count
+    if calibrated and (own := _own_band(own_errors(stack), service.model.name, case.precision, ranks, figure)):
+        basis = {"evidence": True, "rows": own.rows, "sources": 1, "text": f"{own.rows} {own.source}"}
+        return Estimate(value=value, half=log1p(own.p50), most=log1p(own.p90), basis=basis)
+    on = "" if calibrated else device_name(system)  # it was calibrated on a host of its own
+    return served_estimate(value, case, device=on, ranks=ranks, pass_s=pass_s)
