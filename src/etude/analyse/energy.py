@@ -27,7 +27,7 @@ from etude.model.use import Use, uses
 REGULATED_NS: Final = 10_000_000
 """Window over which the regulator of a board averages its power; assumed."""
 
-__all__ = ["Energy", "PowerCurve", "energy", "with_battery", "with_floor", "with_stagger"]
+__all__ = ["Energy", "PowerCurve", "energy", "rank_power", "with_battery", "with_floor", "with_stagger"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
