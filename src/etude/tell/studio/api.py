@@ -112,7 +112,7 @@ def arrivals(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
     return ties.arrivals(session.run(given))
 
 
-def recorded(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
+def recorded_run(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
     """The same run with the times under the profiler."""
     number = session.recorded(given)
     return {"number": number, "run": _about(session.shown({"run": number}))}
@@ -289,7 +289,7 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "heat": heat,
     "arrivals": arrivals,
     "members": members,
-    "recorded": recorded,
+    "recorded": recorded_run,
     "notes": notes,
     "keep": keep,
     "counters": counters,
