@@ -22,7 +22,7 @@ from etude.tell.studio.session import StudioRun
 
 SECONDS: Final = 20.0
 MEMORY_BYTES: Final = 4 << 30
-"""Address space of a query."""
+"""What a query may write to. Its address space is larger, the more so the more cores reserve stacks and heaps."""
 ROWS: Final = 2_000
 """Rows that are shown of a result."""
 
@@ -111,4 +111,4 @@ def _limit(pid: int) -> None:
     import resource
 
     if hasattr(resource, "prlimit"):
-        resource.prlimit(pid, resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+        resource.prlimit(pid, resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
