@@ -2,7 +2,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from etude.base.figures import figure
-from etude.surface.mcp.access import FolderAccess
 from etude.surface.verb import Verb
 
 
@@ -23,20 +22,20 @@ class Mcp:
     memory_bytes: int = figure("bytes", "memory that a call may take, where the system can bound it", 4_000_000_000)
 
 
-def run(given: tuple[FolderAccess, int, int]) -> None:
+def run(given: tuple[str, str | None, int, int]) -> None:
     from etude.surface.cli.registry import all_verbs
-    from etude.surface.mcp import serve
+    from etude.surface.mcp import FolderAccess, serve
 
-    access, limit_ns, memory_bytes = given
-    serve(access, all_verbs(), limit_ns, memory_bytes)
+    root, write, limit_ns, memory_bytes = given
+    serve(FolderAccess.of(root, write), all_verbs(), limit_ns, memory_bytes)
+
+
+def inputs(asked: Mcp) -> tuple[str, str | None, int, int]:
+    return asked.root, asked.write, asked.limit_ns, asked.memory_bytes
 
 
 def _nothing(found: Any) -> None:
     """The server has said all."""
-
-
-def inputs(asked: Mcp) -> tuple[FolderAccess, int, int]:
-    return FolderAccess.of(asked.root, asked.write), asked.limit_ns, asked.memory_bytes
 
 
 VERBS = (Verb("mcp", Mcp, inputs, run, show=_nothing),)
