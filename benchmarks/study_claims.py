@@ -4,8 +4,9 @@
 
 Every entry runs (with its smaller settings, or `--full`), and every claim is printed with ours, its interval and the
 verdict. `--doubts` runs each with its mechanism off as well, and lists shape checks that hold all the same with those
-results in the place of its own, or with more than half of 41 exchanges of results between points. `--json` puts the claims of these entries into a file
-and leaves others there as they are: benchmarks/claims.json is what docs/gallery.md shows.
+results in the place of its own, or with more than half of 41 exchanges of results between points. `--json` puts the
+claims of these entries into a file and leaves others there as they are: benchmarks/claims.json is what docs/gallery.md
+shows.
 """
 
 import argparse
