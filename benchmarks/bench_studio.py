@@ -161,10 +161,9 @@ ZOOM = """
   const at = (all, share) => [...all].sort((a, b) => a - b)[Math.floor(share * (all.length - 1))];
   const drawn = line.frames.slice();
   const [wait50, wait95] = [at(waits, 0.5), at(waits, 0.95)];
-  return JSON.stringify({
-    frames: drawn.length, p50: at(drawn, 0.5), p95: at(drawn, 0.95), wait50, wait95,
-    every50: at(frames, 0.5), every95: at(frames, 0.95),
-  });
+  const [p50, p95] = [at(drawn, 0.5), at(drawn, 0.95)];
+  const [every50, every95] = [at(frames, 0.5), at(frames, 0.95)];
+  return JSON.stringify({ frames: drawn.length, p50, p95, wait50, wait95, every50, every95 });
 })()
 """
 

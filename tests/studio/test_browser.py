@@ -330,3 +330,39 @@ def test_a_folder_of_another_verb_has_its_views(chromium: Browser, tmp_path: Pat
             assert [one for one in chromium.requests if not one.startswith((server.address, "about:"))] == []
         finally:
             server.stop()
+
+
+def test_flows_a_counter_and_notes_by_the_keyboard(page: Browser) -> None:
+    page.evaluate("document.querySelector('.lanes canvas').focus()")
+    press(page, "f")
+    page.wait("window.studio.timeline.flows?.flows.length > 0")
+    page.evaluate("""(() => { const box = document.querySelector('select[aria-label=Counter]');
+      box.value = 'power'; box.dispatchEvent(new Event('change')); })()""")
+    page.wait("window.studio.timeline.counts?.series.length === 4")
+    page.evaluate("document.querySelector('.lanes canvas').focus()")
+    press(page, "t")
+    page.wait("document.activeElement.className === 'note'")
+    page.send("Input.insertText", text=HOSTILE[0])
+    page.key("Enter")
+    page.wait("document.querySelectorAll('.noted li').length === 1")
+    assert page.evaluate("window.hit === undefined && document.querySelector('.noted li').textContent.includes('hit')")
+    link = page.evaluate("location.href")
+    page.send("Page.navigate", url="about:blank")
+    page.send("Page.navigate", url=link)
+    page.wait("window.studio?.timeline?.flows && window.studio.timeline.counts && window.studio.timeline.notes.length")
+    page.evaluate("document.querySelector('.lanes canvas').focus()")
+    press(page, "t")
+    page.click("button[aria-label='Delete this note']")
+    page.wait("document.querySelectorAll('.noted li').length === 0")
+
+
+def test_two_timelines_are_aligned_at_a_step(page: Browser) -> None:
+    visit(page, page.evaluate("window.studioAddress"), view="compare", knobs={"bandwidth": 0.25})
+    page.wait("document.querySelectorAll('.why table').length > 2")
+    page.evaluate("""(() => { const box = document.querySelector('select[aria-label="Aligned at"]');
+      box.value = '1'; box.dispatchEvent(new Event('change'));
+      document.querySelector('main input[type=checkbox]').click(); })()""")
+    page.wait("window.studio.pair.every((line) => line.zero > 0 && line.ratios && line.data && !line.waits)")
+    firsts = page.evaluate("window.studio.pair.map((line) => line.first - line.zero)")
+    assert firsts[0] == pytest.approx(firsts[1]) and firsts[0] <= 0
+    assert page.evaluate("document.querySelector('#command').textContent").startswith("etude simulate")

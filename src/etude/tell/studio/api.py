@@ -42,6 +42,7 @@ def _about(one: StudioRun | StudioFolder) -> dict[str, Any]:
         "slices": index.head["slices"],
         "untimed": index.head["untimed"],
         "nodes": index.head["nodes"],
+        "program": index.head.get("program", False),
         "ranks": index.ranks.tolist(),
         "roles": roles,
         "units": index.head.get("units"),
@@ -109,6 +110,49 @@ def arrivals(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
     from etude.tell.studio import ties
 
     return ties.arrivals(session.run(given))
+
+
+def recorded_run(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
+    """The same run with the times under the profiler."""
+    number = session.recorded(given)
+    return {"number": number, "run": _about(session.shown({"run": number}))}
+
+
+def counters(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
+    """Memory or power of ranks over a window."""
+    from etude.tell.studio.counters import counters
+
+    window = whole(given, "first_ns"), whole(given, "last_ns")
+    return counters(session.run(given), text(given, "name"), numbers(given, "ranks"), window, whole(given, "parts"))
+
+
+def flows(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
+    """Collectives and messages between ranks in a window."""
+    from etude.tell.studio.flows import flows
+
+    window = whole(given, "first_ns"), whole(given, "last_ns")
+    return flows(session.run(given), numbers(given, "ranks"), window)
+
+
+def waits(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
+    """What a slice waits for."""
+    from etude.tell.studio.flows import waits_for
+
+    return waits_for(session.run(given), whole(given, "rank"), whole(given, "node"))
+
+
+def notes(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
+    """Notes of a timeline."""
+    from etude.tell.studio.notes import notes
+
+    return notes(session.shown(given))
+
+
+def keep(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
+    """Keeps notes."""
+    from etude.tell.studio.notes import keep_notes
+
+    return keep_notes(session.shown(given), given.get("notes"))
 
 
 def members(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
@@ -195,6 +239,7 @@ def compare(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
 def pair(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
     """A run before and after the knobs, as two runs that can be shown."""
     from etude.tell.studio import pairs
+    from etude.tell.studio.change import state_of
 
     one, found = session.run(given), what_ifs(session, given)
     before, after = (
@@ -202,7 +247,9 @@ def pair(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
         state_given(given),
     )
     numbers_of = [pairs.run_of(session, one, found.simulated(state), one.words) for state in (before, after)]
-    return {"numbers": numbers_of, "runs": [_about(session.computed[number]) for number in numbers_of]}
+    words = found.words(state_of(after, found.usual))
+    told = {name: words[name] for name in ("command", "python")}
+    return {"numbers": numbers_of, "runs": [_about(session.computed[number]) for number in numbers_of], **told}
 
 
 def save(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
@@ -242,6 +289,12 @@ ANSWERS: Final[Mapping[str, Answer]] = {
     "heat": heat,
     "arrivals": arrivals,
     "members": members,
+    "recorded": recorded_run,
+    "notes": notes,
+    "keep": keep,
+    "counters": counters,
+    "flows": flows,
+    "waits": waits,
     "path": path,
     "findings": findings,
     "charts": charts,

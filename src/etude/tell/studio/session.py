@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from etude.base.talk import progress
 from etude.model.job import Job
 from etude.model.run import Run
 from etude.steps.asked.runs import RunSource
+from etude.steps.asked.times import recorded_times
 from etude.tell.studio.folders import StudioFolder, kind_of
 from etude.tell.studio.index import TimelineIndex, index_of
 from etude.tell.studio.windows import warm
@@ -53,11 +54,18 @@ class StudioRun:
         return found
 
     @property
+    def as_recorded(self) -> bool:
+        """Whether its times are those under the profiler."""
+        return self.source.times is not None and self.source.times == recorded_times()
+
+    @property
     def words(self) -> str:
         """The input as a command names it."""
         given = [str(self.source.path)]
         for flag, value in (("--system", self.source.system), ("--timing", self.source.timing)):
             given += [flag, str(value)] if value else []
+        if self.as_recorded:
+            given.append("--as-recorded")
         return shlex.join(given)
 
     @property
@@ -65,7 +73,8 @@ class StudioRun:
         """The line of Python that opens it."""
         if self.source.system:
             return f"run = etude.simulate(etude.open({str(self.source.path)!r}), {self.source.system!r})"
-        return f"run = etude.open_run({str(self.source.path)!r})"
+        more = ", as_recorded=True" if self.as_recorded else ""
+        return f"run = etude.open_run({str(self.source.path)!r}{more})"
 
 
 def _build(run: Run, folder: Path, about: dict[str, Any]) -> None:
@@ -84,6 +93,7 @@ def about_run(run: Run) -> dict[str, Any]:
         "timing": run.timing.origin.name.lower(),
         "system": run.system.name if run.system else "",
         "nodes": run.job.nodes,
+        "program": run.job.provenance.get("timing") in ("program", "estimated"),
     }
 
 
@@ -95,6 +105,7 @@ def open_input(source: RunSource) -> StudioRun | StudioFolder:
 
 MOST_COMPUTED: Final = 4
 """Runs that were computed and can still be shown."""
+KEPT: Final = 50
 
 
 @dataclass
@@ -104,6 +115,8 @@ class StudioSession:
     runs: tuple[StudioRun | StudioFolder, ...]
     out: Path | None = None
     computed: dict[int, StudioRun] = field(default_factory=dict)
+    kept: list[StudioRun] = field(default_factory=list)
+    """The same runs with other times, by number from `KEPT` on."""
     _folder: Any = None
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
@@ -115,14 +128,28 @@ class StudioSession:
                 self._folder = tempfile.TemporaryDirectory(prefix="etude-studio-", ignore_cleanup_errors=True)
             return str(self._folder.name)
 
-    def add(self, run: StudioRun) -> int:
-        """The number of a run that was computed; the oldest of many are forgotten."""
+    def add(self, run: StudioRun, *, keep: bool = False) -> int:
+        """The number of a run that was computed; the oldest of many are forgotten, unless they are to be kept."""
         with self._turn:
+            if keep:
+                self.kept.append(run)
+                return KEPT - 1 + len(self.kept)
             number = max(self.computed, default=99) + 1
             self.computed[number] = run
             while len(self.computed) > MOST_COMPUTED:
                 shutil.rmtree(self.computed.pop(min(self.computed)).index.folder, ignore_errors=True)
             return number
+
+    def recorded(self, given: dict[str, Any]) -> int:
+        """The number of the same run with the times under the profiler."""
+        one = self.run(given)
+        source = replace(one.source, times=recorded_times())
+
+        def made() -> int:
+            return self.add(StudioRun.of(source), keep=True)
+
+        number: int = one.once("recorded", made)
+        return number
 
     def run(self, given: dict[str, Any], key: str = "run") -> StudioRun:
         """The run that a request is about: the first, unless it says `run: 1`."""
@@ -138,6 +165,8 @@ class StudioSession:
             raise UsageError(f"`{key}` is not the number of a run")
         if number in self.computed:
             return self.computed[number]
+        if 0 <= number - KEPT < len(self.kept):
+            return self.kept[number - KEPT]
         if number not in range(len(self.runs)):
             raise UsageError(f"there is no run {number}", hint="a what-if is computed again when it is asked for")
         return self.runs[number]

@@ -49,7 +49,7 @@ def _stages(job: Job) -> dict[str, list[int]]:
     except EtudeError:  # a job that does not match has no stages that could be named
         return {}
     pairs = np.unique(np.sort(np.stack([links.src_at, links.dst_at], 1).astype(np.int64), axis=1), axis=0)
-    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    pairs = pairs[(pairs[:, 0] != pairs[:, 1]) & (pairs[:, 0] >= 0)]  # -1: the rank is absent
     if not len(pairs):
         return {}
     count = len(job.ranks)

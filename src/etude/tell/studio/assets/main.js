@@ -22,7 +22,7 @@ const FOLDER_VIEWS = {
 };
 let VIEWS = RUN_VIEWS;
 const KEYS = [["← →  or A D", "pan"], ["+ −  or W S", "zoom"], ["Home", "the whole run"], ["↑ ↓", "choose a row"], ["[ ]", "previous, next slice of the row"],
-  ["Enter", "what is at the left edge of the row"], ["/", "search a name; Enter or N: the next one"], ["M", "mark; two marks measure a range"], ["C", "the critical path"], ["Esc", "clear"],
+  ["Enter", "what is at the left edge of the row"], ["/", "search a name; Enter or N: the next one"], ["M", "mark; two marks measure a range"], ["C", "the critical path"], ["F", "flows between ranks"], ["T", "notes"], ["Esc", "clear"],
   ["1 … 9", "views"], ["Shift + drag", "select a range"], ["Ctrl + wheel", "zoom at the pointer"]];
 const open = { about: null, view: null, timeline: null };
 window.studio = open;
@@ -32,11 +32,26 @@ function theme(wanted) {
   document.documentElement.dataset.theme = wanted || usual;
 }
 
+// Whose times are shown: those of the program, or those under the profiler.
+async function timesOf(first) {
+  if (!first.program || state.get("times") !== "recorded") return { number: 0, run: first };
+  say("reading the times under the profiler …");
+  return ask("recorded", { run: 0 });
+}
+
+function timesSwitch() {
+  const box = el("select", { "aria-label": "Times", title: "Times of the program, or as recorded under the profiler", onchange: () => { state.set({ times: box.value === "recorded" ? "recorded" : undefined, timeline: { ranks: open.timeline.ranks } }); show("timeline"); } },
+    ["program", "recorded"].map((name) => el("option", { value: name, selected: name === state.get("times", "program") }, `${name} times`)));
+  return box;
+}
+
 async function showTimeline(place) {
   const { runs, sorts } = open.about;
-  const one = runs[0];
+  const { number, run: one } = await timesOf(runs[0]);
   one.tell = tell;
-  open.timeline = new Timeline({ run: 0, about: one, sorts, state: state.get("timeline", {}), hear: (now) => state.set({ timeline: now }) });
+  if (runs[0].program) one.times = timesSwitch;
+  say("");
+  open.timeline = new Timeline({ run: number, about: one, sorts, state: state.get("timeline", {}), hear: (now) => state.set({ timeline: now }) });
   place.append(open.timeline.element);
   await open.timeline.start();
   tell(one.command || `etude studio ${one.words}`, one.python);

@@ -1,6 +1,7 @@
 // The timeline: rows of slices on a canvas. Pieces come from the server for what is in view; while they are on their
 // way, the last ones are drawn stretched.
 import { ask, askColumns, colour, count, el, percent, say, short, table, time } from "./dom.js";
+import { STRIP, labelCounters, loadCounters, loadFlows, loadNotes, paintCounters, paintFlows, paintNotes, showNotes } from "./overlays.js";
 import * as ranksOf from "./ranks.js";
 
 const ROW = 17, GAP = 8, RULER = 24, LABEL = 168, LEAST_NS = 20;
@@ -22,6 +23,14 @@ export class Timeline {
     this.members = [];
     this.path = null;
     this.onPath = state.path ?? false;
+    this.zero = 0; // what the ruler counts from, in ns
+    this.ratios = null; // by name: how many times as long in the other run
+    this.flows = null;
+    this.flowing = state.flows ?? false;
+    this.counter = state.counter ?? "";
+    this.counts = null;
+    this.strips = [];
+    this.notes = [];
     this.frames = [];
     this.waits = null;
     this.element = this.#make();
@@ -48,6 +57,9 @@ export class Timeline {
     this.deeper = button("Nested", () => { this.deep = !this.deep; this.#pressed(); this.#lay(); this.fresh(); }, "Operators inside operators, each on a row of its own");
     const traced = !this.about.units;
     this.pathed = button("Critical path", () => this.#togglePath(), "The chain of work that sets the length of the run, as a line above the ranks that it goes through");
+    this.flowed = button("Flows", () => this.#toggleFlows(), "Lines between the members of collectives, and from sends to receives (F)");
+    this.countered = el("select", { "aria-label": "Counter", title: "A value over time below the rows of each rank", onchange: () => this.#count(this.countered.value) },
+      [["", "no counter"], ["memory", "memory"], ["power", "power"]].map(([value, text]) => el("option", { value, selected: value === this.counter }, text)));
     const bar = el("div", { class: "bar" },
       this.label ? el("b", { class: "which" }, this.label) : null,
       el("label", { class: "pair" }, this.about.units ? "Rows " : "Ranks ", this.input), sets,
@@ -55,6 +67,10 @@ export class Timeline {
       traced ? this.pathed : null,
       button("+", () => this.zoom(0.5), "Zoom in"), button("−", () => this.zoom(2), "Zoom out"), button("All", () => this.fit(), "The whole run"),
       this.find, button("Next", () => this.seek(), "Next slice with that name"),
+      traced ? this.flowed : null,
+      traced ? this.countered : null,
+      this.about.times ? this.about.times() : null,
+      this.label ? null : button("Notes", () => showNotes(this), "Words at a time, kept beside the index (T)"),
       button("Mark", () => this.mark(this.#middle()), "Mark the middle: two marks measure"),
       this.told);
     this.input.addEventListener("change", () => this.pick(this.input.value));
@@ -62,12 +78,28 @@ export class Timeline {
     this.find.addEventListener("keydown", (event) => { if (event.key === "Enter") this.seek(); });
     this.#listen();
     this.#pressed();
+    this.settle = null;
     return el("div", { class: "timeline-view" }, bar, this.hits, this.scroll, this.panel);
   }
 
   #pressed() {
     this.deeper.setAttribute("aria-pressed", String(this.deep));
     this.pathed.setAttribute("aria-pressed", String(this.onPath));
+    this.flowed.setAttribute("aria-pressed", String(this.flowing));
+  }
+
+  #toggleFlows() {
+    this.flowing = !this.flowing;
+    if (!this.flowing) this.flows = null;
+    this.#pressed();
+    this.fresh();
+  }
+
+  #count(name) {
+    this.counter = name;
+    this.counts = null;
+    this.#lay();
+    this.fresh();
   }
 
   async #togglePath() {
@@ -105,6 +137,7 @@ export class Timeline {
     new ResizeObserver(() => this.#size()).observe(this.scroll);
     if (this.marks.length === 2) this.measure();
     if (this.onPath) { await this.#loadPath(); this.draw(); }
+    if (!this.label) await loadNotes(this);
   }
 
   async #loadRows() {
@@ -117,12 +150,15 @@ export class Timeline {
     let top = RULER;
     let rank = null;
     this.rows = [];
+    this.strips = [];
+    const strip = () => { if (this.counter && rank !== null) { this.strips.push({ rank, top }); top += STRIP; } };
     for (const row of this.all || []) {
       if (!this.deep && (row.depth > 0 || row.track > 0)) continue;
-      if (row.rank !== rank) { top += rank === null ? 4 : GAP; rank = row.rank; }
+      if (row.rank !== rank) { strip(); top += rank === null ? 4 : GAP; rank = row.rank; }
       this.rows.push({ ...row, top });
       top += ROW;
     }
+    strip();
     this.height = top + GAP;
     const seen = Math.max(160, this.scroll.clientHeight);
     this.space.style.height = `${Math.max(0, this.height - seen)}px`;
@@ -152,10 +188,22 @@ export class Timeline {
     this.draw();
     this.#ask();
     this.hear(this.state());
+    this.#later();
+  }
+
+  // What is worked out for the view where it comes to rest.
+  #later() {
+    if (!this.flowing && !this.counter) return;
+    clearTimeout(this.settle);
+    this.settle = setTimeout(() => {
+      if (!this.element.isConnected) return;
+      if (this.flowing) loadFlows(this);
+      if (this.counter) loadCounters(this);
+    }, 160);
   }
 
   state() {
-    return { t0: Math.round(this.first), t1: Math.round(this.last), ranks: this.ranks, deep: this.deep === Boolean(this.about.units) ? undefined : this.deep, path: this.onPath || undefined, marks: this.marks.length ? this.marks : undefined };
+    return { t0: Math.round(this.first), t1: Math.round(this.last), ranks: this.ranks, deep: this.deep === Boolean(this.about.units) ? undefined : this.deep, path: this.onPath || undefined, flows: this.flowing || undefined, counter: this.counter || undefined, marks: this.marks.length ? this.marks : undefined };
   }
 
   #visible() {
@@ -203,11 +251,14 @@ export class Timeline {
     pen.fillStyle = this.ink.card;
     pen.fillRect(0, 0, this.width, this.seen);
     this.#paintRows(pen);
+    if (this.counter) paintCounters(this, pen);
+    if (this.flowing && this.flows) paintFlows(this, pen);
     if (this.onPath && this.path) this.#paintPath(pen);
     this.#paintMembers(pen);
     this.#paintMarks(pen);
     this.#paintRuler(pen);
     this.#paintLabels(pen);
+    if (this.notes.length) paintNotes(this, pen);
     this.frames.push(performance.now() - begun);
     if (this.frames.length > 2000) this.frames.shift();
   }
@@ -239,12 +290,22 @@ export class Timeline {
         const wide = Math.max(1, far - x - (far - x > 4 ? 1 : 0));
         const full = data.slices[i] === 1 ? 1 : Math.max(0.25, Math.min(1, data.busy[i] / Math.max(1, data.end[i] - data.start[i])));
         const tall = (ROW - 2) * full;
+        if (this.ratios) this.#byChange(pen, data.name[i] < 0 ? NaN : this.ratios[data.name[i]]);
         pen.fillRect(x, y + ROW - 1 - tall, wide, tall);
         if (wide > 44 && data.name[i] >= 0) named.push([i, x, y, wide]);
       }
     }
+    pen.globalAlpha = 1;
     this.#paintNames(pen, named);
     if (this.picked) this.#paintPicked(pen, place, top);
+  }
+
+  // Slower is the colour of communication, faster that of memory, both stronger the larger the change is.
+  #byChange(pen, ratio) {
+    const change = Math.log2(ratio);
+    const same = !(Math.abs(change) > 0.014);
+    pen.globalAlpha = same ? 0.35 : Math.min(1, 0.45 + Math.abs(change));
+    pen.fillStyle = same ? this.ink.soft : this.ink.sorts[this.sorts.indexOf(change > 0 ? "communication" : "memory")];
   }
 
   // Each piece in view: top of its row, x, y, width, height, sort, name.
@@ -343,8 +404,8 @@ export class Timeline {
     const step = [1, 2, 5, 10].map((one) => one * size).find((one) => one >= rough);
     pen.font = "11px system-ui, sans-serif";
     pen.textBaseline = "middle";
-    for (let at = Math.ceil(this.first / step) * step; at <= this.last; at += step) {
-      const x = this.x(at);
+    for (let at = Math.ceil((this.first - this.zero) / step) * step; at <= this.last - this.zero; at += step) {
+      const x = this.x(at + this.zero);
       pen.fillStyle = this.ink.line;
       pen.fillRect(x, RULER - 7, 1, 7);
       pen.fillStyle = this.ink.soft;
@@ -372,6 +433,7 @@ export class Timeline {
       pen.fillText(short(text, this.left < LABEL ? 11 : 27), 7, y + ROW / 2 + 0.5);
       rank = row.rank;
     }
+    if (this.counter) labelCounters(this, pen);
   }
 
   // -- moving ------------------------------------------------------------------------------------------------------
@@ -384,7 +446,7 @@ export class Timeline {
     this.first = from;
     this.last = from + width;
     this.fresh();
-    if (this.twin) this.twin.follow(this.first, this.last);
+    if (this.twin) this.twin.follow(this.first - this.zero + this.twin.zero, this.last - this.zero + this.twin.zero);
   }
 
   follow(first, last) { this.first = first; this.last = last; this.fresh(); }
@@ -453,8 +515,16 @@ export class Timeline {
     const rows = [["name", slice.name], slice.sort ? ["kind", slice.sort] : null, [this.about.units ? "of" : "rank", this.about.units ? this.#unit(slice.rank) : String(slice.rank)], ["start", time(slice.start_ns, 9)], ["duration", time(slice.end_ns - slice.start_ns, 6)], this.about.units ? null : ["node", String(slice.node)]].filter(Boolean);
     this.panel.replaceChildren(el("h3", {}, "Slice"), el("dl", {}, rows.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, short(value, 12000))])));
     if (this.about.units) return;
-    this.#joined(slice);
+    this.#joined(slice).then(() => this.#waits(slice));
     this.about.tell?.(`etude graph ${this.about.words} --rank ${slice.rank} --node ${slice.node}`, `${this.about.python}; run.job.trace(${slice.rank}).text("name", ${slice.node})`);
+  }
+
+  // What a slice waits for: a click goes there.
+  async #waits(slice) {
+    const found = await ask("waits", { run: this.run, rank: slice.rank, node: slice.node });
+    if (this.picked !== slice || !found.of) return;
+    const rows = found.before.map((one) => el("button", { type: "button", onclick: () => this.reveal(one) }, `${short(one.name, 60)} (ends at ${time(one.end_ns, 7)})`));
+    this.panel.append(el("p", { class: "waits" }, `Waits for ${count(found.of)} ${found.of === 1 ? "node" : "nodes"}: `, ...(rows.length ? rows : ["none of them is drawn"])));
   }
 
   // Who else takes part in a collective, and who comes last.
@@ -572,7 +642,7 @@ export class Timeline {
       ArrowLeft: () => this.pan(-0.1), ArrowRight: () => this.pan(0.1), a: () => this.pan(-0.1), d: () => this.pan(0.1),
       "+": () => this.zoom(0.5), "=": () => this.zoom(0.5), w: () => this.zoom(0.5), "-": () => this.zoom(2), s: () => this.zoom(2),
       Home: () => this.fit(), 0: () => this.fit(), ArrowUp: () => this.#choose(-1), ArrowDown: () => this.#choose(1),
-      "[": () => this.#step(-1), "]": () => this.#step(1), m: () => this.mark(this.#middle()), n: () => this.seek(), c: () => this.about.units || this.#togglePath(),
+      "[": () => this.#step(-1), "]": () => this.#step(1), m: () => this.mark(this.#middle()), n: () => this.seek(), f: () => this.about.units || this.#toggleFlows(), t: () => this.label || showNotes(this), c: () => this.about.units || this.#togglePath(),
       Enter: () => this.#step(0), Escape: () => { this.marks = []; this.picked = null; this.members = []; this.panel.replaceChildren(); this.fresh(); },
       "/": () => this.find.focus(),
     }[event.key];
