@@ -4,8 +4,10 @@
     python benchmarks/bench_analyse.py --hta ... TRACE [TRACE]    # ranks of one run
 
 Both do the same in processes of their own, on the same files, one after the other: read the traces, time breakdown and
-overlap of every rank, critical path of rank 0 over all of its steps (Etude's goes over all ranks). Printed are CPU
-seconds (of all processes), peak memory above imports, and the ratios; Etude has compiled its kernels before.
+overlap of every rank, critical path of rank 0 over all of its steps (Etude's goes over all ranks). Both take the times
+of the files; Etude does it again with the times of the program without its profiler, which it estimates by default and
+HTA does not have. Printed are CPU seconds (of all processes), peak memory above imports, and the ratios; Etude has
+compiled its kernels before.
 """
 
 from __future__ import annotations
@@ -21,10 +23,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+OURS = {"recorded": "recorded times", "ours": "times of programs"}
+FASTER, SMALLER = 10, 1 / 3
 
 
 def tree_mb(pid: int) -> float:
@@ -71,7 +76,7 @@ def measure(prepare: Callable[[], Callable[[list[Path]], dict[str, Any]]], paths
     return found | {"cpu_s": cpu_s() - start, "wall_s": time.monotonic() - wall, "peak_mb": max(peak.mb - before, 0.0)}
 
 
-def ours() -> Callable[[list[Path]], dict[str, Any]]:
+def ours(as_recorded: bool) -> Callable[[list[Path]], dict[str, Any]]:
     import etude
     from etude.analyse.breakdown import breakdown, overlap
     from etude.analyse.critical_path import critical_path, length_ns
@@ -81,7 +86,8 @@ def ours() -> Callable[[list[Path]], dict[str, Any]]:
     assert etude
 
     def run(paths: list[Path]) -> dict[str, Any]:
-        files = [runs.RankFiles(rank=rank, device=path) for rank, path in enumerate(paths)]
+        times = runs.WantedTimes(as_recorded=as_recorded)
+        files = [runs.RankFiles(rank=rank, device=path, times=times) for rank, path in enumerate(paths)]
         found = recorded(causal.to_job("bench", runs.link_run(files)))  # what `etude.open_run` does
         row = breakdown(found).to_pylist()[0]
         overlap(found)
@@ -119,45 +125,56 @@ def child(python: str, which: str, paths: list[Path]) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def compile_kernels(paths: list[Path]) -> None:
+    for name in OURS:
+        child(sys.executable, name, paths)
+
+
 def shown(found: dict[str, Any]) -> str:
     return f"{found['cpu_s']:8.1f} s CPU {found['wall_s']:8.1f} s wall {found['peak_mb']:8,.0f} MB above imports"
 
 
 def compare(label: str, hta: str, paths: list[Path]) -> bool:
-    quick = child(sys.executable, "ours", paths)
+    """Whether it is fast and small enough with the times that HTA has."""
     print(f"{label}: {len(paths)} ranks")
-    print(
-        f"  etude {quick['cpu_s']:8.1f} s CPU {quick['wall_s']:8.1f} s wall {quick['peak_mb']:8,.0f} MB above imports"
-    )
+    quick = {name: child(sys.executable, name, paths) for name in OURS}
+    for name, found in quick.items():
+        print(f"  etude, {OURS[name]:<19}{shown(found)}")
     if not hta:
         return True
     slow = child(hta, "theirs", paths)
-    print(f"  hta   {shown(slow)}" + "".join(f"; its {what} fails" for what in slow["failed"]))
-    speed, memory = slow["cpu_s"] / quick["cpu_s"], quick["peak_mb"] / slow["peak_mb"]
-    print(f"  {speed:.1f} times as fast, {memory:.2f} of the memory")
+    print(f"  {'hta':<26}{shown(slow)}" + "".join(f"; its {what} fails" for what in slow["failed"]))
+    for name, found in quick.items():
+        speed, memory = slow["cpu_s"] / found["cpu_s"], found["peak_mb"] / slow["peak_mb"]
+        print(f"  {OURS[name]}: {speed:.1f} times as fast, {memory:.2f} of the memory")
+    same = quick["recorded"]
     if slow["compute_us"]:
-        off = 100 * abs(slow["compute_us"] - quick["compute_us"]) / slow["compute_us"]
+        off = 100 * abs(slow["compute_us"] - same["compute_us"]) / slow["compute_us"]
         print(f"  compute time of rank 0 differs by {off:.3f}%")
-    return speed >= 10 and memory <= 1 / 3
+    return slow["cpu_s"] / same["cpu_s"] >= FASTER and same["peak_mb"] / slow["peak_mb"] <= SMALLER
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("traces", type=Path, nargs="*")
     parser.add_argument("--hta", default="", help="Python of an environment that has HolisticTraceAnalysis")
-    parser.add_argument("--run", choices=["ours", "theirs"], help=argparse.SUPPRESS)
+    parser.add_argument("--run", choices=[*OURS, "theirs"], help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.run:
-        print(json.dumps(measure(ours if given.run == "ours" else theirs, given.traces)))
+        print(
+            json.dumps(
+                measure(theirs if given.run == "theirs" else partial(ours, given.run == "recorded"), given.traces)
+            )
+        )
         return 0
     if given.traces:
-        child(sys.executable, "ours", given.traces)
+        compile_kernels(given.traces)
         return 0 if compare("given", given.hta, given.traces) else 1
     big = Path(os.environ.get("ETUDE_SHARED", HERE.parent.parent / "shared")) / "traces/h200/big_kineto.json.gz"
     if not big.exists():
         print(f"{big} is not there: nothing to measure")
         return 0
-    child(sys.executable, "ours", [big])  # compiles
+    compile_kernels([big])
     good = compare("big_kineto", given.hta, [big])
     with tempfile.TemporaryDirectory() as folder:
         copies = [Path(folder) / f"big.rank{rank}.json.gz" for rank in range(4)]

@@ -31,7 +31,7 @@ HERE = Path(__file__).parent
 CATALOGUE = HERE.parent / "src" / "etude" / "cost" / "stacks" / "catalogue"
 KINDS = ("tpu-v5", "tpu-v6", "trainium1")
 SOURCE = "fitted by benchmarks/fit_stacks.py, further generations by benchmarks/fit_generations.py"
-LEFT = ("eager",)
+LEFT = ("eager", "transformers")
 """Stacks of one kind of device."""
 
 

@@ -50,6 +50,8 @@ HERE = Path(__file__).parent
 STACKS = HERE.parent / "src" / "etude" / "cost" / "stacks"
 GENERATIONS = ("ampere", "hopper", "blackwell")
 EAGER = [("own", "")]
+OWN_STEPS = ("eager", "transformers")
+"""Families with the kernels of our own steps."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,7 +92,7 @@ def write(known: Fit, unknown: Fit, own: Fit) -> None:
     """The factors into the catalogue's files."""
     for name in stack_names():
         stack = open_stack(name)
-        if name == "eager":
+        if stack.family in OWN_STEPS:
             efficiency = {ANY: efficiency_under(own.effects, EAGER)}
             experts, years = Efficiency(), {}
         elif name == DEFAULT:

@@ -405,7 +405,7 @@ def _kineto(seen: Seen, rank: int, ranks: int) -> dict[str, Any]:
             "kernel", f"ncclDevKernel_{name}_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 20, start, end, **args
         )
     for step, times in steps.items():
-        add("user_annotation", f"ProfilerStep#{step + 3}", 1, min(times) - 1, max(times) + 1)
+        add("user_annotation", f"ProfilerStep#{step + 3}", 1, min(times), max(times))
     config = [{"pg_name": n, "pg_desc": n, "pg_size": len(m), "ranks": m} for n, m in groups.items()]
     info = {"backend": "nccl", "rank": rank, "world_size": ranks, "pg_count": len(groups), "pg_config": config}
     return {"schemaVersion": 1, "distributedInfo": info, "traceEvents": events}

@@ -83,7 +83,8 @@ def reference(folder: Path) -> None:
 
 def means(folder: Path) -> None:
     """Mean errors of the catalogue over all runs; without the configurations that, measured again, gave a first token
-    twice as late or more; and without those of which a figure moved by 40% or more."""
+    twice as late or more; without those of which a figure moved by 40% or more; and over configurations, each compared
+    with the geometric mean of its runs."""
     given = [c for path in sorted(folder.glob("configs_*.json")) for c in json.loads(path.read_text())["configs"]]
     own = {c["config"]: np.array([c["ttft_ms_mean"], c["tpot_ms_mean"]]) for c in given}
     again = {name: np.abs(np.log(own[name + "-r2"] / one)) for name, one in own.items() if name + "-r2" in own}
@@ -99,6 +100,14 @@ def means(folder: Path) -> None:
         kept = [error for name, error in errors.items() if name.removesuffix("-r2") not in names]
         ttft, tpot = (np.mean(np.abs([error[name] for error in kept])) for name in ("ttft_s", "tpot_s"))
         print(f"catalogue, {what}: {len(kept)} runs, mean error ttft {ttft:.1%}, tpot {tpot:.1%}")
+    by_name = {name: [errors[n] for n in (name, name + "-r2") if n in errors] for name in own if name in errors}
+    by_name = {name: its for name, its in by_name.items() if not name.endswith("-r2")}
+    ttft, tpot = (
+        np.mean([abs(np.expm1(np.mean([np.log1p(error[figure]) for error in its]))) for its in by_name.values()])
+        for figure in ("ttft_s", "tpot_s")
+    )
+    print(f"catalogue, by the geometric mean of a configuration's runs: {len(by_name)} configurations, "
+          f"mean error ttft {ttft:.1%}, tpot {tpot:.1%}")  # fmt: skip
 
 
 def vllm(folder: Path, profiles: Path) -> None:

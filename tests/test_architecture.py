@@ -113,7 +113,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"cost", "capture.opening", "make.transform", "analyse", "steps", "tell.view", "__init__"},
     "tell.studio": BASE
     | {"store", "cost", "capture.opening", "make.generate", "make.transform", "run.simulate", "analyse", "steps"}
-    | {"tell.view", "tell.report", "__init__"},
+    | {"tell.view", "tell.report", "tell.archive", "__init__"},
     "tell.archive": BASE | WORLD | {"store", "capture.opening", "analyse", "steps", "tell.report", "__init__"},
     "decide.study": BASE | {"tell.view", "__init__"},  # its points are commands, which the command line runs for it
     "decide.search": BASE

@@ -17,6 +17,7 @@ from etude.base.excerpts import BYTES, ROWS, bounded, rows_of
 from etude.surface.cli import main
 from etude.surface.cli.registry import all_verbs
 from etude.surface.mcp import FolderAccess, make_server
+from etude.surface.mcp.worker import ToolProcess
 from later import later
 from score_files import OPERATORS
 from surface.stage_serve import FLOW
@@ -371,6 +372,26 @@ def test_a_session_over_stdio(root: Path):
     found, refused = asyncio.run(asyncio.wait_for(go(), 120))
     assert found.structured_content["ranks"] == 2
     assert refused.is_error and "did you mean `gpus`" in refused.content[0].text
+
+
+def test_a_call_that_takes_too_much_is_ended_and_the_next_is_answered(root: Path):
+    access = FolderAccess.of(root)
+    worker = ToolProcess(access, limit_ns=60_000_000_000, memory_bytes=1 << 30)
+
+    def query(sql: str) -> tuple[bool, Any]:
+        return worker.answer("query", {"path": "job", "sql": sql})
+
+    try:
+        error, said = query("SELECT repeat('x', 2000000000)")
+        assert error and "memory" in said.lower()
+        worker._limit_ns = 100_000_000
+        error, said = query("SELECT sum(a.range * b.range) FROM range(90000000) a, range(90000000) b")
+        assert error and said.startswith("takes longer than 100 ms")
+        worker._limit_ns = 60_000_000_000
+        error, found = query("SELECT 7")  # of a new process
+        assert (error, found["rows"]) == (False, [[7]])
+    finally:
+        worker.end()
 
 
 def test_a_root_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

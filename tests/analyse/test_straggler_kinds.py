@@ -17,6 +17,7 @@ from etude.analyse.stragglers import stragglers
 from etude.analyse.stretches import slower_than_before, slower_units
 from etude.model.run import Run, recorded
 from etude.model.schema import Collective, Kind
+from straggling_jobs import straggling
 from timed_jobs import timed
 
 KERNELS = 4
@@ -112,6 +113,14 @@ def test_who_never_comes_last_is_not_accused() -> None:
             rows.append((SUM | {"step": step}, comes, int(end[i]) + shift + 340_000))
         nodes.append(rows)
     assert found(timed(*nodes, groups={"g": [0, 1, 2, 3]})) == []
+
+
+def test_a_slow_device_beside_a_stage_that_takes_as_long_is_named() -> None:
+    """Rank 11 is of the second stage, the first has more layers: the run would be no shorter without its fault."""
+    run, truth = straggling(337, 16, "slow_rank", 1.5)
+    rows = found(run)
+    assert [(row["rank"], row["kind"], row["since"], row["cost_ns"]) for row in rows] == [(11, "slow_rank", 3, 0)]
+    assert (truth.ranks, truth.since) == ((11,), 3)
 
 
 def test_ranks_with_longer_samples_are_not_slow_and_slow_ones_are_found_among_them() -> None:

@@ -95,7 +95,7 @@ def test_recorded_linked_checked_simulated(
     report = json.loads(capsys.readouterr().out)
     job = etude.open(out)
     assert (len(job), job.world_size) == (size, size)
-    assert [f for f in check(job) if f.level == "error"] == []
+    assert [f for f in check(job) if f.severity == "error"] == []
     for rank in range(size):
         told, wanted = found(job, rank, scenario), expected(scenario, rank, size)
         # DDP tells the others how it has sorted its gradients, once

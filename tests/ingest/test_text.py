@@ -72,7 +72,7 @@ def test_transformer(tmp_path: Path) -> None:
     assert members == {"model0": [0, 1], "model1": [2, 3], "data0": [0, 2], "data1": [1, 3]}
     assert [job.groups.names[g] for g in job.group_slots(3)] == ["model1", "data1"]
     assert job.traces[0].duration_ns.tolist()[:3] == [1000, UNKNOWN, 1000]
-    assert not [finding for finding in check(job) if finding.level == "error"]
+    assert not [finding for finding in check(job) if finding.severity == "error"]
 
 
 def test_recomputing(tmp_path: Path) -> None:

@@ -172,3 +172,12 @@ def test_every_recorded_device_trace_reads(shared: Path) -> None:
         assert complete.any(), path
         assert (trace.start_ns[complete] != UNKNOWN).all(), path
         assert (trace.duration_ns[complete] != UNKNOWN).all(), path
+
+
+@given(st.lists(st.sampled_from(["a", "ab", 'a"b', "", 1, 12, [1], [1, 2], {"a": 1}]), max_size=30), st.integers(1, 3))
+def test_names_that_come_again_are_the_same_ones(names: list[object], times: int) -> None:
+    events = [{"ph": "X", "name": name, "ts": 1} for name in names * times]
+    device = read_device_json({"traceEvents": events})
+    told = [name if isinstance(name, str) else json.dumps(name) for name in names * times]
+    assert [device.names[code] for code in device.name] == told
+    assert len(set(device.name.tolist())) == len(set(map(repr, names)))

@@ -140,6 +140,7 @@ def test_calibrate_learns_from_rows_and_its_stack_predicts(
     assert found["stack"] == "mine"
     assert "its own rows" in found["basis"]["step_time_ns"]["text"]
     assert found["low"]["step_time_ns"] < found["step_time_ns"] < found["high"]["step_time_ns"]
+    assert "its own rows" not in found["basis"]["memory_peak_bytes"]["text"]  # of which they say nothing
 
 
 def test_calibrate_refuses_what_it_cannot_read(measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

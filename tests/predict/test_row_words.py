@@ -43,6 +43,15 @@ def test_what_notes_say_to_be_absent_is_absent(notes: str, zero: int | None):
 
 
 @pytest.mark.parametrize(
+    ("stack", "notes", "zero"),
+    [("PyTorch FSDP", "", 3), ("xla-fsdp", "", 3), ("DeepSpeed ZeRO-2", "", 2), ("DeepSpeed ZeRO 3", "ZeRO-1", 1),
+     ("DeepSpeed", "", None)],
+)  # fmt: skip
+def test_the_name_of_a_stack_says_what_is_sharded_where_notes_do_not(stack: str, notes: str, zero: int | None):
+    assert noted_fields(notes, tp=1, gated=True, stack=stack).get("zero") == zero
+
+
+@pytest.mark.parametrize(
     ("text", "kind"),
     [
         ("", None),

@@ -209,6 +209,7 @@ def test_adapters_are_priced_without_gradients_of_frozen_weights():
     [
         ({"model": "Llama-2-7B QLoRA"}, "QLoRA is not priced"),
         ({"train": "dpo"}, "more than one pass"),
+        ({"notes": "DPO with a frozen reference"}, "more than one pass"),
         ({"train": "the best part"}, "is not known"),
         ({"model": "Llama-2-7B frozen"}, "is not known"),
         ({"precision": "posit8"}, "the precision `posit8` is not known"),

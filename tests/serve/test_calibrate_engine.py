@@ -93,6 +93,23 @@ def test_the_command_writes_a_stack_that_serves(tmp_path: Path, capsys):
     assert main(["serve", "gpt2", "--system", "dgx-a100", *stream, "--stack", str(out)]) == 2
 
 
+def test_what_is_left_of_a_calibrated_stack_is_its_range(tmp_path: Path, capsys):
+    """Of 10 requests 5 are held out, the least that count; a further token is as far off as nine of ten of them."""
+    ten = {"input_lens": [256] * 10, "output_lens": [10] * 10, "errors": [""] * 10, "itls": [[0.002] * 9] * 10,
+           "start_times": [0.1 * i for i in range(10)], "ttfts": [0.004] * 10}  # fmt: skip
+    path, out = result(tmp_path / "r.json", **ten), tmp_path / "mine.yaml"
+    given = ["gpt2", "--system", "dgx-h100"]
+    assert main(["calibrate", "engine", str(path), *given, "-o", str(out), "--json"]) == 0
+    left = json.loads(capsys.readouterr().out)["after"]["tpot_s"]["p90"]
+    stream = ["--rate", "2", "--count", "10", "--output", "10", "--prompt", "256", "--stack", str(out), "--json"]
+    assert main(["serve", *given, *stream]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["basis"]["tpot_s"]["text"] == "5 requests of its own run, held out"
+    assert found["high"]["itl_s"] == pytest.approx(found["itl_s"]["mean"] * (1 + left), abs=1e-7)
+    assert main(["serve", *given, *stream, "--tp", "2"]) == 0  # two ranks were not measured
+    assert "published serving" in json.loads(capsys.readouterr().out)["basis"]["tpot_s"]["text"]
+
+
 def test_a_result_of_sglang_without_send_times_fits_the_engines_own_time(tmp_path: Path, capsys):
     """`sglang.bench_serving --output-details` of 2 users: its layout has no `start_times`."""
     path, out = (

@@ -280,3 +280,10 @@ def test_accelerators_of_tables(name: str, device: str, memory_gb: float, bandwi
     assert found.name == device
     assert found.memory_bytes == memory_gb * 1e9
     assert found.memory_bandwidth_bytes_per_s == pytest.approx(bandwidth_gb_s * 1e9)
+
+
+def test_a_row_without_a_measured_figure_is_refused_with_the_columns():
+    row = {name: value for name, value in ROW.items() if name not in ("ttft_s", "tpot_s")} | {"tokens_per_s": "900"}
+    with pytest.raises(UsageError, match="no figure was measured") as problem:
+        predicted_row(row)
+    assert "output_tokens_per_s" in problem.value.hint

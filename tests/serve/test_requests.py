@@ -259,6 +259,8 @@ def test_sessions_of_agents_repeat_what_was_said():
         assert after[: len(before)] == before and len(after) == len(before) + 2
     for wrong, why in (
         ("agents:turn=3", "unknown key"),
+        ("agents:turns=4294967296", "pieces of prompts are more than 100,000,000"),
+        ("recommend:requests=100000,items=100000", "10,000,000,000 popularities are more than"),
         ("agents:turns", "agents:"),
         ("recommend:items=x", "column 17: `items=x`: `x` is not a count"),
     ):

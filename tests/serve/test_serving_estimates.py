@@ -127,6 +127,11 @@ def test_a_stream_has_ranges_of_its_means(capsys):
     )
     assert found["basis"]["ttft_s.p99"]["text"].endswith("as wide as that of the mean")
     assert found["low"]["tpot_s"] < found["tpot_s"]["mean"] < found["high"]["tpot_s"]
+    # 128 tokens each: a request takes its first token and 127 more, and so do the ends of its range
+    high = found["high"]
+    assert high["latency_s"] == pytest.approx(high["ttft_s"] + 127 * high["tpot_s"], rel=1e-6)
+    last_s = found["requests"] * 128 / found["high"]["output_tokens_per_s"]
+    assert last_s < found["duration_s"]  # the last request came then: none of its tokens can be out before
     assert "pooled with other kinds of few rows or sources" in found["basis"]["tpot_s"]["text"]
     assert (
         main(["serve", "gpt2", "--system", "dgx-h100", "--rate", "4", "--count", "20", "--stack", "none", "--json"])

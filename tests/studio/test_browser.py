@@ -14,8 +14,9 @@ import etude
 from browser import Browser, find
 from etude.model.job import Job
 from etude.steps.asked.runs import RunSource
+from etude.surface.cli import main
 from etude.tell.studio import StudioServer, StudioSession
-from etude.tell.studio.session import StudioRun
+from etude.tell.studio.session import StudioRun, open_input
 from later import later
 from studio_stage import job_folder, session_of
 
@@ -295,3 +296,73 @@ def with_names(job: Job, names: tuple[str, ...]) -> Job:
     places = heap.put_all(names)
     named = trace.replace(heap=heap.heap(), name=np.resize(places, len(trace)))
     return job.replace(traces=(named, *job.traces[1:]))
+
+
+def test_a_folder_of_another_verb_has_its_views(chromium: Browser, tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    study = tmp_path / "study"
+    study.mkdir()
+    (study / "study.yaml").write_text("title: x\n")
+    points = pa.table({"variant": list(HOSTILE), "step": [1.0] * len(HOSTILE), "commands": list(HOSTILE)})
+    pq.write_table(points, study / "points.parquet")
+    pq.write_table(pa.table({"variant": ["b"], "metric": ["step"], "ratio": [2.5]}), study / "rows.parquet")
+    served = tmp_path / "served"
+    words = "serve gpt2 --system dgx-h100 --rate 20 --count 12 --output 8 --prompt 64 -o"
+    assert main([*words.split(), str(served)]) == 0
+    for place, views in ((study, ("charts", "ask")), (served, ("charts", "timeline", "page", "ask"))):
+        server = StudioServer(StudioSession((open_input(RunSource(place)),)))
+        server.start()
+        chromium.problems.clear()
+        chromium.requests.clear()
+        try:
+            for view in views:
+                visit(chromium, server.address, view=view, shape="bars")
+                if view == "ask":
+                    chromium.wait("document.querySelector('.result .bars, .result table') !== null")
+                if view == "charts":
+                    chromium.wait("document.querySelectorAll('.chart').length > 1")
+                assert chromium.evaluate(
+                    "window.hit === undefined && !document.querySelector('main h1, main script, main img')"
+                )
+            assert chromium.problems == []
+            assert [one for one in chromium.requests if not one.startswith((server.address, "about:"))] == []
+        finally:
+            server.stop()
+
+
+def test_flows_a_counter_and_notes_by_the_keyboard(page: Browser) -> None:
+    page.evaluate("document.querySelector('.lanes canvas').focus()")
+    press(page, "f")
+    page.wait("window.studio.timeline.flows?.flows.length > 0")
+    page.evaluate("""(() => { const box = document.querySelector('select[aria-label=Counter]');
+      box.value = 'power'; box.dispatchEvent(new Event('change')); })()""")
+    page.wait("window.studio.timeline.counts?.series.length === 4")
+    page.evaluate("document.querySelector('.lanes canvas').focus()")
+    press(page, "t")
+    page.wait("document.activeElement.className === 'note'")
+    page.send("Input.insertText", text=HOSTILE[0])
+    page.key("Enter")
+    page.wait("document.querySelectorAll('.noted li').length === 1")
+    assert page.evaluate("window.hit === undefined && document.querySelector('.noted li').textContent.includes('hit')")
+    link = page.evaluate("location.href")
+    page.send("Page.navigate", url="about:blank")
+    page.send("Page.navigate", url=link)
+    page.wait("window.studio?.timeline?.flows && window.studio.timeline.counts && window.studio.timeline.notes.length")
+    page.evaluate("document.querySelector('.lanes canvas').focus()")
+    press(page, "t")
+    page.click("button[aria-label='Delete this note']")
+    page.wait("document.querySelectorAll('.noted li').length === 0")
+
+
+def test_two_timelines_are_aligned_at_a_step(page: Browser) -> None:
+    visit(page, page.evaluate("window.studioAddress"), view="compare", knobs={"bandwidth": 0.25})
+    page.wait("document.querySelectorAll('.why table').length > 2")
+    page.evaluate("""(() => { const box = document.querySelector('select[aria-label="Aligned at"]');
+      box.value = '1'; box.dispatchEvent(new Event('change'));
+      document.querySelector('main input[type=checkbox]').click(); })()""")
+    page.wait("window.studio.pair.every((line) => line.zero > 0 && line.ratios && line.data && !line.waits)")
+    firsts = page.evaluate("window.studio.pair.map((line) => line.first - line.zero)")
+    assert firsts[0] == pytest.approx(firsts[1]) and firsts[0] <= 0
+    assert page.evaluate("document.querySelector('#command').textContent").startswith("etude simulate")

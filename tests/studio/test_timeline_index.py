@@ -102,7 +102,7 @@ def test_the_index_is_kept_and_read_again(
 ) -> None:
     path = session.runs[0].source.path
     assert index.folder.parent == places(path)[0] and not index.folder.is_relative_to(path)
-    monkeypatch.setattr("etude.tell.studio.index.build", None)
+    monkeypatch.setattr("etude.tell.studio.building.build", None)
     again = session_of(path).runs[0].index
     assert again.folder == index.folder and again.span_ns == index.span_ns
 

@@ -413,7 +413,7 @@ def test_everything_in_one_file(tmp_path, capsys, monkeypatch):
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
-    found = ran(tmp_path / "monday.yaml", MONDAY.replace("7d", "1h"), capsys)
+    found = ran(tmp_path / "monday.yaml", MONDAY.replace("7d", "1h"), capsys, "--trust")
     its, account = found["workloads"], found["account"]
     assert its["pretrain"]["steps"] > 900 and its["chat"]["finished"] == 300 and its["videos"]["finished"] == 2
     assert its["agents"]["sessions_done"] == its["agents"]["sessions"] == 24 and its["post"]["updates"] == 10

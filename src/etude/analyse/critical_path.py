@@ -22,7 +22,7 @@ from etude.analyse.grouping import table
 from etude.analyse.launches import launched
 from etude.analyse.operations import messages
 from etude.base.errors import UsageError
-from etude.kernels.arrays import I32, I64, U8, as_read, distinct_values
+from etude.kernels.arrays import I32, I64, U8, as_read, distinct_values, sort_order
 from etude.model.frames import SEGMENT, frames
 from etude.model.graph import dependencies, topological_order
 from etude.model.match import match
@@ -130,7 +130,8 @@ class _Columns:
         others = k.JointWork(len(self.job.ranks), self._meetings(), *self._partners())
         place = np.zeros(k.ARRIVED + 1, np.int64)
         place[[k.AT, k.ROW, k.CURSOR]] = at, row, self.columns[self.run_of[at]].end[row] + self.shift[at]
-        walk = k.PathWalk(place, np.empty((1024, 5), np.int64), np.empty((1024, 2), np.int64))
+        room = max(len(trace) for trace in self.traces)  # what is not filled takes no memory
+        walk = k.PathWalk(place, np.empty((room, 5), np.int64), np.empty((room, 2), np.int64))
         while True:
             at = int(place[k.AT])
             columns, clock_ns = self.columns[self.run_of[at]], int(self.shift[at])
@@ -340,7 +341,7 @@ def _lane_before(trace: Trace, start: I64, end: I64, timed: NDArray[np.bool_], r
         depth = np.full(len(trace), len(trace), np.int64)
         order = topological_order(trace)
         depth[order] = np.arange(len(order))
-        rows = rows[np.lexsort((depth[rows], end[rows], start[rows], lane))]
+        rows = rows[sort_order(lane, start[rows], end[rows], depth[rows])]
         lane = trace.lane[rows]
     same = lane[1:] == lane[:-1]
     before[rows[1:][same]] = rows[:-1][same]

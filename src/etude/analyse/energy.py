@@ -27,7 +27,7 @@ from etude.model.use import Use, uses
 REGULATED_NS: Final = 10_000_000
 """Window over which the regulator of a board averages its power; assumed."""
 
-__all__ = ["Energy", "PowerCurve", "energy", "with_battery", "with_floor", "with_stagger"]
+__all__ = ["Energy", "PowerCurve", "energy", "rank_power", "with_battery", "with_floor", "with_stagger"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,6 +123,12 @@ def energy(
             by_class[name] = by_class.get(name, 0.0) + joules * len(part.at)
     names = dict.fromkeys(own.name for _, own in parts if assumed(own))
     return Energy(_sum(curves, first, last), by_class, len(run.job.ranks), highest, tuple(names))
+
+
+def rank_power(run: Run, rank: int, *, device: Device | None = None) -> PowerCurve:
+    """Power of one rank over the run, on the rank's clock. `device` is as in `energy`."""
+    part, own = _by_device(run, run.part(run.job.index(rank)), device)[0]
+    return _rank(part, own, 1.0, *_span(run), None)[0]
 
 
 def _by_device(run: Run, part: RunPart, device: Device | None) -> list[tuple[RunPart, Device]]:

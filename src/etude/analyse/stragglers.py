@@ -8,7 +8,7 @@ docs/analyse/stragglers.md has the definitions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 from etude.analyse.desync import desync
 from etude.analyse.diagnose import faults
 from etude.analyse.fell_behind import MissingRank
+from etude.analyse.findings import Verdict
 from etude.analyse.grouping import table
 from etude.analyse.late_hosts import late_hosts
 from etude.analyse.lateness import Lateness, Shows
@@ -122,7 +123,9 @@ def findings(run: Run, *, least: float = LEAST, ranks_per_node: int = NODE) -> I
     stretches = Segments(job)
     if len(stretches.steps) >= FEWEST_STEPS:
         taken = {absent.rank for absent in gone}
-        yield from (row for row in _of_model(run, least, ranks_per_node) if row.rank not in taken)
+        told = faults(run, least=least, ranks_per_node=ranks_per_node)
+        behind = _LateRanks(run, Lateness(run, found, stretches), stretches, told)
+        yield from (row for row in _of_model(told, behind) if row.rank not in taken)
         return
     late = Lateness(run, found, stretches)
     named = {absent.rank for absent in gone}
@@ -149,16 +152,35 @@ def findings(run: Run, *, least: float = LEAST, ranks_per_node: int = NODE) -> I
         yield _link_finding(link, stretches)
 
 
-def _of_model(run: Run, least: float, ranks_per_node: int) -> Iterator[Straggler]:
-    """The findings of `diagnose` that are about ranks, hosts and links: one row a rank, of a link one."""
-    for one in faults(run, least=least, ranks_per_node=ranks_per_node):
+class _LateRanks:
+    """Ranks that come to their collectives after their peers in the steps in which they are slow."""
+
+    def __init__(self, run: Run, late: Lateness, stretches: Segments, found: Sequence[Verdict]) -> None:
+        self.ranks, self.late, self.stretches = run.job.ranks, late, stretches
+        some = [rank for one in found if len(one.ranks) < len(self.ranks) for rank in one.ranks]
+        self.accused = np.isin(self.ranks, some)
+
+    def has(self, one: Verdict, rank: int) -> bool:
+        steps, width = self.stretches.steps, self.stretches.width
+        first, last = (np.searchsorted(steps, one.steps or (steps[0], steps[-1])) // width).tolist()
+        at = int(np.flatnonzero(self.ranks == rank)[0])
+        every = one.every if width == 1 else 1
+        slow = Slow(at, 1 + one.height, first, last, one.steps is None, one.confidence, every)
+        return self.late.holds_up(slow, self.accused, Shows.ALWAYS)
+
+
+def _of_model(found: Sequence[Verdict], late: _LateRanks) -> Iterator[Straggler]:
+    """The findings of `diagnose` that are about ranks, hosts and links: one row a rank, of a link one. A slow device
+    without which the run would not be shorter is one if it comes late: another stage may take as long."""
+    for one in found:
         kind = OF_MODEL.get(one.kind)
-        hidden = one.cost_ns <= 0 and kind == "slow_rank"
-        if kind is None or one.level == "job" or hidden:
-            continue  # it delays no other rank
+        if kind is None or one.level == "job":
+            continue
         since = one.steps[0] if one.steps else None
         pct = 100 * one.height if one.height else None
         for rank in one.ranks[:1] if kind == "slow_link" else one.ranks:
+            if kind == "slow_rank" and one.cost_ns <= 0 and not late.has(one, rank):
+                continue
             words = one.words.rstrip(".")
             yield Straggler(
                 rank, kind, one.confidence, words, one.ranks, pct, one.pattern, since, one.kind, one.cost_ns

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, field, fields
 from enum import Enum
+from functools import cache
 from hashlib import sha256
 from os import PathLike, fspath
 from pathlib import Path
@@ -402,11 +403,50 @@ def keys_in(path: str | PathLike[str]) -> set[str]:
     return set(read_mapping(path)) if is_file else set()
 
 
+@cache
 def safe_loader() -> Any:
-    """PyYAML's loader of plain values: the one in C, ten times as fast, where its library was there."""
+    """PyYAML's loader of plain values: the one in C, ten times as fast, where its library was there. What aliases
+    repeat counts each time: a document that would be far larger than it is written is refused."""
     import yaml  # here, so that what needs no file needs no parser
 
-    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+        def get_single_node(self) -> Any:
+            return _of_bounded_size(super().get_single_node())
+
+        def get_node(self) -> Any:
+            return _of_bounded_size(super().get_node())
+
+    return Loader
+
+
+MOST_REPEATED: Final = 1_000_000
+"""Values of a YAML document with those that its aliases repeat, unless as many are written."""
+
+
+def _of_bounded_size(root: Any) -> Any:
+    """The same node of a document; refused if its aliases repeat too much, or lead back to where they are."""
+    import yaml
+
+    size: dict[int, int] = {}
+    within: set[int] = set()
+    left = [(root, False)] if root is not None else []
+    while left:
+        node, is_counted = left.pop()
+        inner = node.value if isinstance(node, yaml.CollectionNode) else ()
+        if isinstance(node, yaml.MappingNode):
+            inner = [one for pair in inner for one in pair]
+        if is_counted:
+            within.discard(id(node))
+            size[id(node)] = 1 + sum(size[id(one)] for one in inner)
+            if size[id(node)] > max(MOST_REPEATED, len(size)):
+                raise yaml.MarkedYAMLError(problem="aliases repeat too much", problem_mark=node.start_mark)
+        elif id(node) in within:
+            raise yaml.MarkedYAMLError(problem="an alias is inside what it names", problem_mark=node.start_mark)
+        elif id(node) not in size:
+            within.add(id(node))
+            left.append((node, True))
+            left += [(one, False) for one in inner]
+    return root
 
 
 def parse(text: str, where: str) -> Any:

@@ -1,11 +1,16 @@
-"""What commands of a file that somebody else wrote may not do: load Python, run programs, write outside their folder.
+"""What files that somebody else wrote may not do: load Python, run programs, write outside their folder.
 
 with limited("/tmp/point"):         # and in every process that is started meanwhile
     ...                             # `check_code` and `check_write` refuse
+with command_line(["mine.py:route"]):   # code that these texts name
+    ...                             # `check_code` refuses what only a file names
+with trusting():                    # --trust: both are allowed
+    ...
 """
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -29,6 +34,11 @@ _LIMITED: Final = "ETUDE_LIMITED"
 """Set within limits: the folder that may be written, or nothing if only code is refused. An environment variable,
 because processes of commands have the same limits."""
 
+_TRUSTED: Final = "ETUDE_TRUST"
+"""Set where what files name is run."""
+_named: tuple[str, ...] | None = None
+"""Texts of the command line; None outside of a command, in a program that decides for itself."""
+
 
 @contextmanager
 def limited(folder: str | os.PathLike[str] = "") -> Iterator[None]:
@@ -44,10 +54,40 @@ def limited(folder: str | os.PathLike[str] = "") -> Iterator[None]:
             os.environ[_LIMITED] = before
 
 
+@contextmanager
+def trusting() -> Iterator[None]:
+    """Code that only files name is run, here and in processes that are started meanwhile."""
+    before = os.environ.get(_TRUSTED)
+    os.environ[_TRUSTED] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_TRUSTED]
+
+
+@contextmanager
+def command_line(texts: Iterable[str]) -> Iterator[None]:
+    """A command with these texts on its line: code that none of them names is named by a file."""
+    global _named
+    before, _named = _named, tuple(texts)
+    try:
+        yield
+    finally:
+        _named = before
+
+
 def check_code(what: str) -> None:
-    """Refuses to run a program or Python code within limits."""
+    """Refuses to run a program or Python code within limits, and what a file names that is not trusted."""
     if _LIMITED in os.environ:
         raise UsageError(f"`{what}` runs code", hint=HINT)
+    if _named is not None and _TRUSTED not in os.environ and not _is_named(what, _named):
+        raise UsageError(f"`{what}` is code that a file names", hint=HINT)
+
+
+def _is_named(what: str, texts: tuple[str, ...]) -> bool:
+    whole = re.compile(rf"(?<![\w./-]){re.escape(what)}(?![\w./-])")
+    return any(whole.search(text) for text in texts)
 
 
 def check_write(target: Path, shown: Path) -> None:

@@ -21,9 +21,17 @@ OPEN: Final = ("micro_batch", "global_batch", "recompute")
 """Settings of a step that rules assume where they are not stated, beside its parallelism."""
 
 
-def _under(stack: Stack, kind: str) -> str:
-    """Which measured rows a step is like: those of XLA and of eager PyTorch are kinds of their own."""
-    return stack.family if stack.family in ("xla", "eager") and kind in ("dense", "experts") else kind
+PROGRAM_STEP: Final = "program step"
+"""What other people's programs, most of them models of transformers, show of a step."""
+
+
+def _under(stack: Stack, kind: str, figure: str = "step") -> tuple[str, str]:
+    """Figure and kind of the measured rows that a step is like: those of XLA and of eager PyTorch are kinds of their
+    own."""
+    if stack.family == "transformers" and figure == "step":
+        return PROGRAM_STEP, "programs" if kind == "dense" else kind
+    own = stack.family in ("xla", "eager") and kind in ("dense", "experts")
+    return figure, stack.family if own else kind
 
 
 def open_settings(given: Mapping[str, Any]) -> int:
@@ -36,9 +44,10 @@ def step_case(
     model: Model, plan: Plan, system: System, stack: Stack, *, figure: str = "step", unstated: int = 0
 ) -> EstimateCase:
     """The case of a step; of a system of several kinds of devices, by one of which least is known."""
+    like, kind = _under(stack, plan.step_kind(model), figure)
     return EstimateCase(
-        figure=figure,
-        kind=_under(stack, plan.step_kind(model)),
+        figure=like,
+        kind=kind,
         device=_least_known(system),
         precision=str(plan.precision),
         named=stack.name != DEFAULT,
@@ -67,9 +76,10 @@ def job_estimate(run: Simulated, system: System, stack: Stack | None, *, by_data
 
 def made_of(run: Simulated, case: EstimateCase, stack: Stack, value: float, *, by_database: bool) -> Estimate:
     """Of a figure of a generated step, as it was simulated."""
-    if case.figure == "step" and run.choices():
+    of_step = case.figure in ("step", PROGRAM_STEP)
+    if of_step and run.choices():
         return no_evidence(value, "for a step with chosen kernels or units", case)
-    if case.figure == "step" and by_database:
+    if of_step and by_database:
         return no_evidence(value, "for a step by a database of operators", case)
     return step_estimate(value, case, stack)
 
@@ -91,9 +101,10 @@ def job_case(job: Job, system: System, stack: Stack) -> EstimateCase | None:
     made = job.provenance
     if "kind" not in made or "elements" not in made:
         return None
+    like, kind = _under(stack, made["kind"])
     return EstimateCase(
-        figure="step",
-        kind=_under(stack, made["kind"]),
+        figure=like,
+        kind=kind,
         device=_least_known(system),
         precision=made.get("precision", "bf16"),
         named=stack.name != DEFAULT,
@@ -115,11 +126,11 @@ def energy_estimates(figures: Mapping[str, Any], kind: str, device: str) -> dict
 
 
 def step_estimate(value: float, case: EstimateCase, stack: Stack) -> Estimate:
-    """Of a stack with errors of its own rows, by these."""
+    """The time of a step of a stack with errors of its own rows, by these."""
     if stack.name == NONE:
         return no_evidence(value, f"for the {case.figure} without a software stack", case)
     own = stack.bands.get(case.kind) or stack.bands.get("all")
-    return estimate_of(value, case) if own is None else _by_own(value, case, own)
+    return _by_own(value, case, own) if own is not None and case.figure != "memory" else estimate_of(value, case)
 
 
 def _by_own(value: float, case: EstimateCase, own: Band) -> Estimate:

@@ -157,13 +157,16 @@ def _at_once(data: bytes, max_bytes: int | None) -> tuple[U8, int] | None:
         return None
     import pyarrow as pa
 
+    heap = np.empty(size + PAD, np.uint8)
+    got = 0
     try:
-        whole = pa.Codec("gzip").decompress(data, size + PAD, memory_pool=pa.system_memory_pool())
+        with pa.CompressedInputStream(pa.py_buffer(data), "gzip") as stream:  # it compares the sum and the size
+            while got <= size and (more := stream.readinto(heap[got : min(got + _CHUNK, size + 1)].data)):
+                got += more
     except (OSError, pa.ArrowException):
         return None
-    heap = np.frombuffer(whole, np.uint8)
     heap[size:] = 0
-    return (heap, size) if zlib.crc32(heap[:size].data) == int.from_bytes(data[-8:-4], "little") else None
+    return (heap, size) if got == size else None
 
 
 def _another_member(data: bytes) -> bool:

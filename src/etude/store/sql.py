@@ -53,8 +53,7 @@ def query(source: Job | Columns, sql: str, *, seconds: float | None = None) -> p
 
     with duckdb.connect(":memory:") as connection:
         _prepare(connection, source)
-        with _ended_after(connection, seconds):
-            return select(connection, sql)
+        return select(connection, sql, seconds=seconds)
 
 
 @contextmanager
@@ -81,7 +80,7 @@ def _ended_after(connection: Any, seconds: float | None) -> Iterator[None]:
         timer.cancel()
 
 
-def query_tables(tables: dict[str, pa.Table], sql: str) -> pa.Table:
+def query_tables(tables: dict[str, pa.Table], sql: str, *, seconds: float | None = None) -> pa.Table:
     """The same over tables in memory, by their names."""
     import duckdb
 
@@ -92,11 +91,16 @@ def query_tables(tables: dict[str, pa.Table], sql: str) -> pa.Table:
                 connection.register(name, table)
             except duckdb.Error as problem:
                 raise UsageError(f"table `{name}` cannot be queried: {first_line(problem)}", hint=hint) from None
-        return select(connection, sql, hint=hint)
+        return select(connection, sql, hint=hint, seconds=seconds)
 
 
-def select(connection: Any, sql: str, *, hint: str = _HINT) -> Any:
+def select(connection: Any, sql: str, *, hint: str = _HINT, seconds: float | None = None) -> Any:
     """The result of one SELECT over the tables of a connection; afterwards it cannot open anything else."""
+    with _ended_after(connection, seconds):
+        return _selected(connection, sql, hint)
+
+
+def _selected(connection: Any, sql: str, hint: str) -> Any:
     import duckdb
 
     try:

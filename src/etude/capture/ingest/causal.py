@@ -226,8 +226,11 @@ def _work(
     where = found.what == ACTIVITY if len(found.device) else (found.what <= SEGMENT) & (found.own_ns > 0)
     operator = np.where(where & (kind == Kind.COMP), found.owner, -1)
     flops, size_bytes = node_work(work, found.host.parent, operator, found.own_ns)
-    copied = np.where(found.what == ACTIVITY, device.spread("copied_bytes")[row], UNKNOWN)
-    return np.where(copied >= 0, UNKNOWN, flops), np.where(copied >= 0, copied, size_bytes)
+    activities = np.flatnonzero(found.what == ACTIVITY)
+    copied = device.spread("copied_bytes")[row[activities]]
+    copies = activities[copied >= 0]
+    flops[copies], size_bytes[copies] = UNKNOWN, copied[copied >= 0]
+    return flops, size_bytes
 
 
 def _texts(
@@ -303,10 +306,9 @@ def _attributes(
     events = found.what == HOST_EVENT
     if host is None:
         own: Layout = (Attr("seq_id", integer),)
-        sequence = np.where(events, device.sequence_number[np.append(found.host.row, 0)[found.owner]], UNKNOWN)
-        rows = np.flatnonzero(sequence >= 0)
-        values = sequence[rows].reshape(-1, 1)
-        del sequence
+        rows = np.flatnonzero(events)
+        sequence = device.sequence_number[found.host.row[found.owner[rows]]]
+        rows, values = rows[sequence >= 0], sequence[sequence >= 0].reshape(-1, 1)
     else:
         own = (*(Attr(name, integer) for name in _CELLS), Attr("op_schema", ValueKind.STRING))
         source = np.where(events, np.append(host_row, -1)[found.owner], -1)

@@ -10,7 +10,7 @@ import numpy as np
 from etude.base.shapes import names_in
 from etude.capture.link.device import DeviceTrace
 from etude.capture.link.tree_kernels import inherit
-from etude.kernels.arrays import I64, Bool
+from etude.kernels.arrays import I64, Bool, sort_order
 from etude.kernels.intervals import nest
 from etude.model.schema import UNKNOWN
 
@@ -80,7 +80,7 @@ def host_events(device: DeviceTrace) -> HostEvents:
     start = device.start_ns[row]
     end = start + np.maximum(device.duration_ns[row], 0)
     tid, thread = np.unique(device.tid[row], return_inverse=True)
-    order = np.lexsort((calls[row], -end, start, thread))
+    order = sort_order(thread, start, -end, calls[row])
     row, thread, start, end = row[order], thread[order], start[order], end[order]
     first = np.searchsorted(thread, np.arange(len(tid) + 1))
     parent, apart = np.empty(len(row), np.int64), np.empty(len(row), np.bool_)
@@ -96,7 +96,7 @@ def device_events(device: DeviceTrace, host: HostEvents) -> DeviceEvents:
     row = np.flatnonzero(wanted)
     start = device.start_ns[row]
     key = _stream_keys(device, row)
-    order = np.lexsort((np.maximum(device.duration_ns[row], 0), start, key))
+    order = sort_order(key, start, np.maximum(device.duration_ns[row], 0))
     row, key, start = row[order], key[order], start[order]
     stream_id, stream = np.unique(key, return_inverse=True)
     first = np.searchsorted(stream, np.arange(len(stream_id) + 1))
@@ -122,7 +122,7 @@ def _stream_keys(device: DeviceTrace, row: I64) -> I64:
 def _launching_calls(device: DeviceTrace, host: HostEvents, row: I64) -> I64:
     """By correlation; the earliest of several calls with the same."""
     calls = np.flatnonzero(host.is_call & (device.correlation[host.row] != UNKNOWN))
-    calls = calls[np.lexsort((host.start_ns[calls], device.correlation[host.row[calls]]))]
+    calls = calls[sort_order(device.correlation[host.row[calls]], host.start_ns[calls])]
     known = device.correlation[host.row[calls]]
     wanted = device.correlation[row]
     at = np.searchsorted(known, wanted)
@@ -133,7 +133,7 @@ def _launching_calls(device: DeviceTrace, host: HostEvents, row: I64) -> I64:
 def _by_external_id(device: DeviceTrace, host: HostEvents, row: I64) -> I64:
     """The operator with the external id that the profiler gave to the activity."""
     operators = np.flatnonzero(~host.is_call & (device.external_id[host.row] > 0))
-    operators = operators[np.lexsort((host.start_ns[operators], device.external_id[host.row[operators]]))]
+    operators = operators[sort_order(device.external_id[host.row[operators]], host.start_ns[operators])]
     known = device.external_id[host.row[operators]]
     wanted = device.external_id[row]
     at = np.searchsorted(known, wanted)

@@ -32,7 +32,7 @@ from etude.capture.ingest.streams import NOISE_NS, Marks, Queues, marks
 from etude.capture.ingest.timeline import Timeline, timeline
 from etude.capture.ingest.waits import DeviceWaits, Handovers, backward_handovers, device_waits, pauses_of_calls
 from etude.capture.link.device import DeviceTrace
-from etude.kernels.arrays import I32, I64, U8, distinct_values
+from etude.kernels.arrays import I32, I64, U8, distinct_values, sort_order
 from etude.model import frames
 from etude.model.schema import UNKNOWN, Kind, Why
 
@@ -303,7 +303,7 @@ class _Nodes:
             mine = self.of_comm[(table.group == group) & (table.kind == Kind.COLL)]
             of_group.append(mine[mine >= 0])
             start[of_group[-1]] = np.minimum.accumulate(start[of_group[-1]][::-1])[::-1]
-        order = np.lexsort((self.end, start))
+        order = sort_order(start, self.end)
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
         for mine in of_group:  # those that now begin together
@@ -342,7 +342,8 @@ class _Nodes:
 
 
 def _csr(source: I64, target: I64, why: U8, n: int) -> tuple[I64, I32, U8]:
-    order = np.lexsort((source, target))
+    order = sort_order(target, source)
     rows, why = source[order].astype(np.int32), why[order]
-    start = k.merge_edges(np.searchsorted(target[order], np.arange(n + 1)), rows, why, n)
+    start = np.append(0, np.cumsum(np.bincount(target, minlength=n)))
+    start = k.merge_edges(start, rows, why, n)
     return start, rows[: start[-1]].copy(), why[: start[-1]].copy()

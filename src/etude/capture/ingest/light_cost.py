@@ -9,7 +9,7 @@ import numpy as np
 
 from etude.capture.ingest import light_kernels as k
 from etude.capture.ingest.light_window import ACTIVITY, CALL, LightWindow, may_wait
-from etude.kernels.arrays import F64, I64, Bool
+from etude.kernels.arrays import F64, I64, Bool, sort_order
 
 MOST_NS: Final = 200_000.0
 """Most that a profiler is taken to add to a call or an event."""
@@ -52,7 +52,7 @@ class CallsOfDevice:
         self.until = np.concatenate([light.end_ns[calls], marks])[order]
         own = np.concatenate([light.correlation[calls], np.full(len(marks), -1)])[order]
         rows, call = _launched(light, own)
-        by_call = np.lexsort((light.start_ns[rows], call))
+        by_call = sort_order(call, light.start_ns[rows])
         self.rows, call = rows[by_call], call[by_call]
         streams, stream = np.unique(light.thread[self.rows], return_inverse=True)
         self.first = np.searchsorted(call, np.arange(len(order) + 1)).astype(np.int64)
@@ -63,14 +63,18 @@ class CallsOfDevice:
         self.latency = max(int(np.percentile(lag, 10)), 0) if len(lag) else 0
         self.waits = np.append(may_wait(light)[calls], np.zeros(len(marks), bool))[order]
 
+    def before(self, moments: I64) -> I64:
+        """Position of the last call that began by each moment; -1: none."""
+        return np.searchsorted(self.at, moments, "right") - 1
+
     def without(self, cost_ns: float, weight: F64 | None = None, after: tuple[I64, F64] | None = None) -> LightWindow:
-        """The window without a cost in each call, or `weight` times that; `after`: moments between calls, and what
-        recording took there."""
+        """The window without a cost in each call, or `weight` times that; `after`: costs, each after the call at that
+        position (`before`)."""
         light, calls, order, is_mark = self.light, self.calls, self.order, self.is_mark
         marks = len(order) - len(calls)
         each = cost_ns * (np.ones(len(calls)) if weight is None else weight)
         cost = np.append(np.rint(each), np.zeros(marks)).astype(np.int64)[order]
-        of_calls = _Calls(self.at, self.until, cost, _after(self.at, after), self.first, self.waits)
+        of_calls = _Calls(self.at, self.until, cost, _after(len(order), after), self.first, self.waits)
         found = k.eased(of_calls, self.activities, self.latency)
         start, end = light.start_ns.copy(), light.end_ns.copy()
         start[calls[order[~is_mark]]], end[calls[order[~is_mark]]] = found[0][~is_mark], found[1][~is_mark]
@@ -85,7 +89,7 @@ def _launched(light: LightWindow, own: I64) -> tuple[I64, I64]:
     """Activities, and positions in `own` of the calls that launched them. One whose call is not known goes with what
     its stream did before; without that it was launched before all of them."""
     rows = np.flatnonzero(light.kind == ACTIVITY)
-    rows = rows[np.lexsort((light.start_ns[rows], light.thread[rows]))]
+    rows = rows[sort_order(light.thread[rows], light.start_ns[rows])]
     known = (light.correlation[rows] > 0) & np.isin(light.correlation[rows], own)
     before = np.maximum.accumulate(np.where(known, np.arange(len(rows)), 0))
     placed = known[before] & (light.thread[rows] == light.thread[rows[before]])
@@ -94,12 +98,11 @@ def _launched(light: LightWindow, own: I64) -> tuple[I64, I64]:
     return rows, np.where(placed, at, 0)
 
 
-def _after(at: I64, cost: tuple[I64, F64] | None) -> I64:
-    """Costs at moments, summed from each call to the next one; what is before the first is left out."""
+def _after(calls: int, cost: tuple[I64, F64] | None) -> I64:
+    """Costs summed from each call to the next one; what is before the first is left out."""
     if cost is None:
-        return np.zeros(len(at), np.int64)
-    which = np.searchsorted(at, cost[0], "right") - 1
-    return np.rint(np.bincount(which[which >= 0], cost[1][which >= 0], minlength=len(at))).astype(np.int64)
+        return np.zeros(calls, np.int64)
+    return np.rint(np.bincount(cost[0] + 1, cost[1], minlength=calls + 1)[1:]).astype(np.int64)
 
 
 def fitted(light: LightWindow, step_ns: float, weight: F64 | None = None) -> tuple[LightWindow, float]:

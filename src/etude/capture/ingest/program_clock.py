@@ -20,7 +20,7 @@ import numpy as np
 from etude.capture.ingest.events import DEVICE, OPERATORS, is_call_category
 from etude.capture.ingest.light_window import ACTIVITY, CALL, OPERATOR, STEP, LightWindow
 from etude.capture.link.device import DeviceTrace, Ints, RecordedTimes
-from etude.kernels.arrays import F64, I64, distinct_values
+from etude.kernels.arrays import F64, I64, distinct_values, sort_order
 from etude.model.schema import UNKNOWN
 
 AGREES: Final = 0.9
@@ -78,7 +78,7 @@ def as_window(device: DeviceTrace, numbers: Sequence[int] = ()) -> tuple[LightWi
         return None
     rows = np.concatenate([calls, activities])
     kind = np.repeat(np.array([CALL, ACTIVITY], np.int64), [len(calls), len(activities)])
-    order = np.lexsort((-full.end[rows], full.start[rows]))
+    order = sort_order(full.start[rows], -full.end[rows])
     rows, kind = rows[order], kind[order]
     light = LightWindow(
         device.name[rows].astype(np.int64), device.names, kind,
@@ -124,12 +124,17 @@ class _Full:
         self.numbers = [said[i] for i in keep]
         self.thread = int(device.tid[rows[keep[0]]]) if keep else 0
         self.threads = distinct_values(device.tid[self.host]).tolist()
+        self.launched = np.flatnonzero(self.activity & (device.correlation > 0))
+        self._anchors: dict[int, I64] = {}
 
     def anchors(self, number: int, thread: int) -> I64:
         """Rows by which a step of a thread is paired, in order of time, outer before inner."""
-        begin, end = self.steps[number]
-        rows = np.flatnonzero(self.anchor & (self.device.tid == thread) & (self.start >= begin) & (self.start < end))
-        return rows[np.lexsort((-self.end[rows], self.start[rows]))]
+        if thread not in self._anchors:
+            rows = np.flatnonzero(self.anchor & (self.device.tid == thread))
+            self._anchors[thread] = rows[sort_order(self.start[rows], -self.end[rows])]
+        rows = self._anchors[thread]
+        first, last = np.searchsorted(self.start[rows], self.steps[number])
+        return rows[first:last]
 
 
 def _pairs(full: _Full, number: int, light: LightWindow, which: int) -> tuple[tuple[I64, I64], int]:
@@ -138,7 +143,7 @@ def _pairs(full: _Full, number: int, light: LightWindow, which: int) -> tuple[tu
     wanted = CALL if light.on_device else OPERATOR
     steps = np.array([name.startswith(STEP) for name in light.names] + [False])[light.name]
     there = np.flatnonzero((light.kind == wanted) & ~steps & (light.start_ns >= begin) & (light.start_ns < end))
-    there = there[np.lexsort((-light.end_ns[there], light.start_ns[there]))]
+    there = there[sort_order(light.start_ns[there], -light.end_ns[there])]
     code = {name: number for number, name in enumerate(light.names)}
     names = np.array([code.get(name, -1) for name in full.device.names] + [-1], np.int64)
     others = _workers(light.thread, light.name, light.names)
@@ -205,7 +210,7 @@ def _eased(light: LightWindow, which: int) -> LightWindow:
 
 def _in_turn(group: I64, start_ns: I64) -> I64:
     """A number for each member of a group, by the order of their starts: those of two windows agree."""
-    order = np.lexsort((start_ns, group))
+    order = sort_order(group, start_ns)
     turn = np.empty(len(group), np.int64)
     turn[order] = np.arange(len(group)) - np.searchsorted(group[order], group[order])
     return group.astype(np.int64) * (1 << 32) + turn
@@ -243,7 +248,8 @@ class _Clock:
         """What paired calls launched, by correlation and order."""
         full = self.full.device
         call, which = np.unique(full.correlation[rows], return_index=True)
-        mine = np.flatnonzero(self.full.activity & (full.correlation > 0) & np.isin(full.correlation, call))
+        mine = self.full.launched
+        mine = mine[np.isin(full.correlation[mine], call)]
         wanted = _in_turn(which[np.searchsorted(call, full.correlation[mine])], self.full.start[mine])
         call, which = np.unique(light.correlation[events], return_index=True)
         theirs = np.flatnonzero((light.kind == ACTIVITY) & (light.correlation > 0) & np.isin(light.correlation, call))
@@ -282,7 +288,7 @@ class _Clock:
         paired[rows] = True
         device, full = self.full.device, self.full
         every = np.flatnonzero(full.activity)
-        every = every[np.lexsort((full.start[every], device.stream[every]))]
+        every = every[sort_order(device.stream[every], full.start[every])]
         last = every[np.maximum.accumulate(np.where(paired[every], np.arange(len(every)), 0))]
         beside = ~paired[every] & paired[last] & (device.stream[last] == device.stream[every])
         start[every[beside]] = (end[last] + full.start[every] - full.end[last])[beside]
@@ -292,7 +298,7 @@ class _Clock:
     def _warp(self, thread: int) -> Any:
         """(moments of the full window) -> moments of the program, on a thread."""
         at, then = np.concatenate(self.recorded[thread]), np.concatenate(self.program[thread])
-        order = np.lexsort((then, at))
+        order = sort_order(at, then)
         at, then = at[order], np.maximum.accumulate(then[order])
         last = np.append(np.flatnonzero(np.diff(at)), len(at) - 1)
         at, then = at[last], then[last]

@@ -158,12 +158,12 @@ def _by_itself(device: DeviceTrace, full: LightWindow, numbers: Sequence[int]) -
     cost = host_cost(device)
     if cost is None:
         return device, Timed()
-    at = cost.at_ns + device.base_ns
     launched = CallsOfDevice(full)
-    same = launched.without(0.0, after=(at, np.zeros(len(at))))
+    same = launched.without(0.0)
     if abs(same.step_ns / full.step_ns - 1) > FOLLOWS:
         return device, Timed(note="times are as recorded, because activities do not follow from the driver's calls")
-    eased, fast, slow = (launched.without(0.0, after=(at, cost.cost_ns(by))) for by in (1.0, FASTER, SLOWER))
+    call = launched.before(cost.at_ns + device.base_ns)
+    eased, fast, slow = (launched.without(0.0, after=(call, cost.cost_ns(by))) for by in (1.0, FASTER, SLOWER))
     moved, joined = in_program_time(device, eased, numbers)
     if not joined.done:
         return device, Timed(note=f"times are as recorded, because {joined.why_not}")

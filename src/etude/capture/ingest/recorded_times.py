@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from etude.capture.ingest.graph import ACTIVITY, DISPATCH, GROUPS, HOST_EVENT, SEGMENT, CausalGraph
 from etude.capture.link.device import DeviceTrace, RecordedTimes
-from etude.kernels.arrays import I64, distinct_values
+from etude.kernels.arrays import I64, distinct_values, sort_order
 from etude.model.schema import UNKNOWN, TimeSource
 
 _ROWS = 1 << 14
@@ -65,8 +65,9 @@ class _Moments:
         host, device = found.host, found.device
         at = np.concatenate([host.start_ns, host.end_ns, device.start_ns, device.end_ns])
         then = [self.begin[host.row], self.until[host.row], self.begin[device.row], self.until[device.row]]
-        every, first = np.unique(at, return_index=True)
-        self.every = every, np.concatenate(then)[first]
+        order = sort_order(at)
+        first = order[np.append(True, np.diff(at[order]) != 0)]
+        self.every = at[first], np.concatenate(then)[first]
 
     def times(self) -> tuple[I64, I64]:
         """Start and end of each node."""
@@ -126,19 +127,27 @@ class _Moments:
         """Moments of a thread: of an event of any thread, but between the same two events of its own."""
         at, then = own
         before = np.clip(np.searchsorted(at, moment, "right") - 1, 0, len(at) - 1)
+        found = then[before]
+        rest = np.flatnonzero(at[before] != moment)  # most are moments of events of the thread
+        if len(rest):
+            found[rest] = self._inside(own, before[rest], moment[rest])
+        return found
+
+    def _inside(self, own: tuple[I64, I64], before: I64, moment: I64) -> I64:
+        """Of moments between two events of a thread."""
+        at, then = own
         behind = np.minimum(before + 1, len(at) - 1)
         there = np.clip(np.searchsorted(self.every[0], moment), 0, len(self.every[0]) - 1)
         known = self.every[0][there] == moment
         share = (moment - at[before]) / np.maximum(at[behind] - at[before], 1)
         between = then[before] + np.rint(share * (then[behind] - then[before])).astype(np.int64)
         elsewhere = np.clip(self.every[1][there], then[before], then[behind])
-        found = np.where(known, elsewhere, between)
-        return np.where(at[before] == moment, then[before], found)
+        return np.where(known, elsewhere, between)
 
 
 def _by_moment(at: I64, then: I64) -> tuple[I64, I64]:
     """Moments of the program, each once, and what they were; both ascend."""
-    order = np.lexsort((then, at))
+    order = sort_order(at, then)
     at, then = at[order], np.maximum.accumulate(then[order])
     last = np.append(np.flatnonzero(np.diff(at)), len(at) - 1)
     return at[last], then[last]

@@ -27,7 +27,7 @@ import numpy as np
 from etude.capture.ingest.events import HostEvents, host_events
 from etude.capture.ingest.light_window import STEP, WAITS
 from etude.capture.link.device import DeviceTrace
-from etude.kernels.arrays import F64, I64, Bool, distinct_values
+from etude.kernels.arrays import F64, I64, Bool, distinct_values, sort_order
 
 NATIVE_NS: Final = 700.0
 PYTHON: Final = 0.5
@@ -77,7 +77,7 @@ def host_cost(device: DeviceTrace) -> HostCost | None:
     ends = found.took_ns[found.native & found.after_end & found.before_end & ~found.after_call]
     if len(ends) < FEWEST:
         return None
-    observed = bool(np.median(ends) >= OBSERVER_NS)
+    observed = bool(np.percentile(ends, 50) >= OBSERVER_NS)  # `np.median` imports masked arrays
     took = found.took_ns
     if observed:
         native = NATIVE_NS + np.maximum(took - REAL_NS, 0.0)
@@ -98,7 +98,7 @@ class _Pieces:
         keep = np.flatnonzero(~host.apart & ~named & (host.end_ns > host.start_ns))
         event, is_end = np.concatenate([keep, keep]), np.repeat([False, True], len(keep))
         at = np.concatenate([host.start_ns[keep], host.end_ns[keep]])
-        order = np.lexsort((np.where(is_end, -event, event), ~is_end, at, host.thread[event]))
+        order = sort_order(host.thread[event], at, ~is_end, np.where(is_end, -event, event))
         event, is_end, at = event[order], is_end[order], at[order]
         inside = np.where(is_end, host.parent[event], event)
         inside = np.where((inside >= 0) & np.append(named, False)[inside], -1, inside)

@@ -63,8 +63,10 @@ def _steps_at(device: DeviceTrace, rows: I64, number: I64, when: I64) -> I64:
     """Number of the step among `rows` that contains each moment."""
     if not len(rows):
         return np.full(len(when), UNKNOWN, np.int64)
-    at = np.searchsorted(device.start_ns[rows], when, "right") - 1
-    inside = (at >= 0) & (when < device.start_ns[rows[at]] + device.duration_ns[rows[at]])
+    begin = device.start_ns[rows]
+    end = begin + device.duration_ns[rows]
+    at = np.searchsorted(begin, when, "right") - 1
+    inside = (at >= 0) & (when < end[at])
     return np.where(inside, number[at], UNKNOWN)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from etude.capture.ingest import timeline_kernels as k
 from etude.capture.ingest.events import HostEvents
 from etude.capture.ingest.waits import Pauses
-from etude.kernels.arrays import I64, Bool
+from etude.kernels.arrays import I64, Bool, sort_order
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +55,7 @@ def timeline(host: HostEvents, pauses: list[Pauses]) -> Timeline:
     thread, from_ns, to_ns = (
         np.concatenate([getattr(p, name) for p in pauses]) for name in ("thread", "from_ns", "to_ns")
     )
-    order = np.lexsort((to_ns, from_ns, thread))
+    order = sort_order(thread, from_ns, to_ns)
     thread, from_ns, to_ns = thread[order], from_ns[order], to_ns[order]
     threads = len(host.tid)
     room = 2 * len(host) + 2 * len(thread) + threads + 1
@@ -77,4 +77,6 @@ def _threads(host: HostEvents, owner: I64) -> I64:
     known = np.flatnonzero(of >= 0)
     if not len(known):
         return of
-    return of[known[np.minimum(np.searchsorted(known, np.arange(len(of))), len(known) - 1)]]
+    behind = np.full(len(of), known[-1], np.int64)
+    behind[known] = known
+    return of[np.minimum.accumulate(behind[::-1])[::-1]]

@@ -198,8 +198,8 @@ def _arrows(trace: DeviceTrace, host: HostEvents) -> dict[int, int]:
         flow, first = np.unique(trace.flow[rows], return_index=True)
         flows.append((flow, np.searchsorted(host.tid, trace.tid[rows[first]])))
     _, at, behind = np.intersect1d(flows[0][0], flows[1][0], return_indices=True)
-    pairs, count = np.unique(np.stack([flows[1][1][behind], flows[0][1][at]], 1), axis=0, return_counts=True)
-    most = {int(thread): int(asker) for thread, asker in pairs[np.argsort(count, kind="stable")].tolist()}
+    pairs, count = np.unique(flows[1][1][behind] * len(host.tid) + flows[0][1][at], return_counts=True)
+    most = dict(divmod(pair, len(host.tid)) for pair in pairs[np.argsort(count, kind="stable")].tolist())
     return {thread: asker for thread, asker in most.items() if thread != asker}
 
 

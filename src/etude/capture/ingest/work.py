@@ -13,7 +13,7 @@ from etude.capture.link.device import DeviceTrace
 from etude.capture.link.host import HostTrace
 from etude.cost.aten import aten_work, needs_values
 from etude.cost.aten_families import FAMILIES, MADE_OF_OTHERS
-from etude.kernels.arrays import I64, Bool
+from etude.kernels.arrays import I64, Bool, sort_order
 from etude.model.distinct import distinct
 from etude.model.schema import UNKNOWN
 
@@ -80,9 +80,9 @@ def node_work(work: OperatorWork, parent: I64, operator: I64, length_ns: I64) ->
     claim = np.empty(len(parent), np.int64)
     others = work.made_of_others | _calls_itself(work.name, parent, known)
     k.claims(np.arange(len(parent)), parent, known, others, claim)
-    owner = np.where(operator >= 0, np.append(claim, -1)[operator], -1)
+    owner = np.append(claim, -1)[operator]
     order = np.flatnonzero(owner >= 0)
-    order = order[np.lexsort((-length_ns[order], owner[order]))]
+    order = order[sort_order(owner[order], -length_ns[order])]
     first = order[np.flatnonzero(np.diff(owner[order], prepend=-1) != 0)]
     flops, size_bytes = np.full(len(operator), UNKNOWN, np.int64), np.full(len(operator), UNKNOWN, np.int64)
     flops[first], size_bytes[first] = work.flops[owner[first]], work.size_bytes[owner[first]]

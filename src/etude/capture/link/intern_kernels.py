@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.capture.link.scan_kernels import hash_word, same, skip_value
+from etude.capture.link.scan_kernels import ends_itself, hash_word, same, skip_value
 from etude.kernels.compile import kernel
 
 
@@ -18,19 +18,29 @@ class CodedValues(NamedTuple):
     hashes: NDArray[np.uint64]  # of each code
     first: NDArray[np.int64]  # position of its first use
     lengths: NDArray[np.int64]
+    behind: NDArray[np.int32]  # the code that last came behind each (and, first, at the start), -1 where none did
 
 
 @kernel(allocates=False)
 def intern_values(buf, word, places, begin, codes, known, used):
     """Codes for the values at places[begin:] (-1 for UNKNOWN) by their bytes, until the table is 60% full. Returns
-    (next row, distinct values so far)."""
-    table, hashes, unique, lengths = known.table, known.hashes, known.first, known.lengths
+    (next row, distinct values so far).
+
+    Programs repeat themselves: the value that came behind the one before is compared first. Equal bytes are the same
+    value only if it says itself where it ends, as texts, lists and objects do."""
+    table, hashes, unique, lengths, behind = known.table, known.hashes, known.first, known.lengths, known.behind
+    last = np.int64(-1)
     mask = np.uint64(len(table) - 1)
     limit = len(table) * 6 // 10
     for i in range(begin, len(places)):
         p = places[i]
         if p < 0:
             codes[i] = -1
+            continue
+        guess = behind[last + 1]
+        known_end = guess >= 0 and ends_itself(buf[p]) and p + lengths[guess] < len(word)
+        if known_end and same(word, p, unique[guess], lengths[guess]):
+            codes[i] = last = guess
             continue
         if used >= limit:
             return i, used
@@ -50,13 +60,14 @@ def intern_values(buf, word, places, begin, codes, known, used):
             code = table[slot]
             if code < 0:
                 table[slot], hashes[used], unique[used], lengths[used] = used, h, p, length
-                codes[i] = used
+                code = used
                 used += 1
                 break
             if hashes[code] == h and lengths[code] == length and same(word, p, unique[code], length):
-                codes[i] = code
                 break
             slot = (slot + np.uint64(1)) & mask
+        codes[i] = behind[last + 1] = code
+        last = np.int64(code)
     return len(places), used
 
 

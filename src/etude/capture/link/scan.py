@@ -343,7 +343,7 @@ class Coder:
         self._json, self._used = json, 0
         self._table = np.full(1 << 12, -1, np.int32)
         self._first, self._lengths = np.empty(0, np.int64), np.empty(0, np.int64)
-        self._hashes = np.empty(0, np.uint64)
+        self._hashes, self._behind = np.empty(0, np.uint64), np.full(1, -1, np.int32)
         self._make_room()
 
     @property
@@ -355,7 +355,7 @@ class Coder:
         """The codes of the values at these positions; -1: none."""
         codes, row = np.empty(len(places), np.int32), 0
         while True:
-            known = intern_kernels.CodedValues(self._table, self._hashes, self._first, self._lengths)
+            known = intern_kernels.CodedValues(self._table, self._hashes, self._first, self._lengths, self._behind)
             row, self._used = intern_kernels.intern_values(
                 self._json.heap, self._json.word, places, row, codes, known, self._used
             )
@@ -368,7 +368,9 @@ class Coder:
     def _make_room(self) -> None:
         room = len(self._table) * 6 // 10 + 1
         self._first, self._lengths = _grown(self._first, room), _grown(self._lengths, room)
-        self._hashes = _grown(self._hashes, room)
+        self._hashes, used = _grown(self._hashes, room), len(self._behind)
+        self._behind = _grown(self._behind, room + 1)
+        self._behind[used:] = -1
 
 
 def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:

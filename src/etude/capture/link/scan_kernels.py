@@ -150,6 +150,12 @@ def in_word(c):
     return 48 <= c <= 57 or c == _MINUS or c == _DOT or 97 <= c <= 122 or 65 <= c <= 90 or c == 43
 
 
+@kernel(allocates=False, inline="llvm")
+def ends_itself(c):
+    """Whether a value that begins with this byte says where it ends: a text, a list, an object."""
+    return c == _QUOTE or c == _LIST or c == _OPEN
+
+
 @kernel(allocates=False)
 def parse_int(buf, p):
     """(The integer at p, also inside quotes, and the position after its digits); UNKNOWN if there is none. Wraps at 64

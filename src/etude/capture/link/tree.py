@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from etude.capture.link.device import DeviceTrace
-from etude.kernels.arrays import I64, Bool
+from etude.kernels.arrays import I64, Bool, sort_order
 from etude.kernels.csr import starts
 from etude.kernels.intervals import nest
 from etude.model.schema import UNKNOWN
@@ -36,7 +36,7 @@ def innermost(thread: I64, start_ns: I64, end_ns: I64, is_outer: Bool, slack_ns:
 
     An interval that ends after the one that it begins in contains nothing, and belongs to what contains all of it.
     """
-    order = np.lexsort((-end_ns, start_ns, thread))
+    order = sort_order(thread, start_ns, -end_ns)
     inside = _nested(thread[order], start_ns[order], end_ns[order], is_outer[order], slack_ns)
     found = np.empty(len(order), np.int64)
     found[order] = np.where(inside >= 0, order[inside], -1)
@@ -55,6 +55,6 @@ def call_tree(device: DeviceTrace, rows: Bool) -> Tree:
     theirs."""
     row = np.flatnonzero(rows & device.is_phase("X") & (device.start_ns != UNKNOWN) & (device.tid != UNKNOWN))
     end = device.start_ns[row] + np.maximum(device.duration_ns[row], 0)
-    row = row[np.lexsort((-end, device.start_ns[row], device.tid[row]))]
+    row = row[sort_order(device.tid[row], device.start_ns[row], -end)]
     start, end = device.start_ns[row], device.start_ns[row] + np.maximum(device.duration_ns[row], 0)
     return Tree(row, _nested(device.tid[row], start, end, ~device.name_has("gloo:")[row], ROUNDING_NS))

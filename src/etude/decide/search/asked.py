@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.base.errors import UsageError
-from etude.base.figures import argument, figure, part, switch, text
+from etude.base.figures import argument, figure, parse, part, switch, text
 from etude.base.outputs import Printed
 from etude.base.parameters import given_in, is_given, naming, only_one, replaces, request_of, spelled
 from etude.base.talk import progress, say
@@ -324,10 +324,8 @@ def _number(text: str) -> float:
 
 
 def _changed(texts: list[str]) -> dict[str, Any]:
-    import yaml
-
     pairs = (_pair(text, "--set", "score=cost") for text in texts)
-    return {key: yaml.safe_load(value) for key, value in pairs}
+    return {key: parse(value, "--set") for key, value in pairs}
 
 
 def _again_s(text: str) -> float:

@@ -1,7 +1,6 @@
 """From a file to what was found."""
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import fields
 from importlib import import_module
 from importlib.resources import files
@@ -12,8 +11,9 @@ from types import ModuleType
 from typing import Any, Final
 
 from etude.base.errors import UsageError
+from etude.base.figures import safe_loader
 from etude.base.parameters import PYTHON, unknown
-from etude.base.trust import limited
+from etude.base.trust import limited, trusting
 from etude.decide.search.found import Found
 from etude.decide.search.ranges import with_ranges
 from etude.decide.search.request import SearchRequest, SpaceFile
@@ -64,7 +64,7 @@ def is_space(path: str | PathLike[str]) -> bool:
     import yaml
 
     try:
-        given = yaml.safe_load(file.read_text("utf-8"))
+        given = yaml.load(file.read_text("utf-8"), safe_loader())
     except (yaml.YAMLError, UnicodeDecodeError):
         return False
     return isinstance(given, Mapping) and "search" in given
@@ -78,7 +78,7 @@ def read_space(path: str | PathLike[str], changed: Mapping[str, Any] | None = No
     if not file.is_file():
         raise UsageError("no such file", where=str(file), hint="a YAML file with `search: KIND`")
     try:
-        found = yaml.safe_load(file.read_text("utf-8"))
+        found = yaml.load(file.read_text("utf-8"), safe_loader())
     except (yaml.YAMLError, UnicodeDecodeError) as problem:
         raise UsageError(f"not YAML: {' '.join(str(problem).split())}", where=str(file)) from None
     if not isinstance(found, Mapping) or "search" not in found:
@@ -90,7 +90,7 @@ def read_space(path: str | PathLike[str], changed: Mapping[str, Any] | None = No
 def solve(given: SpaceFile, asked: SearchRequest) -> Found:
     kind = module_of(given)
     begin(asked)
-    with nullcontext() if asked.trust else limited():
+    with trusting() if asked.trust else limited():
         space = kind.space(given, asked)
         found = with_ranges(search_space(space, asked), given.kind, space.scores)
     return kept(found, asked, given.where)

@@ -8,12 +8,11 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from etude.base.trust import limited
+from etude.base.trust import limited, trusting
 from etude.decide.study.opens import recording
 
 Execute: TypeAlias = Callable[[list[str]], tuple[int, str, str]]
@@ -82,7 +81,7 @@ def answer(task: Mapping[str, Any], execute: Execute, said: TaskAnswers | None =
             link.symlink_to(source)
         try:
             os.chdir(place)
-            with nullcontext() if task.get("trusted") else limited(place):
+            with trusting() if task.get("trusted") else limited(place):
                 return _run(task, execute, place, TaskAnswers() if said is None else said)
         finally:
             os.chdir(before)

@@ -51,6 +51,13 @@ def times_wanted(asked: Any) -> TimesWanted:
     return runs.WantedTimes(anchor=asked.anchor)
 
 
+def recorded_times() -> TimesWanted:
+    """The times under the profiler."""
+    from etude.capture.ingest import runs
+
+    return runs.WantedTimes(as_recorded=True)
+
+
 def tell_times(job: "Job") -> None:
     """Says whose times a job has, if they are those of the program or an estimate of them."""
     told = job.provenance

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from etude.base.errors import UsageError
 from etude.steps.measured.row_figures import whole
+from etude.steps.measured.row_words import ABSENT
 
 RANK: Final = 16
 """Rank of adapters where a row says none: an assumption."""
@@ -25,7 +26,7 @@ _RANK: Final = re.compile(r"\b(?:rank\s*[=:]?|r\s*[=:])\s*(\d+)\b", re.IGNORECAS
 _QUANTISED: Final = re.compile(r"\bq-?lora\b", re.IGNORECASE)
 _LORA: Final = re.compile(r"\b(lora|peft)\b", re.IGNORECASE)
 _FROZEN: Final = re.compile(r"\bfrozen\b", re.IGNORECASE)
-_OTHER: Final = re.compile(r"\b(dpo|rlhf|grpo|ppo|distill(?:ation)?)\b", re.IGNORECASE)
+_OTHER: Final = re.compile(rf"({ABSENT})?\b(dpo|rlhf|grpo|ppo|distillation)\b", re.IGNORECASE)
 _FULL: Final = re.compile(r"\b(sft|fine-?tun(?:e|ed|ing))\b", re.IGNORECASE)
 _COLUMN: Final = "column train: all, lora:16, layers:24.., frozen"
 
@@ -37,10 +38,8 @@ def trained_fields(row: Mapping[str, str], family: str, said: list[str]) -> dict
     text = column or f"{names} {row.get('notes', '')}"
     if _QUANTISED.search(text):
         raise UsageError("QLoRA is not priced: its frozen weights are unpacked from 4 bits for each product")
-    if found := _OTHER.search(column or names):
-        raise UsageError(
-            f"a step of {found[1]} is more than one pass of one model, which `etude predict sections` prices"
-        )
+    if found := next((one[2] for one in _OTHER.finditer(text) if not one[1]), ""):
+        raise UsageError(f"a step of {found} is more than one pass of one model, which `etude predict sections` prices")
     if ALL.fullmatch(column):
         return {}
     if column.partition(":")[0] in ("layers", "frozen", "forward") or re.fullmatch(r"lora:\d+(:\w+)?", column):

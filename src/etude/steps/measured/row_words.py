@@ -14,10 +14,11 @@ experts of one overlap the products of the other."""
 DOMAIN: Final = {"deepep": NEAR, "hybridep": NEAR, "a2a": 0, "alltoall": 0, "all-to-all": 0}
 """Dispatchers of tokens, and to what a token is sent once; 0: every copy is sent."""
 UNSAID: Final = re.compile(r"(none|not) (stated|said|given|known)|unknown|n/?a|\?|-|/", re.IGNORECASE)
-_ABSENT: Final = r"(?:no|not|non|without|w/o|instead of)[ -]"
-_SHARDED: Final = re.compile(rf"({_ABSENT})?\b(FSDP\d?|FULL_SHARD)\b(\s*[:=]?\s*(?:off|no|none|false|/|0|-)(?!\w))?")
-_ZERO: Final = re.compile(rf"({_ABSENT})?\bZeRO[ -]?([0-3])", re.IGNORECASE)
-_ASYNC: Final = re.compile(rf"({_ABSENT})?\basync[ -]?TP\b", re.IGNORECASE)
+ABSENT: Final = r"(?:no|not|non|without|w/o|instead of)[ -]"
+"""Words that deny what they stand before."""
+_SHARDED: Final = re.compile(rf"({ABSENT})?\b(FSDP\d?|FULL_SHARD)\b(\s*[:=]?\s*(?:off|no|none|false|/|0|-)(?!\w))?")
+_ZERO: Final = re.compile(rf"({ABSENT})?\bZeRO[ -]?([0-3])", re.IGNORECASE)
+_ASYNC: Final = re.compile(rf"({ABSENT})?\basync[ -]?TP\b", re.IGNORECASE)
 _PAIRED: Final = re.compile(r"\b(?:1f1b|a2a|all-?to-?all|ep(?: comm\w*)?) overlap", re.IGNORECASE)
 _DROPPED: Final = re.compile(r"\btoken[- ]?drop(?:ped|ping)?\b", re.IGNORECASE)
 _EAGER: Final = re.compile(r"\beager\b", re.IGNORECASE)
@@ -34,13 +35,10 @@ _PARTS: Final = (
 _KINDS: Final = ("full", "selective", "none")
 
 
-def noted_fields(notes: str, *, tp: int, gated: bool) -> dict[str, Any]:
-    """Fields of a plan that notes give; what they say to be absent is."""
-    found: dict[str, Any] = {}
-    if (zero := _ZERO.search(notes)) and not zero[1]:
-        found["zero"] = int(zero[2])
-    elif any(not (one[1] or one[3]) for one in _SHARDED.finditer(notes)):
-        found["zero"] = 3
+def noted_fields(notes: str, *, tp: int, gated: bool, stack: str = "") -> dict[str, Any]:
+    """Fields of a plan that notes give, or how weights are sharded the name of the stack; what they say to be absent
+    is."""
+    found = _sharded(notes) or _sharded(stack.upper())
     if (way := _ASYNC.search(notes)) and not way[1] and tp > 1:
         found["tp_chunks"] = tp
     if _EAGER.search(notes) and gated:
@@ -52,6 +50,12 @@ def noted_fields(notes: str, *, tp: int, gated: bool) -> dict[str, Any]:
     if way := _DISPATCHER.search(notes):
         found["ep_node"] = DOMAIN[way[1].lower()]
     return found
+
+
+def _sharded(text: str) -> dict[str, Any]:
+    if (zero := _ZERO.search(text)) and not zero[1]:
+        return {"zero": int(zero[2])}
+    return {"zero": 3} if any(not (one[1] or one[3]) for one in _SHARDED.finditer(text)) else {}
 
 
 def recompute_fields(text: str, policies: Mapping[str, str], said: list[str]) -> dict[str, Any]:

@@ -217,7 +217,7 @@ def _given(row: Row, model: Model, policies: Mapping[str, str], said: list[str])
     if "sequence parallel" in again and given.get("tp", 1) > 1:
         given["sp"] = True
     given |= recompute_fields(again, policies, said)
-    given |= noted_fields(notes, tp=given.get("tp", 1), gated=model.gated)
+    given |= noted_fields(notes, tp=given.get("tp", 1), gated=model.gated, stack=row.get("stack", ""))
     return given | _schedule(row, given, model)
 
 

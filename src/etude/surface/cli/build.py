@@ -7,7 +7,8 @@ a mistake.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from enum import Enum
 from keyword import iskeyword
 from typing import Annotated, Any, Final
@@ -18,10 +19,12 @@ from typer.core import TyperCommand
 from etude.base.errors import AnswerNo, UsageError
 from etude.base.parameters import FLAGS, YAML, VerbParameter, parameters_of, unknown
 from etude.base.talk import say
+from etude.base.trust import command_line, trusting
 from etude.surface.cli.registry import readers_of
 from etude.surface.verb import Verb, resolve
 
 FILE: Final = "YAML file of parameters, by the names of the flags; flags override it."
+TRUST: Final = "Let files that are given run programs and Python code."
 METAVAR: Final = {
     "count": "N", "number": "NUMBER", "fraction": "NUMBER", "power": "WATT", "time": "TIME", "bytes": "SIZE",
     "bandwidth": "RATE", "rate": "RATE", "choice": "NAME", "noun": "NAME", "path": "PATH", "paths": "PATH",
@@ -67,6 +70,8 @@ def command_of(verb: Verb[Any, Any, Any]) -> Any:
 
     parameters = [q for p in parameters_of(verb.asks).values() for q in _typer_parameters(p)]
     parameters.append(_parameter("yaml", str, typer.Option("--yaml", help=FILE, metavar="PATH", show_default=False)))
+    if "trust" not in parameters_of(verb.asks):
+        parameters.append(_parameter("trust", bool, typer.Option("--trust", help=TRUST, hidden=True)))
     run.__name__ = verb.name.replace(" ", "_").replace("-", "_")
     vars(run)["__signature__"] = inspect.Signature(parameters)
     run.__annotations__ = {q.name: q.annotation for q in parameters}
@@ -106,10 +111,22 @@ def group_of(name: str, line: str) -> Any:
 
 def run_command(verb: Verb[Any, Any, Any], given: Mapping[str, Any]) -> int:
     """Runs a verb with what Typer has parsed; a file of `--yaml` is below the flags."""
+    with trusting() if given.get("trust") else nullcontext(), command_line(_texts(given)):
+        return _run_command(verb, by_name(given))
+
+
+def _texts(given: Mapping[str, Any]) -> Iterator[str]:
+    """What the command line itself says; the file of `--yaml` says the rest."""
+    for value in given.values():
+        yield from [value] if isinstance(value, str) else value if isinstance(value, list) else []
+
+
+def _run_command(verb: Verb[Any, Any, Any], said: dict[str, Any]) -> int:
     from etude.base.figures import read_mapping
     from etude.surface.cli.output import emit, print_read, shortened
 
-    said = by_name(given)
+    if "trust" not in parameters_of(verb.asks):
+        said.pop("trust", None)
     file = said.pop("yaml", None)
     resolved = resolve(verb, {**_of_file(verb, read_mapping(file), file), **said} if file else said, FLAGS, readers_of)
     how: dict[str, Any] = {name: True for name in ("json", "csv", "md") if getattr(resolved.output, name, False)}

@@ -2,6 +2,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from etude.base.figures import figure
+from etude.surface.mcp.access import FolderAccess
 from etude.surface.verb import Verb
 
 
@@ -18,17 +19,24 @@ class Mcp:
 
     root: str = figure("path", "only files below this folder may be opened; links out of it are refused", ".")
     write: str | None = figure("path", "let tools write below this folder; without it nothing is written", None)
+    limit_ns: int = figure("time", "a call that takes longer is ended", 120_000_000_000)
+    memory_bytes: int = figure("bytes", "memory that a call may take, where the system can bound it", 4_000_000_000)
 
 
-def run(given: tuple[str, str | None]) -> None:
+def run(given: tuple[FolderAccess, int, int]) -> None:
     from etude.surface.cli.registry import all_verbs
-    from etude.surface.mcp import FolderAccess, serve
+    from etude.surface.mcp import serve
 
-    serve(FolderAccess.of(*given), all_verbs())
+    access, limit_ns, memory_bytes = given
+    serve(access, all_verbs(), limit_ns, memory_bytes)
 
 
 def _nothing(found: Any) -> None:
     """The server has said all."""
 
 
-VERBS = (Verb("mcp", Mcp, lambda asked: (asked.root, asked.write), run, show=_nothing),)
+def inputs(asked: Mcp) -> tuple[FolderAccess, int, int]:
+    return FolderAccess.of(asked.root, asked.write), asked.limit_ns, asked.memory_bytes
+
+
+VERBS = (Verb("mcp", Mcp, inputs, run, show=_nothing),)

@@ -5,6 +5,7 @@ bounds      how much of a result is sent
 schema      what may be given to a tool, from the declaration of its verb
 tools       what can be asked: verbs, called within the access
 server      the tools as the `mcp` package serves them
+worker      the process in which calls are answered, with limits on time and memory
 """
 
 from typing import TYPE_CHECKING

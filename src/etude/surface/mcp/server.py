@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Iterable, Mapping
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from etude import __version__
 from etude.base.errors import EtudeError, UsageError
@@ -15,6 +14,7 @@ from etude.base.parameters import parameters_of
 from etude.surface.mcp.access import FolderAccess
 from etude.surface.mcp.schema import schema
 from etude.surface.mcp.tools import call, tools
+from etude.surface.mcp.worker import ToolProcess
 from etude.surface.verb import Verb
 
 if TYPE_CHECKING:
@@ -26,8 +26,14 @@ INSTRUCTIONS: Final = (
 )
 
 
-def make_server(access: FolderAccess, verbs: Iterable[Verb[Any, Any, Any]]) -> Server[Any]:
-    """A server of the verbs that are tools; `serve` runs it."""
+Answer: TypeAlias = Callable[[str, Mapping[str, Any]], tuple[bool, Any]]
+"""From the name of a tool and what is given to: is it an error, and the answer or what is wrong."""
+
+
+def make_server(
+    access: FolderAccess, verbs: Iterable[Verb[Any, Any, Any]], answer: Answer | None = None
+) -> Server[Any]:
+    """A server of the verbs that are tools; `serve` runs it. Without an `answer` calls are answered here."""
     try:
         from mcp import types
         from mcp.server.lowlevel import Server
@@ -37,12 +43,15 @@ def make_server(access: FolderAccess, verbs: Iterable[Verb[Any, Any, Any]]) -> S
 
     known, turn = tools(access, verbs), threading.Lock()
 
+    def in_turn(name: str, given: Mapping[str, Any]) -> tuple[bool, Any]:
+        with turn:
+            return answer(name, given) if answer is not None else call_tool(known, name, given, access)
+
     async def listed(context: Any, params: Any) -> types.ListToolsResult:
         return types.ListToolsResult(tools=[_described(name, verb, access) for name, verb in known.items()])
 
     async def called(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
-        answer = partial(_answered, known, params.name, params.arguments or {}, access, turn)
-        is_error, found = await anyio.to_thread.run_sync(answer)
+        is_error, found = await anyio.to_thread.run_sync(in_turn, params.name, params.arguments or {})
         text = found if is_error else json.dumps(found)
         return types.CallToolResult(
             content=[types.TextContent(type="text", text=text)],
@@ -53,9 +62,16 @@ def make_server(access: FolderAccess, verbs: Iterable[Verb[Any, Any, Any]]) -> S
     return Server("etude", version=__version__, instructions=INSTRUCTIONS, on_list_tools=listed, on_call_tool=called)
 
 
-def serve(access: FolderAccess, verbs: Iterable[Verb[Any, Any, Any]]) -> None:
-    """Answers a client on stdin and stdout until it is gone."""
-    server = make_server(access, verbs)
+def serve(access: FolderAccess, verbs: Iterable[Verb[Any, Any, Any]], limit_ns: int, memory_bytes: int) -> None:
+    """Answers a client on stdin and stdout until it is gone, in a process that may take so long for a call."""
+    worker: ToolProcess | None = None
+
+    def answer(name: str, given: Mapping[str, Any]) -> tuple[bool, Any]:
+        nonlocal worker
+        worker = worker or ToolProcess(access, limit_ns, memory_bytes)
+        return worker.answer(name, given)
+
+    server = make_server(access, verbs, answer)
     import anyio
     from mcp.server.stdio import stdio_server
 
@@ -63,7 +79,11 @@ def serve(access: FolderAccess, verbs: Iterable[Verb[Any, Any, Any]]) -> None:
         async with stdio_server() as (incoming, outgoing):
             await server.run(incoming, outgoing, server.create_initialization_options())
 
-    anyio.run(run)
+    try:
+        anyio.run(run)
+    finally:
+        if worker is not None:
+            worker.end()
 
 
 def _described(name: str, verb: Verb[Any, Any, Any], access: FolderAccess) -> Any:
@@ -80,22 +100,22 @@ def _described(name: str, verb: Verb[Any, Any, Any], access: FolderAccess) -> An
     )
 
 
-def _answered(
-    known: Mapping[str, Verb[Any, Any, Any]],
-    name: str,
-    given: Mapping[str, Any],
-    access: FolderAccess,
-    turn: threading.Lock,
+def call_tool(
+    known: Mapping[str, Verb[Any, Any, Any]], name: str, given: Mapping[str, Any], access: FolderAccess
 ) -> tuple[bool, Any]:
     """(is it an error, the answer or what is wrong). Etude's own errors are returned with their hint; of any other a
     client gets the name of the tool alone."""
     if name not in known:
         return True, f"unknown tool `{name[:100]}`\nhint: known: {', '.join(known)}"
     try:
-        with turn:
-            return False, call(known[name], given, access)
+        return False, call(known[name], given, access)
     except EtudeError as problem:
         return True, _in_words_of_tools(str(problem), access)
+    except MemoryError:
+        return (
+            True,
+            "needs more memory than a call may have\nhint: ask for less, or start the server with more: --memory",
+        )
     except OSError as problem:
         return True, f"cannot be read: {problem.strerror or type(problem).__name__}"
     except Exception:

@@ -71,13 +71,13 @@ class Lake:
         self._check()
         return compact(self.folder, advance)
 
-    def query(self, sql: str) -> pa.Table:
+    def query(self, sql: str, *, seconds: float | None = None) -> pa.Table:
         """The result of one SELECT over the tables; rows of runs that are not there in full do not show."""
         self._check()
         for _ in range(TRIES):
             files = _Files(self.folder.resolve(), listing(self.folder))
             try:
-                return files.ask(sql)
+                return files.ask(sql, seconds)
             except (FormatError, UsageError):
                 if not files.gone():
                     raise  # else a compaction took files away meanwhile: their rows are in others now
@@ -132,7 +132,7 @@ class _Files:
         used += [self._path(name, pack) for name in TABLES for pack, _ in self.parts]
         return not all(map(os.path.exists, used))
 
-    def ask(self, sql: str) -> pa.Table:
+    def ask(self, sql: str, seconds: float | None) -> pa.Table:
         import duckdb
 
         with duckdb.connect(":memory:") as connection:
@@ -142,7 +142,7 @@ class _Files:
                 connection.execute(f"SET allowed_directories = [{quoted(str(self.folder))}]")
             except duckdb.Error as problem:
                 raise FormatError(str(problem).splitlines()[0], path=self.folder) from None
-            return select(connection, sql, hint=_HINT)
+            return select(connection, sql, hint=_HINT, seconds=seconds)
 
     def _view(self, connection: Any, name: str) -> None:
         parts = [f"SELECT * FROM {self._source(connection, name, self.whole[name])}"]

@@ -6,6 +6,7 @@ api         what can be asked
 session     what is open
 index       columns of the timeline on disk, with `building` and `kernels`
 windows     what is drawn of them
+folders     what is no run: tables of other verbs, as slices by `tables`
 """
 
 from typing import TYPE_CHECKING

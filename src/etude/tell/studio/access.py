@@ -12,7 +12,7 @@ LOCAL: Final = ("127.0.0.1", "localhost")
 """Names of this machine in an address. A page that reached it under another name came by DNS rebinding."""
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors {frames}"
+    "frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors {frames}"
 )
 NOTEBOOKS: Final = "http://127.0.0.1:* http://localhost:* https://127.0.0.1:* https://localhost:*"
 """Pages of this machine in which a cell may show the studio."""

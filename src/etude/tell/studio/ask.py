@@ -16,17 +16,21 @@ from etude.base.files import writing
 from etude.capture.opening import is_columns
 from etude.store import columns
 from etude.store import sql as store_sql
+from etude.tell.studio import folders
+from etude.tell.studio.folders import StudioFolder
 from etude.tell.studio.session import StudioRun
 
 SECONDS: Final = 20.0
 MEMORY_BYTES: Final = 4 << 30
-"""Address space of a query."""
+"""What a query may write to. Its address space is larger, the more so the more cores reserve stacks and heaps."""
 ROWS: Final = 2_000
 """Rows that are shown of a result."""
 
 
-def query_folder(one: StudioRun) -> Path:
+def query_folder(one: StudioRun | StudioFolder) -> Path:
     """The folder of Parquet files that queries read: the input, or a copy of the run beside its index."""
+    if isinstance(one, StudioFolder):
+        return one.path
     source = one.source
     if is_columns(source.path) and not source.system and source.timing is None and source.times is None:
         return Path(source.path)
@@ -39,8 +43,10 @@ def query_folder(one: StudioRun) -> Path:
     return place
 
 
-def table_columns(one: StudioRun) -> dict[str, Any]:
-    """Tables and their columns, for completion, and a query to begin with."""
+def table_columns(one: StudioRun | StudioFolder) -> dict[str, Any]:
+    """Tables and their columns, for completion, and queries to begin with."""
+    if isinstance(one, StudioFolder):
+        return {"tables": folders.columns(one.tables), "examples": folders.examples(one)}
 
     def made() -> dict[str, list[str]]:
         place = query_folder(one)
@@ -62,7 +68,7 @@ EXAMPLES: Final = (
 )
 
 
-def query(one: StudioRun, sql: str) -> dict[str, Any]:
+def query(one: StudioRun | StudioFolder, sql: str) -> dict[str, Any]:
     """The rows of a query, whether there are more, and the command that gives them."""
     place = one.once("query folder", lambda: query_folder(one))
     limits = ["--seconds", f"{SECONDS:g}", "--top", str(ROWS)]
@@ -76,7 +82,7 @@ def query(one: StudioRun, sql: str) -> dict[str, Any]:
         "rows": [[row.get(name) for name in names] for row in rows],
         "more": len(rows) >= ROWS,
         "command": shlex.join(["etude", "query", *(["--"] if sql.startswith("-") else []), str(place), sql]),
-        "python": f"etude.query({str(place)!r}, {sql!r})",
+        "python": one.python if isinstance(one, StudioFolder) else f"etude.query({str(place)!r}, {sql!r})",
     }
 
 
@@ -105,4 +111,4 @@ def _limit(pid: int) -> None:
     import resource
 
     if hasattr(resource, "prlimit"):
-        resource.prlimit(pid, resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+        resource.prlimit(pid, resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, Protocol, TypeAlias
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.kernels.arrays import I64
+from etude.kernels.arrays import I32, I64, U8
 from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN
 from etude.model.trace import Trace
@@ -25,6 +25,16 @@ COLUMNS: Final = {"start": np.int64, "end": np.int64, "node": np.int32}
 ROW_COLUMNS: Final = ("part", "lane_kind", "lane_id", "track", "depth", "first", "count")
 
 
+Slices: TypeAlias = tuple[I64, I64, I32]
+
+
+class NodeProgram(Protocol):
+    """Sort and name of each node, by number."""
+
+    sort: U8
+    name: I32
+
+
 @dataclass
 class Builder:
     """An index while it is written."""
@@ -32,7 +42,7 @@ class Builder:
     folder: Path
     width_ns: int
     names: dict[str, int] = field(default_factory=dict)
-    programs: dict[int, SliceProgram] = field(default_factory=dict)
+    programs: dict[int, NodeProgram] = field(default_factory=dict)
     rows: list[NDArray[np.int64]] = field(default_factory=list)
     bins: list[NDArray[np.uint16]] = field(default_factory=list)
     part_trace: list[int] = field(default_factory=list)
@@ -46,8 +56,16 @@ class Builder:
         found, missing = program.rows(part.start_ns, part.end_ns, run.timing.origin)
         self.untimed += missing * len(part.at)
         lanes, table = program.lanes_of(found)
-        lane = lanes.astype(np.int32)
-        start, end, node = part.start_ns[found], part.end_ns[found], found.astype(np.int32)
+        times = part.start_ns[found], part.end_ns[found]
+        self.add_slices(trace, lanes.astype(np.int32), table, (*times, found.astype(np.int32)), bins_first_ns, files)
+
+    def add_slices(
+        self, trace: int, lane: I32, table: list[Any], slices: Slices, bins_first_ns: int, files: dict[str, BinaryIO]
+    ) -> None:
+        """Slices (start, end, node) of one set of times, whose nodes `programs[trace]` describes; `table` has the kind
+        and the number of each lane."""
+        start, end, node = slices
+        program = self.programs[trace]
         order = np.lexsort((-end, start, lane))
         lane, start, end, node = lane[order], start[order], end[order], node[order]
         track, depth = tracks_of(lane, start, end)
@@ -63,7 +81,9 @@ class Builder:
     def _program(self, number: int, trace: Trace) -> SliceProgram:
         if number not in self.programs:
             self.programs[number] = SliceProgram(trace, self.names)
-        return self.programs[number]
+        found = self.programs[number]
+        assert isinstance(found, SliceProgram)
+        return found
 
     def _add_rows(self, key: I64, table: list[Any], all_of: RowSlices, bins_first_ns: int) -> None:
         first = np.flatnonzero(np.append(True, np.diff(key) != 0)[: len(key)])

@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.files import writing
-from etude.base.talk import progress, say
+from etude.base.talk import say
 from etude.kernels.arrays import I64
-from etude.model.run import Run
-from etude.tell.studio.building import COLUMNS, ROW_COLUMNS, build
+from etude.model.schema import LaneKind
+from etude.tell.studio.building import COLUMNS, ROW_COLUMNS
 from etude.tell.studio.kernels import RowSlices
+from etude.tell.view.slices import Lane
 
-VERSION: Final = "1"
+VERSION: Final = "2"
 MOST_FILES: Final = 20_000
 """Files of an input whose names, sizes and times are looked at to see whether an index is still valid."""
 
@@ -99,6 +100,16 @@ class TimelineIndex:
         start, end, node = (self._columns[name][first : first + count] for name in COLUMNS)
         return RowSlices(start, end, node, self._columns["sort_of"][low:high], self._columns["name_of"][low:high])
 
+    @property
+    def of_tables(self) -> bool:
+        """Slices are rows of tables; their sorts are colours and nothing else."""
+        return "labels" in self.head
+
+    def lane_label(self, rank: int, kind: int, number: int) -> str:
+        """What a row is called."""
+        labels = self.head.get("labels")
+        return str(labels[number]) if labels else Lane(rank, LaneKind(kind), number).label
+
     def role_of(self, at: int) -> int:
         """The program of the rank at a position: ranks of one role run the same."""
         return int(self.head["trace_of"][at])
@@ -119,22 +130,18 @@ def _mapped(path: Path, kind: Any, count: int) -> NDArray[Any]:
     return np.asarray(np.memmap(path, kind, "r", shape=(count,))) if count else np.zeros(0, kind)
 
 
-def index_of(
-    source: Path, asked: str, open_run: Callable[[], Run], about: Callable[[Run], dict[str, Any]] = lambda run: {}
-) -> TimelineIndex:
-    """The index of a run: the one that is kept, or a new one. `asked` says what else than its files it depends on."""
+def index_of(source: Path, asked: str, make: Callable[[Path, dict[str, Any]], None]) -> TimelineIndex:
+    """The index of an input: the one that is kept, or a new one, which `make` writes into a folder. `asked` says what
+    else than its files it depends on."""
     key = hashlib.sha256("\n".join([VERSION, asked, *_state(source)]).encode()).hexdigest()[:20]
     for place in places(source):
         if (found := _valid(place / key)) is not None:
             return found
-    from etude.analyse.clocks import offsets
-
-    run = open_run()
     place = next(one for one in places(source) if _is_writable(one))
     say(f"note: the index of the timeline is kept in {place}")
-    with progress("building the index", len(run.job.ranks)) as advance, writing(place / key, own=True) as folder:
+    with writing(place / key, own=True) as folder:
         folder.mkdir()
-        build(run, folder, offsets(run), {"key": key, "name": run.job.name, **about(run)}, advance)
+        make(folder, {"key": key})
     return read_index(place / key)
 
 

@@ -14,7 +14,9 @@ import msgspec
 
 from etude.base.errors import EtudeError, UsageError
 from etude.tell.studio.access import StudioAccess
-from etude.tell.studio.api import ANSWERS, ColumnsAnswer, FileAnswer
+from etude.tell.studio.answers import ColumnsAnswer, FileAnswer
+from etude.tell.studio.api import ANSWERS
+from etude.tell.studio.folders import StudioFolder
 from etude.tell.studio.session import StudioSession
 
 ASSETS: Final = {
@@ -23,6 +25,11 @@ ASSETS: Final = {
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
 }
+FRAMED: Final = (
+    "sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
+"""Policy of a page in a frame; its own policy names the one style and the one script that it has."""
 MOST_BYTES: Final = 1 << 20
 """Of a request."""
 EXTRA: Final = "pip install 'etude[studio]'"
@@ -64,8 +71,13 @@ def studio_app(session: StudioSession, access: StudioAccess) -> Any:
         status, kind, found, more = await run_in_threadpool(answer_to, session, request.path_params["what"], body)
         return Response(found, status, media_type=kind, headers=access.headers | more)
 
+    async def page(request: Request) -> Response:
+        status, kind, found, more = await run_in_threadpool(page_of, session, request.path_params["number"])
+        return Response(found, status, media_type=kind, headers=access.headers | more)
+
     routes = [
         Route("/{token}/", asset),
+        Route("/{token}/page/{number}", page),
         Route("/{token}/api/{what}", answer, methods=["POST"]),
         Route("/{token}/{name}", asset),
     ]
@@ -94,6 +106,19 @@ def answer_to(session: StudioSession, what: str, body: bytes) -> tuple[int, str,
         told = {"x-etude-name": found.name, "x-etude-command": quote(found.command)}
         return 200, "application/octet-stream", found.content, told
     return 200, "application/json", msgspec.json.encode(found), {}
+
+
+def page_of(session: StudioSession, number: str) -> tuple[int, str, bytes, dict[str, str]]:
+    """The page of a folder that is no run, for a frame of the page: it runs its own script and asks for nothing."""
+    at = int(number) if number.isdecimal() and len(number) < 4 else -1
+    one = session.runs[at] if 0 <= at < len(session.runs) else None
+    if not isinstance(one, StudioFolder) or not one.has_page:
+        return _problem(404, "there is no such page")
+    try:
+        found = one.page()
+    except EtudeError as problem:
+        return _problem(400, problem.problem, problem.hint)
+    return 200, ASSETS[".html"], found, {"content-security-policy": FRAMED}
 
 
 def _problem(status: int, why: str, hint: str = "") -> tuple[int, str, bytes, dict[str, str]]:

@@ -22,7 +22,7 @@ MOST_PIECES: Final = 100_000
 ROWS: Final = 30
 
 
-def _calls(one: StudioRun) -> CollectiveCalls:
+def calls_of(one: StudioRun) -> CollectiveCalls:
     found: CollectiveCalls = one.once("calls", lambda: calls(one.run()))
     return found
 
@@ -32,7 +32,7 @@ def arrivals(one: StudioRun) -> dict[str, Any]:
     and how long its call takes."""
 
     def made() -> dict[str, Any]:
-        found, index = _calls(one), one.index
+        found, index = calls_of(one), one.index
         at, of = found.at.astype(np.int64), found.of
         known = (found.start_ns != UNKNOWN) & (found.end_ns != UNKNOWN)
         start, end = (np.where(known, times + index.shift_ns[at], 0) for times in (found.start_ns, found.end_ns))
@@ -80,7 +80,7 @@ def _label(one: StudioRun, found: CollectiveCalls, call: int) -> str:
 
 def members(one: StudioRun, rank: int, node: int, ranks: list[int]) -> dict[str, Any]:
     """The call that a slice is a part of, and its members among these ranks, each with its row."""
-    found, index = _calls(one), one.index
+    found, index = calls_of(one), one.index
     hit = np.flatnonzero((found.at == position(index, rank)) & (found.row == node))
     if not len(hit):
         return {"members": []}

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.base.errors import UsageError
-from etude.model.schema import LaneKind
 from etude.tell.studio.index import TimelineIndex
 from etude.tell.studio.kernels import (
     SORTS,
@@ -19,7 +18,7 @@ from etude.tell.studio.kernels import (
     pieces_of_row,
     room_for,
 )
-from etude.tell.view.slices import Lane, Sort
+from etude.tell.view.slices import Sort
 
 MOST_PIXELS: Final = 16_384
 MOST_ROWS: Final = 20_000
@@ -38,10 +37,8 @@ def rows_of_ranks(index: TimelineIndex, ranks: list[int]) -> list[dict[str, Any]
         at = position(index, rank)
         for number in index.rows_of(at):
             _, kind, lane_id, track, depth, _, count = index.rows[number].tolist()
-            lane = Lane(rank, LaneKind(kind), lane_id)
-            found.append(
-                {"rank": rank, "row": number, "lane": lane.label, "track": track, "depth": depth, "slices": count}
-            )
+            lane = index.lane_label(rank, kind, lane_id)
+            found.append({"rank": rank, "row": number, "lane": lane, "track": track, "depth": depth, "slices": count})
             if len(found) >= MOST_ROWS:
                 return found
     return found
@@ -141,7 +138,7 @@ def range_breakdown(
         "last_ns": last_ns,
         "rows": len(drawn),
         "names": len(order),
-        "sorts": {sort.label: int(by_sort[sort]) for sort in Sort if by_sort[sort]},
+        "sorts": {} if index.of_tables else {sort.label: int(by_sort[sort]) for sort in Sort if by_sort[sort]},
         "top": [
             {"name": index.names[n][:LONGEST_NAME], "time_ns": int(time[n]), "count": int(count[n])}
             for n in order[:top].tolist()
@@ -182,7 +179,7 @@ def slice_of(index: TimelineIndex, rank: int, row: int, at: int) -> dict[str, An
         "start_ns": int(part.start[at]) + shift,
         "end_ns": int(part.end[at]) + shift,
         "name": index.names[int(part.name_of[node])][:LONGEST_NAME],
-        "sort": Sort(int(part.sort_of[node])).label,
+        "sort": "" if index.of_tables else Sort(int(part.sort_of[node])).label,
     }
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from etude.base.errors import UsageError
 from etude.base.figures import figure, plain, read, read_mapping, text, usage_errors
+from etude.cost.stacks import Band
 
 ANY: Final = "any"
 
@@ -54,6 +55,16 @@ class ServingStack:
     source: str = text("source of the values")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnErrors:
+    """What was left of a calibrated stack, of what it was not fitted to."""
+
+    figures: Mapping[str, Band] = figure("map of one", "by figure: ttft_s, tpot_s, ...", of=Band)
+    model: str = text("the model that was served; empty: several, or any")
+    precision: str = text("its data type; empty: any")
+    ranks: int = figure("count", "ranks of a replica; 0: any", 0, zero=True)
+
+
 @cache
 def _stacks() -> dict[str, dict[str, ServingStack]]:
     given = read_mapping(Path(__file__).parent / "stacks.yaml")
@@ -65,12 +76,20 @@ def _stacks() -> dict[str, dict[str, ServingStack]]:
     }
 
 
-def stack_file(by_device: Mapping[str, ServingStack]) -> str:
-    """The text of a file that `serving_stack` reads."""
+def stack_file(by_device: Mapping[str, ServingStack], own: OwnErrors | None = None) -> str:
+    """The text of a file that `serving_stack` and `own_errors` read."""
     import yaml
 
-    found: str = yaml.safe_dump({"devices": {name: plain(one) for name, one in by_device.items()}}, sort_keys=False)
+    told = {"devices": {name: plain(one) for name, one in by_device.items()}}
+    found: str = yaml.safe_dump(told if own is None else told | {"errors": plain(own)}, sort_keys=False)
     return found
+
+
+def own_errors(path: str) -> OwnErrors | None:
+    """Those that the file of a stack has."""
+    given = read_mapping(Path(path)).get("errors")
+    with usage_errors():
+        return None if given is None else read(OwnErrors, given, f"{path}: errors")
 
 
 def _of_file(path: str, device: str) -> ServingStack:

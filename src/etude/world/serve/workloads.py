@@ -20,6 +20,10 @@ from etude.world.serve.requests import Requests, requests_of
 STEPS: Final = 4096
 """Steps of a period, for the inverse of its arrivals."""
 DAY_NS: Final = 86_400_000_000_000
+MOST_PIECES: Final = 100_000_000
+"""Pieces of prompts of a drawn stream: each turn of an agent has those of all turns before."""
+MOST_WEIGHTS: Final = 1_000_000_000
+"""Popularities from which the prompts of a recommender are drawn: those of all items, for each request."""
 
 
 def poisson(rate_per_s: float, count: int, prompt: int, output: int, *, seed: int = 0, cv: float = 1.0) -> Requests:
@@ -85,6 +89,7 @@ class Agents:
     shift: int = figure("count", "unique tokens at the start of each prompt: a date, an id", 0)
 
     def drawn(self, rate_per_s: float, random: np.random.Generator) -> Requests:
+        _bounded("agents", "pieces of prompts", self.sessions * max(self.turns, 1.0) ** 2, MOST_PIECES)
         begin = np.cumsum(random.exponential(self.turns / rate_per_s, self.sessions))
         rows: list[tuple[float, int, int, list[Any]]] = []
         for s in range(self.sessions):
@@ -120,6 +125,8 @@ class Recommend:
     def drawn(self, rate_per_s: float, random: np.random.Generator) -> Requests:
         if self.listed > min(self.items, self.to_items or self.items):
             raise UsageError(f"recommend: {self.listed} of {self.items} items in a prompt")
+        _bounded("recommend", "pieces of prompts", self.requests * self.listed, MOST_PIECES)
+        _bounded("recommend", "popularities", self.requests * max(self.items, self.to_items), MOST_WEIGHTS)
         at = np.cumsum(random.exponential(1 / rate_per_s, self.requests))
         rows = []
         for k in range(self.requests):
@@ -133,6 +140,11 @@ class Recommend:
             ask = [[f"ask-{k}", 16]]
             rows.append((float(at[k]), user, self.output, [[f"user-{user}", self.user_tokens], *items, *ask]))
         return _from_segments(rows)
+
+
+def _bounded(name: str, what: str, count: float, most: int) -> None:
+    if count > most:
+        raise UsageError(f"{name}: about {count:,.0f} {what} are more than {most:,}", where="--requests")
 
 
 GENERATORS: Final[dict[str, type[Any]]] = {"agents": Agents, "recommend": Recommend}

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from etude.base.errors import UsageError
 from etude.base.figures import key_of
+from etude.base.figures import parse as parse_yaml
 from etude.base.grammar import LinePiece, line
 from etude.machine.system import System
 from etude.make.generate import Plan
@@ -102,8 +103,6 @@ def read_axes(over: Mapping[str, Sequence[Any] | None], s: Setting, fixed: Mappi
 def parse_over(text: str) -> dict[str, list[Any] | None]:
     """`tp=1|2|4,zero` -> {"tp": [1, 2, 4], "zero": None}. Text after a comma that is not an axis belongs to the last
     value: `recompute=none|selective:norm,activation`."""
-    import yaml
-
     found: dict[str, list[Any] | None] = {}
     for part in _axes(line(text, "--over", "tp=1|2|4,zero")) if text.strip() else ():
         name, values = part.cut("=")
@@ -115,7 +114,7 @@ def parse_over(text: str) -> dict[str, list[Any] | None]:
         if values is not None and not values.text:
             raise values.wrong(f"axis `{key}` has no values")
         found[key] = (
-            None if values is None else [yaml.safe_load(v) if v.strip() else "" for v in values.text.split("|")]
+            None if values is None else [parse_yaml(v, "--over") if v.strip() else "" for v in values.text.split("|")]
         )
     return found
 

@@ -14,8 +14,13 @@ if TYPE_CHECKING:
 
 TABLES = (
     "tables: nodes, deps, attrs, groups, ranks; requests, passes, replicas; sessions, tasks; links, visits, "
-    "operations; events, states, jobs"
+    "operations; events, states, jobs; points, rows of a study; those of an archive"
 )
+NOT_JOBS = (
+    *("fleet.json", "served.json", "outcome.json", "visits.parquet"),
+    *("study.yaml", "runs/0.parquet"),
+)
+"""Files of folders that are no jobs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +50,8 @@ class QueryInputs:
 
 def inputs(asked: Query) -> QueryInputs:
     path = Path(asked.path)
-    if any((path / name).is_file() for name in ("fleet.json", "served.json", "outcome.json", "visits.parquet")):
-        return QueryInputs(JobSource(path), asked.sql, asked.top, is_job=False)
+    if any((path / name).is_file() for name in NOT_JOBS):
+        return QueryInputs(JobSource(path), asked.sql, asked.top, asked.seconds, is_job=False)
     return QueryInputs(JobSource.of(asked), asked.sql, asked.top, asked.seconds)
 
 
@@ -58,8 +63,12 @@ def run(given: QueryInputs) -> "tuple[pa.Table, bool]":
     source, path, sql = given.source, given.source.path, given.sql
     if given.top:
         sql = f"SELECT * FROM (\n{sql.strip().rstrip(';')}\n) LIMIT {given.top + 1}"
-    if not given.is_job:
-        found = store_sql.query_tables(_tables(path), sql)
+    if (path / "runs" / "0.parquet").is_file():
+        from etude.tell.archive import Lake
+
+        found = Lake(path).query(sql, seconds=given.seconds)
+    elif not given.is_job:
+        found = store_sql.query_tables(_tables(path), sql, seconds=given.seconds)
     elif is_columns(path) and source.times is None:
         refuse_for_columns(path, source.groups, source.max_bytes)
         found = store_sql.query(path, sql, seconds=given.seconds)
@@ -70,8 +79,8 @@ def run(given: QueryInputs) -> "tuple[pa.Table, bool]":
 
 
 def _tables(path: Path) -> "dict[str, pa.Table]":
-    """The tables of what `etude fleet`, `etude serve` or `etude simulate --links` wrote."""
-    from etude.store.tables import read_link_statistics
+    """The tables of what `etude fleet`, `etude serve`, `etude study run` or `etude simulate --links` wrote."""
+    from etude.store.tables import read_link_statistics, read_table
     from etude.world.fleet import is_fleet, read_fleet
     from etude.world.folder import is_outcome, read_outcome
     from etude.world.serve.stored import read_served
@@ -82,6 +91,8 @@ def _tables(path: Path) -> "dict[str, pa.Table]":
         return read_fleet(path).tables
     if (path / "served.json").is_file():
         return read_served(path).tables
+    if (path / "study.yaml").is_file():
+        return {name: read_table(path / f"{name}.parquet") for name in ("points", "rows")}
     return read_link_statistics(path)
 
 

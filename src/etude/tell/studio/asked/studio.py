@@ -23,6 +23,7 @@ class Studio:
     etude studio run/
     etude studio job/ --system dgx-h100
     etude studio before/ after/
+    etude studio served/
     etude studio run/ --write whatifs/ --no-browser --port 8321
 
     It is a server of this machine alone: nothing is loaded from elsewhere, and inputs are only read. What-ifs that you
@@ -30,7 +31,9 @@ class Studio:
     """
 
     paths: tuple[str, ...] = argument(
-        "paths", "a job, a run or a profiler trace; two are aligned by step", like=[["a/", "b/"]]
+        "paths",
+        "a job, a run or a profiler trace; two are compared; or what serve, fleet, world, study or archive wrote",
+        like=[["a/", "b/"]],
     )
     port: int = figure("count", "port of the server; 0: a free one", 0, most=65535)
     browser: bool = figure("flag", "open the page in a browser", True)
@@ -63,14 +66,12 @@ def server_of(given: StudioInputs, *, framed: bool = False) -> StudioServer:
     """The server of these runs, with its indexes; it does not answer yet."""
     from etude.tell.studio import StudioServer, StudioSession
     from etude.tell.studio.server import web_libraries
-    from etude.tell.studio.session import StudioRun
+    from etude.tell.studio.session import open_input
 
     web_libraries()
     if given.out is not None:
         given.out.mkdir(parents=True, exist_ok=True)
-    return StudioServer(
-        StudioSession(tuple(StudioRun.of(one) for one in given.sources), given.out), given.port, framed=framed
-    )
+    return StudioServer(StudioSession(tuple(map(open_input, given.sources)), given.out), given.port, framed=framed)
 
 
 def run(given: StudioInputs) -> str:

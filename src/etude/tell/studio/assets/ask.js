@@ -1,5 +1,6 @@
 // SQL over the run's tables, with completion of tables and columns; the rows as a table or as bars.
 import { ask, count, el, fill, say, short, table, tell } from "./dom.js";
+import { bars, plot } from "./plot.js";
 
 const WORDS = "select from where group by order limit desc asc count sum avg min max as and or not null is in like join on having distinct with case when then else end".split(" ");
 
@@ -10,7 +11,7 @@ export async function questions(place, given) {
   const box = el("textarea", { rows: 6, spellcheck: false, "aria-label": "SQL", autocapitalize: "off", value: state.get("sql", known.examples[0]) });
   const hints = el("ul", { class: "hints", role: "listbox", hidden: true });
   const result = el("div", { class: "result" });
-  const shape = el("select", { "aria-label": "Shown as", onchange: () => { state.set({ shape: shape.value }); draw(); } }, ["table", "bars"].map((one) => el("option", { value: one, selected: state.get("shape") === one }, one)));
+  const shape = el("select", { "aria-label": "Shown as", onchange: () => { state.set({ shape: shape.value }); draw(); } }, ["table", "bars", "points", "lines"].map((one) => el("option", { value: one, selected: state.get("shape") === one }, one)));
   let found = null, chosen = 0;
 
   async function go() {
@@ -30,7 +31,7 @@ export async function questions(place, given) {
   function draw() {
     if (!found) return;
     const note = found.more ? el("p", { class: "soft" }, `The first ${count(found.rows.length)} rows: aggregate, or use LIMIT and OFFSET.`) : null;
-    fill(result, note, shape.value === "bars" ? bars(found) : table(found.columns, found.rows));
+    fill(result, note, shape.value === "table" ? table(found.columns, found.rows) : drawn(found, shape.value));
   }
 
   function complete() {
@@ -71,15 +72,22 @@ export async function questions(place, given) {
   await go();
 }
 
-// Bars of the last column of numbers, labelled by the first other column.
-function bars(found) {
+// The last column of numbers as bars over the first other column, or against the first column of numbers.
+function drawn(found, shape) {
   const numeric = found.columns.map((_, at) => found.rows.some((row) => typeof row[at] === "number"));
-  const value = numeric.lastIndexOf(true), label = Math.max(0, numeric.indexOf(false) >= 0 ? numeric.indexOf(false) : 0);
+  const value = numeric.lastIndexOf(true), first = numeric.indexOf(true);
   if (value < 0) return el("p", { class: "empty" }, "No column has numbers.");
-  const rows = found.rows.slice(0, 60), most = Math.max(...rows.map((row) => Math.abs(Number(row[value]) || 0)), 1e-12);
-  return el("div", { class: "bars" }, rows.flatMap((row) => [
-    el("span", { class: "name", title: String(row[label]) }, short(String(row[label] ?? "–"), 60)),
-    el("span", { class: "bar" }, el("i", { class: "s-compute", style: { width: `${(100 * Math.abs(Number(row[value]) || 0)) / most}%` } })),
-    el("span", { class: "sum" }, typeof row[value] === "number" ? Number(row[value].toPrecision(5)).toLocaleString("en-US") : "–"),
-  ]));
+  if (shape === "bars" || first === value) {
+    const rows = found.rows.slice(0, 60), label = Math.max(0, numeric.indexOf(false));
+    const note = rows.length < found.rows.length ? el("p", { class: "soft" }, `The first 60 of ${count(found.rows.length)} rows.`) : null;
+    return el("div", {}, note, bars(rows.map((row) => String(row[label] ?? "–")), rows.map((row) => row[value])));
+  }
+  const by = numeric.indexOf(false), series = {};
+  for (const row of found.rows) {
+    if (typeof row[first] !== "number" || typeof row[value] !== "number") continue;
+    const one = (series[by < 0 ? "" : String(row[by])] ??= { x: [], y: [] });
+    one.x.push(row[first]);
+    one.y.push(row[value]);
+  }
+  return plot({ series, form: shape === "lines" ? "lines" : "points", columns: [found.columns[first], found.columns[value]], tall: 320 });
 }

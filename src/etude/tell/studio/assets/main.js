@@ -1,24 +1,28 @@
 // The studio: tabs, what is open, and what the link says.
-import { questions } from "./ask.js";
-import { change } from "./change.js";
-import { compare } from "./compare.js";
+// A view is loaded when it is first shown.
 import { $, ask, el, say, tell } from "./dom.js";
-import { overview } from "./overview.js";
-import { plans } from "./plans.js";
 import { shareParts } from "./share.js";
 import * as state from "./state.js";
 import { Timeline } from "./timeline.js";
 
-const VIEWS = {
+const RUN_VIEWS = {
   timeline: ["Timeline", showTimeline],
-  overview: ["Overview", (place) => overview(place, { run: 0, about: open.about.runs[0], state, go: leadTo })],
-  ask: ["Ask", (place) => questions(place, { run: 0, state })],
-  change: ["Change", (place) => change(place, { run: 0, state, showAfter })],
+  overview: ["Overview", async (place) => (await import("./overview.js")).overview(place, { run: 0, about: open.about.runs[0], state, go: leadTo })],
+  ask: ["Ask", async (place) => (await import("./ask.js")).questions(place, { run: 0, state })],
+  change: ["Change", async (place) => (await import("./change.js")).change(place, { run: 0, state, showAfter })],
   compare: ["Compare", showPair],
-  plans: ["Plans", (place) => plans(place, { state })],
+  plans: ["Plans", async (place) => (await import("./plans.js")).plans(place, { state })],
 };
+// What another verb wrote: no trace, so no simulation.
+const FOLDER_VIEWS = {
+  charts: ["Charts", async (place) => (await import("./charts.js")).charts(place, { run: 0, state, about: open.about.runs[0], showQuery })],
+  timeline: ["Timeline", showTimeline],
+  page: ["Page", showPage],
+  ask: RUN_VIEWS.ask,
+};
+let VIEWS = RUN_VIEWS;
 const KEYS = [["← →  or A D", "pan"], ["+ −  or W S", "zoom"], ["Home", "the whole run"], ["↑ ↓", "choose a row"], ["[ ]", "previous, next slice of the row"],
-  ["Enter", "what is at the left edge of the row"], ["/", "search a name; Enter or N: the next one"], ["M", "mark; two marks measure a range"], ["C", "the critical path"], ["Esc", "clear"],
+  ["Enter", "what is at the left edge of the row"], ["/", "search a name; Enter or N: the next one"], ["M", "mark; two marks measure a range"], ["C", "the critical path"], ["F", "flows between ranks"], ["T", "notes"], ["Esc", "clear"],
   ["1 … 9", "views"], ["Shift + drag", "select a range"], ["Ctrl + wheel", "zoom at the pointer"]];
 const open = { about: null, view: null, timeline: null };
 window.studio = open;
@@ -28,14 +32,40 @@ function theme(wanted) {
   document.documentElement.dataset.theme = wanted || usual;
 }
 
+// Whose times are shown: those of the program, or those under the profiler.
+async function timesOf(first) {
+  if (!first.program || state.get("times") !== "recorded") return { number: 0, run: first };
+  say("reading the times under the profiler …");
+  return ask("recorded", { run: 0 });
+}
+
+function timesSwitch() {
+  const box = el("select", { "aria-label": "Times", title: "Times of the program, or as recorded under the profiler", onchange: () => { state.set({ times: box.value === "recorded" ? "recorded" : undefined, timeline: { ranks: open.timeline.ranks } }); show("timeline"); } },
+    ["program", "recorded"].map((name) => el("option", { value: name, selected: name === state.get("times", "program") }, `${name} times`)));
+  return box;
+}
+
 async function showTimeline(place) {
   const { runs, sorts } = open.about;
-  const one = runs[0];
+  const { number, run: one } = await timesOf(runs[0]);
   one.tell = tell;
-  open.timeline = new Timeline({ run: 0, about: one, sorts, state: state.get("timeline", {}), hear: (now) => state.set({ timeline: now }) });
+  if (runs[0].program) one.times = timesSwitch;
+  say("");
+  open.timeline = new Timeline({ run: number, about: one, sorts, state: state.get("timeline", {}), hear: (now) => state.set({ timeline: now }) });
   place.append(open.timeline.element);
   await open.timeline.start();
-  tell(`etude studio ${one.words}`, one.python);
+  tell(one.command || `etude studio ${one.words}`, one.python);
+}
+
+function showPage(place) {
+  place.append(el("iframe", { src: "page/0", title: "Report", class: "page" }));
+  tell(open.about.runs[0].command, open.about.runs[0].python);
+}
+
+// A query of a chart, to be changed.
+async function showQuery(sql) {
+  state.set({ sql });
+  await show("ask");
 }
 
 // A finding, or a cell of the map: its ranks and its window in the timeline.
@@ -57,18 +87,19 @@ async function showPair(place) {
   const pair = two ? { numbers: [0, 1], runs } : await ask("pair", { run: 0, state: state.get("knobs", {}) });
   for (const one of pair.runs) one.tell = tell;
   say("");
+  const { compare } = await import("./compare.js");
   await compare(place, { ...pair, sorts, state });
 }
 
 async function show(name) {
-  const known = VIEWS[name] ? name : "timeline";
+  const known = VIEWS[name] ? name : Object.keys(VIEWS)[0];
   for (const tab of $("#tabs").children) {
     const chosen = tab.dataset.view === known;
     tab.setAttribute("aria-selected", String(chosen));
     tab.tabIndex = chosen ? 0 : -1;
   }
   open.view = known;
-  state.set({ view: known === "timeline" ? undefined : known });
+  state.set({ view: known === Object.keys(VIEWS)[0] ? undefined : known });
   const place = $("#view");
   place.replaceChildren();
   place.className = `view-${known}`;
@@ -110,6 +141,8 @@ async function start() {
   state.read();
   theme(state.get("theme"));
   open.about = await ask("about");
+  const [first] = open.about.runs;
+  if (first.kind !== "run") VIEWS = Object.fromEntries(Object.entries(FOLDER_VIEWS).filter(([name]) => (name !== "timeline" || first.slices) && (name !== "page" || first.page)));
   const names = open.about.runs.map((one) => one.path.split("/").filter(Boolean).pop() || one.name);
   $("#run-name").textContent = names.join("  →  ");
   document.title = `${names.join(" → ")} · Etude studio`;
@@ -119,12 +152,13 @@ async function start() {
     state.set({ theme: next });
     theme(next);
     open.timeline?.draw();
+    document.dispatchEvent(new Event("etude-theme"));
   });
   $("#share").addEventListener("click", () => dialog("Share", shareParts(open)));
   $("#help").addEventListener("click", help);
   addEventListener("keydown", keys);
-  state.onMove(() => { theme(state.get("theme")); show(state.get("view", "timeline")); });
-  await show(state.get("view", "timeline"));
+  state.onMove(() => { theme(state.get("theme")); show(state.get("view")); });
+  await show(state.get("view"));
 }
 
 start().catch((problem) => { $("#view").append(el("p", { class: "empty" }, problem.message)); document.documentElement.dataset.ready = "true"; });

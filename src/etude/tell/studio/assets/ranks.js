@@ -1,4 +1,4 @@
-// `0, 500, 1020-1023`, `role 2`, `all`: which ranks are meant.
+// `0, 500, 1020-1023`, `role 2`, `stage 1`, `tp.3`, `tp[0]`, `all`: which ranks are meant.
 
 export function parse(text, run) {
   const known = new Set(run.ranks);
@@ -6,13 +6,15 @@ export function parse(text, run) {
   for (const part of text.split(/[,;]/).map((one) => one.trim()).filter(Boolean)) {
     const role = /^role\s*(\d+)$/i.exec(part);
     const span = /^(\d+)(?:\s*-\s*(\d+))?$/.exec(part);
-    if (part.toLowerCase() === "all") run.ranks.forEach((rank) => found.add(rank));
+    const set = Object.hasOwn(run.sets || {}, part) ? run.sets[part] : null;
+    if (set) set.forEach((rank) => found.add(rank));
+    else if (part.toLowerCase() === "all") run.ranks.forEach((rank) => found.add(rank));
     else if (role) run.ranks.forEach((rank, at) => { if (run.roles[at] === Number(role[1])) found.add(rank); });
     else if (span) {
       const last = Math.min(Number(span[2] ?? span[1]), run.ranks[run.ranks.length - 1]);
       for (let rank = Number(span[1]); rank <= last; rank += 1) if (known.has(rank)) found.add(rank);
       if (!known.has(Number(span[1]))) throw new Error(`rank ${span[1]} is not in this run`);
-    } else throw new Error(`“${part}” is not a rank: write 0, 8-15, role 1 or all`);
+    } else throw new Error(`“${part}” is not a rank: write ${["0", "8-15", ...Object.keys(run.sets || {}).slice(0, 2), "all"].join(", ")}`);
   }
   return [...found].sort((a, b) => a - b);
 }

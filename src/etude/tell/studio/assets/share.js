@@ -13,6 +13,7 @@ export function shareParts(open) {
       button("Copy the link", async () => { link.select(); await navigator.clipboard.writeText(link.value); say("copied"); }),
       line && button("PNG", () => new Promise((done) => { line.canvas.toBlob((blob) => { save(blob, "timeline.png"); done(); }); })),
       line && button("SVG", () => save(new Blob([svg(line)], { type: "image/svg+xml" }), "timeline.svg")),
+      line && line.notes.length ? button("Notes", () => save(new Blob([JSON.stringify(line.notes, null, 1)], { type: "application/json" }), "notes.json")) : null,
       button("Offline page", () => file("page", run, [])),
       button(line ? "Perfetto, these ranks" : "Perfetto", () => file("perfetto", run, ranks))),
   ];

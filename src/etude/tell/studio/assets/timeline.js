@@ -1,6 +1,7 @@
 // The timeline: rows of slices on a canvas. Pieces come from the server for what is in view; while they are on their
 // way, the last ones are drawn stretched.
 import { ask, askColumns, colour, count, el, percent, say, short, table, time } from "./dom.js";
+import { STRIP, labelCounters, loadCounters, loadFlows, loadNotes, paintCounters, paintFlows, paintNotes, showNotes } from "./overlays.js";
 import * as ranksOf from "./ranks.js";
 
 const ROW = 17, GAP = 8, RULER = 24, LABEL = 168, LEAST_NS = 20;
@@ -13,7 +14,7 @@ export class Timeline {
     this.first = state.t0 ?? 0;
     this.last = state.t1 ?? Math.max(1, this.about.span_ns);
     this.ranks = state.ranks?.filter((rank) => this.about.ranks.includes(rank)) ?? ranksOf.usual(this.about);
-    this.deep = state.deep ?? false;
+    this.deep = state.deep ?? Boolean(this.about.units);
     this.marks = state.marks ?? [];
     this.rows = [];
     this.names = [];
@@ -22,6 +23,14 @@ export class Timeline {
     this.members = [];
     this.path = null;
     this.onPath = state.path ?? false;
+    this.zero = 0; // what the ruler counts from, in ns
+    this.ratios = null; // by name: how many times as long in the other run
+    this.flows = null;
+    this.flowing = state.flows ?? false;
+    this.counter = state.counter ?? "";
+    this.counts = null;
+    this.strips = [];
+    this.notes = [];
     this.frames = [];
     this.waits = null;
     this.element = this.#make();
@@ -36,21 +45,32 @@ export class Timeline {
     });
     this.space = el("div", { class: "space" });
     this.scroll = el("div", { class: "lanes" }, el("div", { class: "stick" }, this.canvas), this.space);
-    this.input = el("input", { type: "text", value: ranksOf.spoken(this.ranks), "aria-label": "Ranks", class: "ranks-input", spellcheck: false });
+    this.input = el("input", { type: "text", value: ranksOf.spoken(this.ranks), "aria-label": "Ranks", class: "ranks-input", spellcheck: false, title: "0, 8-15, all; stages, groups and positions in groups by name" });
+    // The sets that there are, to choose from; the browser shows those that begin with what was typed.
+    const sets = el("datalist", { id: `sets-${this.run}` }, Object.entries(this.about.sets || {}).slice(0, 400).map(([name, ranks]) => el("option", { value: name }, `${count(ranks.length)} ranks`)));
+    this.input.setAttribute("list", sets.id);
     this.find = el("input", { type: "search", placeholder: "Search a name  ( / )", "aria-label": "Search a name" });
     this.told = el("span", { class: "soft told" });
     this.panel = el("div", { class: "panel", "aria-live": "polite" });
     this.hits = el("div", { class: "hits" });
     const button = (text, does, title) => el("button", { type: "button", onclick: does, title: title || text }, text);
     this.deeper = button("Nested", () => { this.deep = !this.deep; this.#pressed(); this.#lay(); this.fresh(); }, "Operators inside operators, each on a row of its own");
+    const traced = !this.about.units;
     this.pathed = button("Critical path", () => this.#togglePath(), "The chain of work that sets the length of the run, as a line above the ranks that it goes through");
+    this.flowed = button("Flows", () => this.#toggleFlows(), "Lines between the members of collectives, and from sends to receives (F)");
+    this.countered = el("select", { "aria-label": "Counter", title: "A value over time below the rows of each rank", onchange: () => this.#count(this.countered.value) },
+      [["", "no counter"], ["memory", "memory"], ["power", "power"]].map(([value, text]) => el("option", { value, selected: value === this.counter }, text)));
     const bar = el("div", { class: "bar" },
       this.label ? el("b", { class: "which" }, this.label) : null,
-      el("label", { class: "pair" }, "Ranks ", this.input),
+      el("label", { class: "pair" }, this.about.units ? "Rows " : "Ranks ", this.input), sets,
       this.deeper,
-      this.pathed,
+      traced ? this.pathed : null,
       button("+", () => this.zoom(0.5), "Zoom in"), button("−", () => this.zoom(2), "Zoom out"), button("All", () => this.fit(), "The whole run"),
       this.find, button("Next", () => this.seek(), "Next slice with that name"),
+      traced ? this.flowed : null,
+      traced ? this.countered : null,
+      this.about.times ? this.about.times() : null,
+      this.label ? null : button("Notes", () => showNotes(this), "Words at a time, kept beside the index (T)"),
       button("Mark", () => this.mark(this.#middle()), "Mark the middle: two marks measure"),
       this.told);
     this.input.addEventListener("change", () => this.pick(this.input.value));
@@ -58,12 +78,28 @@ export class Timeline {
     this.find.addEventListener("keydown", (event) => { if (event.key === "Enter") this.seek(); });
     this.#listen();
     this.#pressed();
+    this.settle = null;
     return el("div", { class: "timeline-view" }, bar, this.hits, this.scroll, this.panel);
   }
 
   #pressed() {
     this.deeper.setAttribute("aria-pressed", String(this.deep));
     this.pathed.setAttribute("aria-pressed", String(this.onPath));
+    this.flowed.setAttribute("aria-pressed", String(this.flowing));
+  }
+
+  #toggleFlows() {
+    this.flowing = !this.flowing;
+    if (!this.flowing) this.flows = null;
+    this.#pressed();
+    this.fresh();
+  }
+
+  #count(name) {
+    this.counter = name;
+    this.counts = null;
+    this.#lay();
+    this.fresh();
   }
 
   async #togglePath() {
@@ -94,12 +130,14 @@ export class Timeline {
   }
 
   async start() {
-    this.names = (await ask("names", { run: this.run })).names;
+    const named = ask("names", { run: this.run });
     await this.#loadRows();
-    new ResizeObserver(() => this.#size()).observe(this.scroll);
     this.#size();
+    this.names = (await named).names;
+    new ResizeObserver(() => this.#size()).observe(this.scroll);
     if (this.marks.length === 2) this.measure();
     if (this.onPath) { await this.#loadPath(); this.draw(); }
+    if (!this.label) await loadNotes(this);
   }
 
   async #loadRows() {
@@ -112,12 +150,15 @@ export class Timeline {
     let top = RULER;
     let rank = null;
     this.rows = [];
+    this.strips = [];
+    const strip = () => { if (this.counter && rank !== null) { this.strips.push({ rank, top }); top += STRIP; } };
     for (const row of this.all || []) {
       if (!this.deep && (row.depth > 0 || row.track > 0)) continue;
-      if (row.rank !== rank) { top += rank === null ? 4 : GAP; rank = row.rank; }
+      if (row.rank !== rank) { strip(); top += rank === null ? 4 : GAP; rank = row.rank; }
       this.rows.push({ ...row, top });
       top += ROW;
     }
+    strip();
     this.height = top + GAP;
     const seen = Math.max(160, this.scroll.clientHeight);
     this.space.style.height = `${Math.max(0, this.height - seen)}px`;
@@ -147,10 +188,22 @@ export class Timeline {
     this.draw();
     this.#ask();
     this.hear(this.state());
+    this.#later();
+  }
+
+  // What is worked out for the view where it comes to rest.
+  #later() {
+    if (!this.flowing && !this.counter) return;
+    clearTimeout(this.settle);
+    this.settle = setTimeout(() => {
+      if (!this.element.isConnected) return;
+      if (this.flowing) loadFlows(this);
+      if (this.counter) loadCounters(this);
+    }, 160);
   }
 
   state() {
-    return { t0: Math.round(this.first), t1: Math.round(this.last), ranks: this.ranks, deep: this.deep || undefined, path: this.onPath || undefined, marks: this.marks.length ? this.marks : undefined };
+    return { t0: Math.round(this.first), t1: Math.round(this.last), ranks: this.ranks, deep: this.deep === Boolean(this.about.units) ? undefined : this.deep, path: this.onPath || undefined, flows: this.flowing || undefined, counter: this.counter || undefined, marks: this.marks.length ? this.marks : undefined };
   }
 
   #visible() {
@@ -165,13 +218,15 @@ export class Timeline {
     const first = Math.max(-1, Math.floor(this.first - half)), last = Math.ceil(this.last + half);
     const rows = this.#visible();
     const wide = Math.max(1, Math.round(this.plain * ((last - first) / (this.last - this.first))));
-    this.waits = askColumns("window", {
-      run: this.run, rows: rows.flatMap((row) => [row.rank, row.row]), first_ns: first, last_ns: last, pixels: Math.min(wide, 16384),
-    });
+    const question = { run: this.run, rows: rows.flatMap((row) => [row.rank, row.row]), first_ns: first, last_ns: last, pixels: Math.min(wide, 16384) };
+    const key = JSON.stringify(question);
+    if (key === this.answered) return;
+    this.waits = askColumns("window", question);
     try {
       const [says, [row, start, end, busy, node, name, slices, sort]] = await this.waits;
       this.data = { says, rows: rows.map((one) => `${one.rank}/${one.row}`), row, start, end, busy, node, name, slices, sort, of: this.sorts.map(() => []) };
       for (let i = 0; i < sort.length; i += 1) this.data.of[sort[i]].push(i);
+      this.answered = key;
       this.told.textContent = says.exact ? `${count(says.slices)} slices in ${count(says.pieces)} pieces` : `bins: too many slices to look at each`;
     } catch (problem) {
       say(problem.message, true);
@@ -196,11 +251,14 @@ export class Timeline {
     pen.fillStyle = this.ink.card;
     pen.fillRect(0, 0, this.width, this.seen);
     this.#paintRows(pen);
+    if (this.counter) paintCounters(this, pen);
+    if (this.flowing && this.flows) paintFlows(this, pen);
     if (this.onPath && this.path) this.#paintPath(pen);
     this.#paintMembers(pen);
     this.#paintMarks(pen);
     this.#paintRuler(pen);
     this.#paintLabels(pen);
+    if (this.notes.length) paintNotes(this, pen);
     this.frames.push(performance.now() - begun);
     if (this.frames.length > 2000) this.frames.shift();
   }
@@ -232,12 +290,22 @@ export class Timeline {
         const wide = Math.max(1, far - x - (far - x > 4 ? 1 : 0));
         const full = data.slices[i] === 1 ? 1 : Math.max(0.25, Math.min(1, data.busy[i] / Math.max(1, data.end[i] - data.start[i])));
         const tall = (ROW - 2) * full;
+        if (this.ratios) this.#byChange(pen, data.name[i] < 0 ? NaN : this.ratios[data.name[i]]);
         pen.fillRect(x, y + ROW - 1 - tall, wide, tall);
         if (wide > 44 && data.name[i] >= 0) named.push([i, x, y, wide]);
       }
     }
+    pen.globalAlpha = 1;
     this.#paintNames(pen, named);
     if (this.picked) this.#paintPicked(pen, place, top);
+  }
+
+  // Slower is the colour of communication, faster that of memory, both stronger the larger the change is.
+  #byChange(pen, ratio) {
+    const change = Math.log2(ratio);
+    const same = !(Math.abs(change) > 0.014);
+    pen.globalAlpha = same ? 0.35 : Math.min(1, 0.45 + Math.abs(change));
+    pen.fillStyle = same ? this.ink.soft : this.ink.sorts[this.sorts.indexOf(change > 0 ? "communication" : "memory")];
   }
 
   // Each piece in view: top of its row, x, y, width, height, sort, name.
@@ -252,7 +320,10 @@ export class Timeline {
     }
   }
 
-  labels() { return this.#visible().map((row) => [row.top - this.scroll.scrollTop, `${row.rank} · ${row.lane}`]); }
+  // What a rank is called; in tables it is a replica, a job or a workload.
+  #unit(rank) { return this.about.units ? this.about.units[this.about.ranks.indexOf(rank)] : `${this.left < LABEL ? "" : "rank "}${rank}`; }
+
+  labels() { return this.#visible().map((row) => [row.top - this.scroll.scrollTop, `${this.about.units ? this.#unit(row.rank) : row.rank} · ${row.lane}`]); }
 
   #paintNames(pen, named) {
     pen.font = "11px system-ui, sans-serif";
@@ -333,8 +404,8 @@ export class Timeline {
     const step = [1, 2, 5, 10].map((one) => one * size).find((one) => one >= rough);
     pen.font = "11px system-ui, sans-serif";
     pen.textBaseline = "middle";
-    for (let at = Math.ceil(this.first / step) * step; at <= this.last; at += step) {
-      const x = this.x(at);
+    for (let at = Math.ceil((this.first - this.zero) / step) * step; at <= this.last - this.zero; at += step) {
+      const x = this.x(at + this.zero);
       pen.fillStyle = this.ink.line;
       pen.fillRect(x, RULER - 7, 1, 7);
       pen.fillStyle = this.ink.soft;
@@ -358,10 +429,11 @@ export class Timeline {
       pen.fillStyle = row.rank !== rank ? this.ink.ink : this.ink.soft;
       pen.font = `${row.rank !== rank ? "600 " : ""}11px system-ui, sans-serif`;
       const inner = row.depth || row.track ? `· ${row.track ? `${row.track + 1}.` : ""}${row.depth || ""}` : row.lane;
-      const text = row.rank !== rank ? `${this.left < LABEL ? "" : "rank "}${row.rank} · ${row.lane}` : `${"\u2003".repeat(1)}${inner}`;
+      const text = row.rank !== rank ? `${this.#unit(row.rank)} · ${row.lane}` : `${"\u2003".repeat(1)}${inner}`;
       pen.fillText(short(text, this.left < LABEL ? 11 : 27), 7, y + ROW / 2 + 0.5);
       rank = row.rank;
     }
+    if (this.counter) labelCounters(this, pen);
   }
 
   // -- moving ------------------------------------------------------------------------------------------------------
@@ -374,7 +446,7 @@ export class Timeline {
     this.first = from;
     this.last = from + width;
     this.fresh();
-    if (this.twin) this.twin.follow(this.first, this.last);
+    if (this.twin) this.twin.follow(this.first - this.zero + this.twin.zero, this.last - this.zero + this.twin.zero);
   }
 
   follow(first, last) { this.first = first; this.last = last; this.fresh(); }
@@ -398,9 +470,9 @@ export class Timeline {
 
   // Shows a rank and a window: where a finding leads.
   async show(ranks, first, last) {
-    await this.pick(ranks.slice(0, 32));
     const width = Math.max(last - first, LEAST_NS);
     this.go(first - width * 0.1, last + width * 0.1);
+    await this.pick(ranks.slice(0, 32));
   }
 
   async #look() {
@@ -440,10 +512,19 @@ export class Timeline {
   }
 
   #detail(slice) {
-    const rows = [["name", slice.name], ["kind", slice.sort], ["rank", String(slice.rank)], ["start", time(slice.start_ns, 9)], ["duration", time(slice.end_ns - slice.start_ns, 6)], ["node", String(slice.node)]];
+    const rows = [["name", slice.name], slice.sort ? ["kind", slice.sort] : null, [this.about.units ? "of" : "rank", this.about.units ? this.#unit(slice.rank) : String(slice.rank)], ["start", time(slice.start_ns, 9)], ["duration", time(slice.end_ns - slice.start_ns, 6)], this.about.units ? null : ["node", String(slice.node)]].filter(Boolean);
     this.panel.replaceChildren(el("h3", {}, "Slice"), el("dl", {}, rows.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, short(value, 12000))])));
-    this.#joined(slice);
+    if (this.about.units) return;
+    this.#joined(slice).then(() => this.#waits(slice));
     this.about.tell?.(`etude graph ${this.about.words} --rank ${slice.rank} --node ${slice.node}`, `${this.about.python}; run.job.trace(${slice.rank}).text("name", ${slice.node})`);
+  }
+
+  // What a slice waits for: a click goes there.
+  async #waits(slice) {
+    const found = await ask("waits", { run: this.run, rank: slice.rank, node: slice.node });
+    if (this.picked !== slice || !found.of) return;
+    const rows = found.before.map((one) => el("button", { type: "button", onclick: () => this.reveal(one) }, `${short(one.name, 60)} (ends at ${time(one.end_ns, 7)})`));
+    this.panel.append(el("p", { class: "waits" }, `Waits for ${count(found.of)} ${found.of === 1 ? "node" : "nodes"}: `, ...(rows.length ? rows : ["none of them is drawn"])));
   }
 
   // Who else takes part in a collective, and who comes last.
@@ -473,7 +554,7 @@ export class Timeline {
     if (last <= first) return;
     const rows = this.rows.slice(0, 512);
     const found = await ask("breakdown", { run: this.run, rows: rows.flatMap((row) => [row.rank, row.row]), first_ns: first, last_ns: last });
-    const all = Object.values(found.sorts).reduce((a, b) => a + b, 0) || 1;
+    const all = Object.values(found.sorts).reduce((a, b) => a + b, 0) || found.top.reduce((a, one) => a + one.time_ns, 0) || 1;
     const bars = Object.entries(found.sorts).map(([sort, ns]) => el("i", { class: `s-${sort}`, title: `${sort} ${time(ns)}`, style: { width: `${(100 * ns) / all}%` } }));
     const legend = Object.entries(found.sorts).map(([sort, ns]) => el("li", {}, el("i", { class: `dot s-${sort}` }), `${sort} ${time(ns)} (${percent(ns / all)})`));
     this.panel.replaceChildren(
@@ -551,7 +632,7 @@ export class Timeline {
     this.row = next;
     if (next.top < this.scroll.scrollTop + RULER) this.scroll.scrollTop = next.top - RULER;
     if (next.top > this.scroll.scrollTop + this.seen - 2 * ROW) this.scroll.scrollTop = next.top - this.seen + 2 * ROW;
-    say(`rank ${next.rank}, ${next.lane}${next.depth ? `, depth ${next.depth}` : ""}`);
+    say(`${this.#unit(next.rank)}, ${next.lane}${next.depth ? `, depth ${next.depth}` : ""}`);
     this.draw();
   }
 
@@ -561,7 +642,7 @@ export class Timeline {
       ArrowLeft: () => this.pan(-0.1), ArrowRight: () => this.pan(0.1), a: () => this.pan(-0.1), d: () => this.pan(0.1),
       "+": () => this.zoom(0.5), "=": () => this.zoom(0.5), w: () => this.zoom(0.5), "-": () => this.zoom(2), s: () => this.zoom(2),
       Home: () => this.fit(), 0: () => this.fit(), ArrowUp: () => this.#choose(-1), ArrowDown: () => this.#choose(1),
-      "[": () => this.#step(-1), "]": () => this.#step(1), m: () => this.mark(this.#middle()), n: () => this.seek(), c: () => this.#togglePath(),
+      "[": () => this.#step(-1), "]": () => this.#step(1), m: () => this.mark(this.#middle()), n: () => this.seek(), f: () => this.about.units || this.#toggleFlows(), t: () => this.label || showNotes(this), c: () => this.about.units || this.#togglePath(),
       Enter: () => this.#step(0), Escape: () => { this.marks = []; this.picked = null; this.members = []; this.panel.replaceChildren(); this.fresh(); },
       "/": () => this.find.focus(),
     }[event.key];

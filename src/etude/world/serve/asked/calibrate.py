@@ -14,7 +14,7 @@ from etude.base.outputs import OutputPlace, Printed
 from etude.base.parameters import given_in, is_given, request_of, spelled, whole
 from etude.base.talk import progress, say
 from etude.machine import open_system
-from etude.world.serve.asked.service import Replicas, check_stages
+from etude.world.serve.asked.service import Replicas, check_stages, model_named
 from etude.world.serve.deployment import device_name
 from etude.world.serve.engine import Engine
 from etude.world.serve.measured.calibration import CalibratedEngine, bench_stream, calibrate_bench, calibrate_rows
@@ -22,7 +22,7 @@ from etude.world.serve.measured.published import COLUMNS
 from etude.world.serve.pools import Between, pools_of
 from etude.world.serve.requests import Requests
 from etude.world.serve.serving import Served
-from etude.world.serve.stacks import ServingStack, serving_stack, stack_file
+from etude.world.serve.stacks import OwnErrors, ServingStack, serving_stack, stack_file
 
 PANEL, SERVER = "What was measured", "The server"
 
@@ -145,9 +145,21 @@ def run_calibration(given: EngineCalibration) -> CalibratedEngine:
     for line in found.refused:
         say(line)
     with writing(given.place.path, force=given.place.force) as temporary:
-        temporary.write_text(stack_file({given.device: found.stack}), "utf-8")
+        temporary.write_text(stack_file({given.device: found.stack}, _own_errors(given, found)), "utf-8")
     say(f"wrote {given.place.path}")
     return found
+
+
+def _own_errors(given: EngineCalibration, found: CalibratedEngine) -> OwnErrors | None:
+    if given.replicas is None:
+        return found.own_errors("of its own rows, held out")
+    first, precision = given.replicas.pools[0], str(given.replicas.costs["precision"])
+    return found.own_errors(
+        "requests of its own run, held out",
+        model=model_named(given.replicas.model).name,
+        precision=precision,
+        ranks=first.gpus // first.count,
+    )
 
 
 def _calibrated(given: EngineCalibration) -> CalibratedEngine:

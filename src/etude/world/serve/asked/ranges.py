@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import exp, log
+from math import exp, log, log1p
 from typing import Any, Final
 
 from etude.cost.estimates import Estimate, columns, no_evidence
+from etude.cost.stacks import Band
 from etude.machine import open_system
 from etude.world.serve.asked.service import ModelService
 from etude.world.serve.deployment import device_name
@@ -16,17 +17,18 @@ from etude.world.serve.pools import Pool
 from etude.world.serve.pools.groups import ReplicaRole
 from etude.world.serve.results import Limits, kept_limits
 from etude.world.serve.serving import Served
+from etude.world.serve.stacks import OwnErrors, own_errors
 
 RANGES: Final = {
     "ttft_s": "ttft_s",
     "tpot_s": "tpot_s",
     "itl_s": "itl_s",
-    "latency_s": "latency_s",
     "output_tokens_per_s": "tokens_per_s",
     "energy_j": "energy_j_per_token",
 }
 """Figure of a stream -> what errors are kept of. Of times it is the mean over requests, and percentiles have ranges as
-wide."""
+wide. The time of a request is made of those of its first and its further tokens."""
+LATENCY: Final = "latency_s"
 PROGRAMS: Final = "programs"
 MEAN: Final = "mean"
 
@@ -35,14 +37,47 @@ def with_ranges(service: ModelService, one: dict[str, Any], served: Served | Non
     """The summary of a stream with `low`, `high`, `low_50`, `high_50` and `basis` of its figures; a percentile is
     `ttft_s.p99`. `served`: its requests, by which it is known how many are within limits at the ends."""
     found: dict[str, Estimate] = {}
-    for name, errors in RANGES.items():
+    for name in (*RANGES, LATENCY):
         values = one[name] if isinstance(one[name], dict) else {MEAN: one[name]}
         if values[MEAN] is None:
             continue
-        found[name] = mean = _estimate(service, one, errors, values[MEAN])
+        mean = _of_tokens(one, found) if name == LATENCY else _estimate(service, one, RANGES[name], values[MEAN])
+        found[name] = mean
         found |= {f"{name}.{key}": _as_wide(mean, value) for key, value in values.items() if key != MEAN}
     ranged = one | columns(found)
-    return ranged if served is None else _with_limits(ranged, served, service.limits)
+    return ranged if served is None else _with_limits(_below_arrivals(ranged, served), served, service.limits)
+
+
+def _of_tokens(one: Mapping[str, Any], found: Mapping[str, Estimate]) -> Estimate:
+    """The mean time of a request: its first token and all further ones are at the same ends of their ranges, so that it
+    is within its own wherever both are."""
+    first, mean = found["ttft_s"], one[LATENCY][MEAN]
+    further = found.get("tpot_s", first)
+    for part in (first, further):
+        if part.most is None:
+            return replace(part, value=mean)
+    waits = min(one["ttft_s"][MEAN], mean)
+
+    def width(of_first: float | None, of_further: float | None) -> float:
+        return log((waits * exp(of_first or 0.0) + (mean - waits) * exp(of_further or 0.0)) / mean)
+
+    text = f"first and further tokens at the same ends of their ranges: {further.basis['text']}"
+    return Estimate(
+        value=mean,
+        half=width(first.half, further.half),
+        most=width(first.most, further.most),
+        basis={**further.basis, "text": text},
+    )
+
+
+def _below_arrivals(ranged: dict[str, Any], served: Served) -> dict[str, Any]:
+    """Tokens come out no faster than requests for them come in."""
+    name, last_s = "output_tokens_per_s", float(served.requests.arrival_ns.max()) / 1e9
+    if last_s <= 0.0 or ranged["high"].get(name) is None:
+        return ranged
+    most = ranged[name] * max(ranged["duration_s"] / last_s, 1.0)
+    ends = {end: {**ranged[end], name: min(ranged[end][name], most)} for end in ("high", "high_50")}
+    return {**ranged, **ends}
 
 
 ENDS: Final = (("low", "high"), ("low_50", "high_50"))
@@ -112,6 +147,13 @@ def _unmeasured(pools: Sequence[Pool], figure: str) -> str:
     return f"of {pools[0].pp} stages" if pools[0].pp > 1 and figure != "tokens_per_s" else ""
 
 
+def _own_band(own: OwnErrors | None, model: str, precision: str, ranks: int, figure: str) -> Band | None:
+    """What was left of a calibrated stack where this was served; None where it was not."""
+    if own is None or own.model not in ("", model) or own.precision not in ("", precision):
+        return None
+    return own.figures.get("tpot_s" if figure == "itl_s" else figure) if own.ranks in (0, ranks) else None
+
+
 def _estimate(service: ModelService, one: dict[str, Any], figure: str, value: float) -> Estimate:
     costs, said = service.costs, FIGURES[figure]
     if service.model is None:
@@ -134,6 +176,11 @@ def _estimate(service: ModelService, one: dict[str, Any], figure: str, value: fl
         batch=waiting,
     )
     pass_s = one["itl_s"]["p50"] if one["itl_s"] and one["itl_s"].get("p50") else 0.0
-    # The stack of a file was calibrated on a host of its own.
-    on = "" if str(costs.get("stack", "")).endswith((".yaml", ".yml")) else device_name(system)
-    return served_estimate(value, case, device=on, ranks=first.gpus // first.count, pass_s=pass_s)
+    stack = str(costs.get("stack", ""))
+    calibrated = stack.endswith((".yaml", ".yml"))
+    ranks = first.gpus // first.count
+    if calibrated and (own := _own_band(own_errors(stack), service.model.name, case.precision, ranks, figure)):
+        basis = {"evidence": True, "rows": own.rows, "sources": 1, "text": f"{own.rows} {own.source}"}
+        return Estimate(value=value, half=log1p(own.p50), most=log1p(own.p90), basis=basis)
+    on = "" if calibrated else device_name(system)  # it was calibrated on a host of its own
+    return served_estimate(value, case, device=on, ranks=ranks, pass_s=pass_s)

@@ -16,13 +16,14 @@ import numpy as np
 
 from etude.base.errors import UsageError
 from etude.capture.ingest.requests import measured_requests
+from etude.cost.stacks import Band
 from etude.kernels.arrays import F64
 from etude.world.serve.fit import descend
 from etude.world.serve.measured.published import predicted_row
 from etude.world.serve.requests import Requests, requests_of
 from etude.world.serve.results import request_times
 from etude.world.serve.serving import Served
-from etude.world.serve.stacks import ServingStack
+from etude.world.serve.stacks import OwnErrors, ServingStack
 
 MEMORY: Final = (
     "products",
@@ -50,6 +51,8 @@ FIRST: Final = 0.25
 """Weight of an error of a first token, which waits for clients and queues as well."""
 FEW: Final = 4
 """Rows or requests from which on half are held out."""
+LEAST: Final = 5
+"""Held-out rows or requests from which on their errors are ranges."""
 FIGURES: Final = ("ttft_s", "tpot_s")
 Errors = Callable[[ServingStack, bool], dict[str, F64]]
 """ln(predicted / measured) by figure, of what is held out, or of what is fitted to."""
@@ -67,6 +70,16 @@ class CalibratedEngine:
     `bias`; of what was fitted to, where nothing is held out."""
     after: dict[str, dict[str, float]]
     refused: tuple[str, ...] = ()
+
+    def own_errors(self, what: str, *, model: str = "", precision: str = "", ranks: int = 0) -> OwnErrors | None:
+        """What is left of what was held out, as its file keeps it; None of too little."""
+        if self.held_out < LEAST:
+            return None
+        bands = {
+            name: Band(p50=round(its["p50"], 4), p90=round(its["p90"], 4), rows=self.held_out, source=what)
+            for name, its in self.after.items()
+        }
+        return OwnErrors(figures=bands, model=model, precision=precision, ranks=ranks)
 
     @property
     def worse(self) -> tuple[str, ...]:
@@ -187,8 +200,7 @@ def calibrate_rows(
     usable: list[dict[str, str]] = []
     for number, row in enumerate(rows, 1):
         try:
-            if not predicted_row(row, system=system, stack=base).measured:
-                raise UsageError("no figure was measured")
+            predicted_row(row, system=system, stack=base)
             usable.append(row)
         except UsageError as problem:
             refused.append(f"row {number} is refused: {str(problem).splitlines()[0]}")

@@ -88,6 +88,9 @@ def predicted_row(
 ) -> PublishedRow:
     """`system`, `stack` and `ops` override what follows from the row."""
     said: list[str] = []
+    measured = {figure: number(row, column) for column, figure in MEASURED.items() if row.get(column)}
+    if not measured:
+        raise UsageError("no figure was measured", hint=f"one of {', '.join(MEASURED)}")
     if row.get("disaggregated"):
         raise UsageError("separate workers for prefill and decode are not predicted from a row")
     on = open_system(system) if system else gpu_system(text(row, "gpu_type"))
@@ -110,7 +113,6 @@ def predicted_row(
         kv_dtype=kv_dtype, packed=packed, pp=split.pp, share=rules.share,
     )  # fmt: skip
     found = _served(load, engine, placed, split)
-    measured = {figure: number(row, column) for column, figure in MEASURED.items() if row.get(column)}
     figures = _figures(found, static=load.static)
     return PublishedRow(measured=measured, predicted={k: figures[k] for k in measured if k in figures}, assumed=said)
 
