@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import naive_analyse as naive
+from etude import generate, open_system
 from etude.analyse.breakdown import breakdown
 from etude.analyse.measures import COLUMNS, MEASURES
-from etude.analyse.rank_table import rank_table
+from etude.analyse.rank_table import class_table, rank_table
 from etude.analyse.steps import steps
 from etude.base.errors import EtudeError
 from etude.model.job import Job
@@ -87,3 +88,18 @@ def test_the_steps_of_a_run_of_one_step_are_its_breakdown(seed: int) -> None:
     for row in steps(run).to_pylist():
         assert {name: row[name] for name in COLUMNS} == {name: whole[row["rank"]][name] for name in COLUMNS}
     assert (run.timing.last_ends() != UNKNOWN).any() or not len(steps(run))
+
+
+def test_classes_of_ranks_have_what_each_of_their_ranks_has() -> None:
+    job = generate("llama3-8b", gpus=64, tp=4, pp=2, seq=512).job
+    run = simulate(job, open_system("dgx-h100").resized(64))
+    each, seen = rank_table(run).to_pylist(), set()
+    for row in class_table(run).to_pylist():
+        first, count, ranks = (row.pop(name) for name in ("rank", "count", "ranks"))
+        alike = [k for part in ranks.split(", ") for k in range(int(part.split("-")[0]), int(part.split("-")[-1]) + 1)]
+        assert (first, count) == (alike[0], len(alike))
+        assert all(each[rank] == {"rank": rank} | row for rank in alike)
+        assert seen.isdisjoint(alike)
+        seen |= set(alike)
+    assert seen == set(range(64))
+    assert len(class_table(run)) == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 
@@ -24,11 +26,13 @@ def breakdown(run: Run, counting: Counting = OURS) -> pa.Table:
 
     etude.breakdown(run)
     """
-    rows = []
-    for part in run.parts():
-        use = uses_as(part.trace, counting)
-        rows.append((part.at, measures(part, np.flatnonzero(on_device(part, use, counting)), use)))
-    return by_rank(run.job, rows, COLUMNS)
+    return by_rank(run.job, [(part.at, part_measures(part, counting)) for part in run.parts()], COLUMNS)
+
+
+def part_measures(part: RunPart, counting: Counting = OURS) -> dict[str, Any]:
+    """All measures of the ranks of a part."""
+    use = uses_as(part.trace, counting)
+    return measures(part, np.flatnonzero(on_device(part, use, counting)), use)
 
 
 def not_counted(run: Run) -> pa.Table:

@@ -121,13 +121,13 @@ def key_kinds(by: Sequence[str]) -> dict[str, Any]:
 
 def by_rank(job: Job, rows: list[tuple[I64, dict[str, Any]]], names: dict[str, Any]) -> pa.Table:
     """A table with one row per rank: `rows` pairs positions of ranks with their common values."""
-    found: list[dict[str, Any]] = [{} for _ in range(len(job.ranks))]
-    for at, values in rows:
-        for i in at.tolist():
-            found[i] = values
+    which = np.full(len(job.ranks), len(rows))
+    for number, (at, _) in enumerate(rows):
+        which[at] = number
+    found: list[dict[str, Any]] = [*(values for _, values in rows), {}]
     columns = {"rank": pa.array(job.ranks, pa.int32())}
     for name, kind in names.items():
-        columns[name] = pa.array([row.get(name) for row in found], kind)
+        columns[name] = pa.array([row.get(name) for row in found], kind).take(pa.array(which))
     return pa.table(columns)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-import numpy as np
-
-from etude.analyse.breakdown import breakdown
+from etude.analyse.breakdown import part_measures
+from etude.analyse.rank_table import MOST_ROWS
+from etude.kernels.arrays import distinct_values
 from etude.model.job import Job
-from etude.model.run import Run
+from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN
 from etude.model.timing import Origin
 
@@ -35,18 +35,18 @@ def is_under_profiler(job: Job) -> bool:
 
 
 def program_figures(run: Run) -> dict[str, Any]:
-    """`timing`: whose times these are; `step_ns` and `busy_share` of the slowest rank; `ranks`: of each. Of an estimate
+    """`timing`: whose times these are; `step_ns` and `busy_share` of the slowest rank; `ranks`: of each, or of the
+    first one of each class of ranks where there are very many. Of an estimate
     also `low` and `high` of both. `recorded_step_ns`: under the profiler, where that is another.
 
     etude.extend.program_figures(run)["step_ns"]
     """
-    rows = breakdown(run).select(["rank", "span_ns", "idle_ns"]).to_pylist()
-    steps = _steps(run)
+    one_each = len(run.job.ranks) <= MOST_ROWS
     ranks = []
-    for row in rows:
-        span, count = row["span_ns"] or 0, steps.get(row["rank"], 1)
-        busy = 1 - row["idle_ns"] / span if span else None
-        ranks.append({"rank": row["rank"], "step_ns": round(span / count), "busy_share": busy})
+    for part in run.parts():
+        at, figures = part.at if one_each else part.at[:1], _figures(part)
+        ranks += [{"rank": rank, **figures} for rank in run.job.ranks[at].tolist()]
+    ranks.sort(key=lambda one: one["rank"])
     slowest = max(ranks, key=lambda one: one["step_ns"], default={"step_ns": None, "busy_share": None})
     found: dict[str, Any] = {"timing": times_of(run.job)}
     found |= {name: slowest[name] for name in ("step_ns", "busy_share")}
@@ -70,11 +70,8 @@ def _range(told: Mapping[str, str], step_ns: int) -> tuple[int, int]:
     return round(scale * int(told["timing_low_ns"])), round(scale * int(told["timing_high_ns"]))
 
 
-def _steps(run: Run) -> dict[int, int]:
-    """Rank -> number of its steps, at least one."""
-    found: dict[int, int] = {}
-    for part in run.parts():
-        step = part.trace.step[part.timed & (part.trace.step != UNKNOWN)]
-        count = max(len(np.unique(step)), 1)
-        found |= {int(run.job.ranks[i]): count for i in part.at.tolist()}
-    return found
+def _figures(part: RunPart) -> dict[str, Any]:
+    """A step of the ranks of a part, and the share of it in which they are busy."""
+    figures, step = part_measures(part), part.trace.step[part.timed & (part.trace.step != UNKNOWN)]
+    span, count = figures["span_ns"] or 0, max(len(distinct_values(step)), 1)
+    return {"step_ns": round(span / count), "busy_share": 1 - figures["idle_ns"] / span if span else None}

@@ -201,7 +201,7 @@ def _bound(job: Job, classes: Classes, kind: Kind, found: list[Sides]) -> tuple[
     name = "group" if kind == Kind.COLL else "peer"
     start, flat = getattr(job, f"{name}_start"), getattr(job, f"{name}_of")
     where = side_slot[side]
-    bound = np.full(len(at), WORLD, np.int64)
+    bound = np.full(len(at), WORLD, flat.dtype)
     named = where >= 0
     bound[named] = flat[start[at[named]] + where[named]]
     order = np.lexsort((side, bound, at))
@@ -274,13 +274,13 @@ def _joined(found: list[Sides]) -> Sides:
 # -- groups ------------------------------------------------------------------------------------------------------------
 
 
-def _uses(job: Job, at: I32, group: I64, side: I32) -> Uses:
+def _uses(job: Job, at: I32, group: I32 | I64, side: I32) -> Uses:
     group_rank = group_ranks(job, group, job.ranks[at])
     order = np.lexsort((at, group_rank, group))
     return Uses(group[order].astype(np.int32), at[order], group_rank[order], side[order])
 
 
-def group_ranks(job: Job, group: I64, rank: I32) -> I32:
+def group_ranks(job: Job, group: I32 | I64, rank: I32) -> I32:
     """Position of each rank among its group's members (the first, if it appears twice); -1: not a member."""
     groups = job.groups
     span = 1 + max(int(groups.members.max(initial=0)), int(rank.max(initial=0)))
@@ -290,12 +290,16 @@ def group_ranks(job: Job, group: I64, rank: I32) -> I32:
     if (key[1:] < key[:-1]).any():
         order = np.argsort(key, kind="stable")
         key, inside = key[order], inside[order]
-    where = np.searchsorted(key, group * span + rank)
+    mine = group.astype(np.int64)
+    mine *= span
+    mine += rank
+    where = np.searchsorted(key, mine)
     found = where < len(key)
-    found[found] = key[where[found]] == group[found] * span + rank[found]
+    found[found] = key[where[found]] == mine[found]
+    del key, mine
     result = np.full(len(group), -1, np.int32)
     result[found] = inside[where[found]] - groups.start[group[found]]
-    del key, where
+    del where, found, inside
     in_world = np.where((rank >= 0) & (rank < job.world_size), rank, -1)
     return np.where(group == WORLD, in_world, result).astype(np.int32)
 
@@ -322,12 +326,14 @@ def _links(job: Job, sends: Flow, recvs: Flow) -> MessageLinks:
     """Sends and receives joined on (src, dst)."""
     src, dst = np.concatenate([sends[0], recvs[0]]), np.concatenate([sends[1], recvs[1]])
     order = np.lexsort((dst, src)).astype(np.int32)
-    src, dst = src[order], dst[order]
+    src = src[order]  # one after the other, so that a copy is in memory once
+    dst = dst[order]
     fresh = np.ones(len(order), bool)
     fresh[1:] = (src[1:] != src[:-1]) | (dst[1:] != dst[:-1])
     number = np.empty(len(order), np.int32)
     number[order] = np.cumsum(fresh, dtype=np.int32) - 1
-    src, dst, links = src[fresh], dst[fresh], int(fresh.sum())
+    src = src[fresh]
+    dst, links = dst[fresh], int(fresh.sum())
     send_side, recv_side = np.full(links, -1, np.int32), np.full(links, -1, np.int32)
     send_side[number[: len(sends[0])]] = sends[2]
     recv_side[number[len(sends[0]) :]] = recvs[2]

@@ -194,7 +194,9 @@ def read_job(folder: str | Path, *, ranks: Sequence[int] | None = None) -> Job:
     folder = Path(folder)
     manifest = read_manifest(folder)
     try:
-        return _read(folder, manifest, ranks)
+        job = _read(folder, manifest, ranks)
+        pa.default_memory_pool().release_unused()  # Arrow keeps what it had for the columns of files
+        return job
     except FormatError:
         raise
     except TraceError as problem:  # from the model: the files contradict one another

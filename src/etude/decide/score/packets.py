@@ -12,6 +12,7 @@ import numpy as np
 from etude.base.errors import FormatError, UsageError
 from etude.decide.score.kind import CsvRow, Item, PredictedRow, ScoreKind, ScoreRequest, table_rows
 from etude.run.simulate.packets.alone import PacketFlow, PacketLinks, PacketTimes, run_flows
+from etude.run.simulate.packets.ends import PACE
 from etude.run.simulate.packets.state import (
     DCTCP,
     EQDS,
@@ -55,8 +56,6 @@ SEEDS: Final = 5
 """Runs of a fabric on which packets choose their ways: figures are means over them."""
 EARLY_PACKETS: Final = 64
 """Packets that a receiver of RoCE holds back where packets take turns."""
-PACE: Final = 0.99
-"""Of the line's rate, at which receivers give credit."""
 RETRY_PS: Final = 15_000_000
 NDP_RETRY_PS: Final = 50_000_000_000
 

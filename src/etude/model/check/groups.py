@@ -29,15 +29,17 @@ def check_groups(report: FindingList, programs: ProgramClasses, matching: Matchi
     """Impossible members, and ranks that use groups they do not belong to."""
     job = report.job
     groups = job.groups
-    owner = np.repeat(np.arange(len(groups)), np.diff(groups.start))
+    owner = np.repeat(np.arange(len(groups), dtype=np.int32), np.diff(groups.start))
     members = groups.members
     outside = np.flatnonzero((members < 0) | (members >= job.world_size))
     if len(outside):
         k = outside[0]
         what = f"{named(report, int(owner[k]))} has member {members[k]}, outside the world of {job.world_size:,}"
         report.groups("member_outside", what, "ranks count from 0", len(distinct_values(owner[outside])))
-    order = np.lexsort((members, owner))
-    twice = order[1:][(np.diff(owner[order]) == 0) & (np.diff(members[order]) == 0)]
+    twice = np.zeros(0, np.int64)
+    if not ((owner[1:] != owner[:-1]) | (members[1:] > members[:-1])).all():  # else members ascend
+        order = np.lexsort((members, owner))
+        twice = order[1:][(np.diff(owner[order]) == 0) & (np.diff(members[order]) == 0)]
     if len(twice):
         k = twice[0]
         what = f"{named(report, int(owner[k]))} has member {members[k]} more than once"
@@ -62,7 +64,9 @@ def _check_users(report: FindingList, programs: ProgramClasses, matching: Matchi
         hint = f"{len(names)} {verb} named by nodes but in no group file: give one with the job"
         report.nodes("members_unknown", at, rows[:1], what, hint, count=1)
     foreign = np.flatnonzero(known & (uses.group_rank < 0))
-    for which in split_by(programs.of[uses.at].astype(np.int64) << 32 | first_row, foreign):
+    slot = np.zeros(len(uses.at), np.int64) if len(foreign) else foreign
+    slot[foreign] = programs.of[uses.at[foreign]].astype(np.int64) << 32 | first_row[foreign]
+    for which in split_by(slot, foreign):
         at = distinct_values(uses.at[which])
         use = int(which[np.flatnonzero(uses.at[which] == at[0])[0]])
         group = named(report, int(uses.group[use]))

@@ -81,11 +81,34 @@ class PacketFabric(StrEnum):
     """Senders at the rate of the line; full buffers pause links (PFC)."""
     INFINIBAND = "infiniband"
     """Senders at the rate of the line; links send only what the buffer behind them has credit for."""
+    ROCE_DCQCN = "roce-dcqcn"
+    """As `roce`, with senders that slow down where queues mark their packets."""
+    ROCE_LOSSY = "roce-lossy"
+    """The same without pauses: what does not fit is dropped, and all from the gap on is sent again."""
+    DCTCP = "dctcp"
+    """Senders with a window that marks make smaller; what does not fit is dropped, and sent again when its time is
+    over."""
     ULTRA_ETHERNET = "ultra-ethernet"
     """Senders with a window (NSCC), packets over all ways; what does not fit is cut to its header and sent again."""
+    ULTRA_ETHERNET_CREDITS = "ultra-ethernet-credits"
+    """The same, with receivers that give their senders credit (RCCC)."""
+    EQDS = "eqds"
+    """Receivers give credit packet by packet, first to those whose packets were cut."""
+    NDP = "ndp"
+    """Senders send a window unasked, then a packet for each pull of their receiver; what does not fit is cut."""
     FAIR = "fair"
     """No real fabric, but what `flow` stands for: queues without end that send a packet of each transfer in turn, and
     windows that fill the path."""
+
+    @property
+    def spreads(self) -> bool:
+        """Packets of a transfer take all ways, whatever the routing."""
+        return self in (
+            PacketFabric.ULTRA_ETHERNET,
+            PacketFabric.ULTRA_ETHERNET_CREDITS,
+            PacketFabric.EQDS,
+            PacketFabric.NDP,
+        )
 
 
 class Routing(StrEnum):

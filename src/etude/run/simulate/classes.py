@@ -49,8 +49,7 @@ def stable_classes(start: I64, matching: Matching, groups: UsedGroups, distance:
     color = numbered_rows(start)[0].astype(np.int32)
     still = np.stack([groups.shape.astype(np.int64), groups.lacks, groups.partial], 1)
     still = numbered_rows(np.column_stack([still, np.unique(groups.factor, return_inverse=True)[1].reshape(-1)]))[0]
-    link = np.stack([links.send_side, links.recv_side, links.pairing, distance], 1)
-    link = numbered_rows(link)[0].astype(np.int32)
+    link = numbered_rows(np.stack([links.send_side, links.recv_side, links.pairing, distance], 1))[0].astype(np.int32)
     while True:
         group = _group_colors(color, matching, groups, still)
         h = np.zeros((len(color), 2), np.uint64)

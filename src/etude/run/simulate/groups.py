@@ -11,7 +11,7 @@ from etude.base.errors import ClusterError, UsageError
 from etude.cost.groups import GroupShape, group_shape, group_shapes
 from etude.kernels.arrays import F64, I32, I64, Bool
 from etude.kernels.csr import starts
-from etude.kernels.distinct import numbered_rows
+from etude.kernels.distinct import AT_ONCE, numbered_rows
 from etude.machine.system import LINED, LevelKind, System
 from etude.model.job import Job
 from etude.model.match import WORLD, Matching, positions
@@ -81,7 +81,7 @@ def _members(job: Job, matching: Matching, group: I32, of_use: I64) -> tuple[I64
     member.append(job.ranks[matching.uses.at[some]])
     rows, ranks = np.concatenate(owner, dtype=np.int64), np.concatenate(member, dtype=np.int64)
     del owner, member
-    if ((np.diff(rows) < 0) | ((np.diff(rows) == 0) & (np.diff(ranks) <= 0))).any():
+    if ((rows[1:] < rows[:-1]) | ((rows[1:] == rows[:-1]) & (ranks[1:] <= ranks[:-1]))).any():
         low = min(int(ranks.min()), 0)
         span = int(ranks.max()) - low + 1
         key = np.unique(rows * span + ranks - low)
@@ -140,13 +140,15 @@ def _failed(a: int, b: int, who: str) -> ClusterError:
 
 def link_distance(system: System, src: I64, dst: I64) -> I32:
     """A number for each pair of ranks, equal where messages between them cost the same: hops at each level."""
-    a, b = system.device_of(src), system.device_of(dst)
-    hops = np.zeros(len(a), np.int64)  # those of all levels in one number, which is less than the devices
-    for level in system.levels:
-        apart = np.abs(a % level.size - b % level.size)
-        if level.kind == LevelKind.RING:
-            apart = np.minimum(apart, level.size - apart)
-        hops *= level.size
-        hops += apart if level.kind in LINED else apart > 0
-        a, b = a // level.size, b // level.size
-    return numbered_rows(hops[:, None])[0].astype(np.int32)
+    every = np.zeros(len(src), np.int64)  # hops of all levels in one number, which is less than the devices
+    for low in range(0, len(src), AT_ONCE):
+        part = slice(low, low + AT_ONCE)
+        a, b, hops = system.device_of(src[part]), system.device_of(dst[part]), every[part]
+        for level in system.levels:
+            apart = np.abs(a % level.size - b % level.size)
+            if level.kind == LevelKind.RING:
+                apart = np.minimum(apart, level.size - apart)
+            hops *= level.size
+            hops += apart if level.kind in LINED else apart > 0
+            a, b = a // level.size, b // level.size
+    return numbered_rows(every[:, None])[0].astype(np.int32)

@@ -57,11 +57,24 @@ TIMES: Final[dict[Network, Callable[[Operations], I64]]] = {
 
 
 _PACKETS: Final = "packets of 4 KiB, store and forward, first in first out"
+_ROOM: Final = "queues of what a link moves in an idle round trip, or of 16 packets, marks from 20 to 80% of them"
 PACKETS_NOTES: Final = {
     PacketFabric.ROCE: f"{_PACKETS}, without loss: PFC pauses a link at 15 packets in the "
     "buffer behind it and what the link moves in two of its latencies; rates of links are those of payload",
     PacketFabric.INFINIBAND: f"{_PACKETS}, without loss: a link has credit for 64 KiB in the buffer behind it and what "
     "it moves in two of its latencies, without virtual lanes; rates of links are those of payload",
+    PacketFabric.ROCE_DCQCN: f"{_PACKETS}, behind PFC as RoCE: queues mark packets from 20 to 80% of what a link moves "
+    "in an idle round trip, and senders slow down (DCQCN), from the rate of the line for each transfer",
+    PacketFabric.ROCE_LOSSY: f"{_PACKETS}, without pauses: {_ROOM}, and what does not fit is dropped; senders slow "
+    "down at marks (DCQCN) and send all from a gap on again",
+    PacketFabric.DCTCP: f"{_PACKETS}: {_ROOM}, and what does not fit is dropped, and sent again when its time is over; "
+    "windows shrink by a third of what came marked",
+    PacketFabric.ULTRA_ETHERNET_CREDITS: f"{_PACKETS}, over up to 16 ways each: {_ROOM}; what does not fit is cut to "
+    "64 B and sent again; receivers share their line among senders by credit (RCCC)",
+    PacketFabric.EQDS: f"{_PACKETS}, over up to 16 ways each: {_ROOM}; what does not fit is cut to 64 B and sent "
+    "again; receivers give credit packet by packet",
+    PacketFabric.NDP: f"{_PACKETS}, over up to 16 ways each: {_ROOM}; what does not fit is cut to 64 B and sent again; "
+    "a window unasked, then a packet for each pull of the receiver",
     PacketFabric.FAIR: "packets of 4 KiB, store and forward; queues without end send a packet of each transfer in "
     "turn; windows of 1.5 times what the slowest link moves in an idle round trip, or of 16 packets, with answers that "
     "take nothing of a link: what `flow` stands for, in packets",
@@ -291,7 +304,9 @@ class RunningNetwork:
         packets, ports = links.packets, links.packets.ports
         fullest = int(ports["most_queue_bytes"].argmax())
         cut, resent = int(ports["trims"].sum()), int(packets.clock[0]["resent"])
-        lost = f", {cut:,} of them cut and {resent:,} sent again" if cut or resent else ""
+        dropped = int(ports["drops"].sum())
+        what = f"{dropped:,} of them dropped" if dropped and not cut else f"{cut:,} of them cut"
+        lost = f", {what} and {resent:,} sent again" if cut or dropped or resent else ""
         clock = links.clock[0]
         border = []
         if links.detail is not None:

@@ -283,10 +283,10 @@ class Options:
     def _check_packets(self) -> None:
         if self.network != Network.PACKETS:
             raise UsageError("a part of a job goes by packets only where there are packets", hint="--network packets")
-        if self.routing != Routing.STATIC or self.fabric == PacketFabric.ULTRA_ETHERNET:
+        if self.routing != Routing.STATIC or (self.fabric is not None and self.fabric.spreads):
             raise UsageError(
                 "packets that choose their ways one by one do not share links with flows, which have one way each",
-                hint="leave out --packets, or --routing and the fabric `ultra-ethernet`",
+                hint="leave out --packets, --routing, and a fabric whose packets are spread",
             )
         if self.link_stats:
             raise UsageError("statistics of links are of all packets or none", hint="leave out --packets")

@@ -255,7 +255,7 @@ def say_notes(found: "Simulated") -> None:
 
 def simulate_record(result: SimulatedJob) -> dict[str, Any]:
     from etude.analyse.program_figures import program_figures
-    from etude.analyse.rank_table import rank_table
+    from etude.analyse.rank_table import rank_rows
     from etude.cost.estimates import columns
 
     found, jitter = result.run, result.jitter
@@ -267,7 +267,7 @@ def simulate_record(result: SimulatedJob) -> dict[str, Any]:
     return {
         "makespan_ns": found.makespan_ns,
         **about,
-        "ranks": [row | of_rank.get(row["rank"], {}) for row in rank_table(found).to_pylist()],
+        "ranks": [row | of_rank.get(row["rank"], {}) for row in rank_rows(found).to_pylist()],
         "steps": [{"step": step, "end_ns": end_ns} for step, end_ns in found.step_ends().items()],
         "links": [asdict(link) for link in found.links],
         **_queues(found),

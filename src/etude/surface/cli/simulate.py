@@ -1,6 +1,6 @@
 from typing import TYPE_CHECKING, Any
 
-from etude.analyse.rank_table import rank_table
+from etude.analyse.rank_table import rank_rows
 from etude.base.errors import UsageError
 from etude.steps.asked.simulate import (
     Simulate,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def show(result: SimulatedJob) -> None:
-    emit(rank_table(result.run))
+    emit(rank_rows(result.run))
     say_end(result.run, result.estimate)
 
 

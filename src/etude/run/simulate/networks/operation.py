@@ -61,7 +61,7 @@ class NetworkOptions:
     switch the shortest queue, `spray` by a hash."""
 
     fabric: str = "roce"
-    """For `packets`: `roce`, `infiniband`, `ultra-ethernet` or `fair`."""
+    """For `packets`: one of `FABRICS`."""
 
     mixed: bool = False
     """With `packets`: some transfers may be flows."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from etude.base.errors import ClusterError
 from etude.kernels.arrays import I64
 from etude.kernels.compile import kernel
 from etude.machine.topology import Topology
@@ -18,8 +19,12 @@ from etude.run.simulate.packets.ends import retire
 from etude.run.simulate.packets.events import advance, begin
 from etude.run.simulate.packets.state import (
     ADAPTIVE,
+    DCTCP,
+    EQDS,
     FIXED,
+    NDP,
     NSCC,
+    RCCC,
     SPRAY,
     PacketRules,
     PacketState,
@@ -37,6 +42,10 @@ LEAST_ROOM_PACKETS = 16
 MARK_SHARES = 0.2, 0.8
 """Of a queue's room: no marks below, all above."""
 RETRY_PS = 15_000_000
+NOTICE_PS, RAISE_PS = 50_000_000, 55_000_000
+"""DCQCN: between two notices of a receiver, and after which a sender without one is faster."""
+SLOWEST_PULLS = 0.2
+"""Of the line, where receivers slow down since packets are cut on their way."""
 PS = 1000
 _LOSSLESS = PacketRules(
     payload_bytes=PACKET_BYTES,
@@ -51,15 +60,25 @@ _LOSSLESS = PacketRules(
     raise_ps=0,
     early_packets=-1,
 )
+_DCQCN = _LOSSLESS._replace(answer_bytes=ANSWER_BYTES, notice_ps=NOTICE_PS, raise_ps=RAISE_PS)
+_WINDOWS = _LOSSLESS._replace(answer_bytes=ANSWER_BYTES, answers=True, pause_bytes=0, resume_bytes=0)
+_CUT = _WINDOWS._replace(trims=True, pull_bytes=PACKET_BYTES)
 FABRICS = {
     "roce": _LOSSLESS,
+    "roce-dcqcn": _DCQCN,
+    "roce-lossy": _DCQCN._replace(answers=True, pause_bytes=0, resume_bytes=0, early_packets=0, retry_ps=RETRY_PS),
+    "dctcp": _WINDOWS._replace(sender=DCTCP, retry_ps=RETRY_PS),
     "infiniband": _LOSSLESS._replace(pause_bytes=CREDIT_BYTES, resume_bytes=CREDIT_BYTES),
     "fair": _LOSSLESS._replace(answers=True, pause_bytes=0, resume_bytes=0, fair=True),
-    "ultra-ethernet": _LOSSLESS._replace(
-        answer_bytes=ANSWER_BYTES, answers=True, pause_bytes=0, resume_bytes=0, sender=NSCC, trims=True
+    "ultra-ethernet": _CUT._replace(sender=NSCC, pull_bytes=0, retry_ps=RETRY_PS),
+    "ultra-ethernet-credits": _CUT._replace(
+        sender=RCCC, pull_bytes=4 * PACKET_BYTES, least_pull_rate=SLOWEST_PULLS, retry_ps=RETRY_PS
     ),
+    "eqds": _CUT._replace(sender=EQDS, retry_ps=RETRY_PS),
+    "ndp": _CUT._replace(sender=NDP, retry_ps=RETRY_PS),
 }
-"""Rules by the names of fabrics."""
+"""Rules by the names of fabrics. Those with a time after which packets are sent again have finite queues, and all
+but those of windows alone mark packets."""
 ROUTINGS = {"static": FIXED, "spray": SPRAY, "adaptive": ADAPTIVE}
 
 
@@ -68,22 +87,31 @@ def ports_of_links(topology: Topology, fabric: str, routing: str, link: I64, way
     bytes_per_s, wire_ps = topology.bytes_per_s, np.asarray(topology.latency_ns, np.int64) * PS
     rules = FABRICS[fabric]._replace(routing=ROUTINGS[routing])
     moves = np.ceil(2 * wire_ps * bytes_per_s / 1e12).astype(np.int64)
-    room = np.zeros_like(moves)
-    if rules.trims:
-        if routing == "static":  # its senders always spread their packets
+    back = reverse_links(topology)
+    if rules.answer_bytes and len(back) and back.min() < 0:
+        one_way = topology.link_name(int(np.flatnonzero(back < 0)[0]))
+        raise ClusterError(
+            f"{one_way} has no link in the other direction, over which answers to packets would go",
+            where=topology.name,
+            hint="`--fabric roce`, whose senders need no answers",
+        )
+    room, marks = np.zeros_like(moves), rules.retry_ps > 0 or rules.notice_ps > 0
+    if marks:
+        if rules.trims and routing == "static":  # its senders always spread their packets
             rules = rules._replace(routing=SPRAY)
         hops = int(np.diff(way).max(initial=1))
         trip_ps = 2 * hops * wire_ps.max(initial=0) + hops * 1e12 * (PACKET_BYTES + ANSWER_BYTES) / bytes_per_s
         room = np.maximum(trip_ps * bytes_per_s / 1e12, LEAST_ROOM_PACKETS * PACKET_BYTES).astype(np.int64)
-        wait_ps = float((6e12 * room / bytes_per_s).max(initial=0))
-        rules = rules._replace(retry_ps=RETRY_PS + round(wait_ps), room_bytes=int(room.max(initial=0)))
+        if rules.retry_ps:
+            wait_ps = float((6e12 * room / bytes_per_s).max(initial=0))
+            rules = rules._replace(retry_ps=RETRY_PS + round(wait_ps), room_bytes=int(room.max(initial=0)))
     zero, one = np.zeros_like(wire_ps), np.ones_like(wire_ps)
-    made = make_packets(rules, bytes_per_s, wire_ps, zero, one, link, way, reverse_links(topology), slots)
-    if rules.trims:
-        made.ports["room_bytes"] = room
+    made = make_packets(rules, bytes_per_s, wire_ps, zero, one, link, way, back, slots)
+    if marks:
+        made.ports["room_bytes"] = room if rules.retry_ps else 0
         for name, share in zip(("mark_bytes", "mark_all_bytes"), MARK_SHARES, strict=True):
             made.ports[name] = np.round(share * room)
-    elif rules.pause_bytes:
+    if rules.pause_bytes:
         made.ports["pause_bytes"] += moves
         made.ports["resume_bytes"] += moves
     return with_samples(made)

@@ -18,6 +18,7 @@ from etude.kernels.arrays import I64
 from etude.kernels.heap import Queue, empty_queue
 from etude.machine.routes import Routes, common_switch
 from etude.machine.topology import Topology
+from etude.run.simulate.choices import PacketFabric
 from etude.run.simulate.networks import flow
 from etude.run.simulate.networks.messages import Messages, distinct, equal_ways, messages_of
 from etude.run.simulate.networks.operation import NetworkOptions, Operation
@@ -117,7 +118,7 @@ class Registry:
         self.most_hops = 1
         self.packets = options.model == "packets"
         chooses = options.routing == "adaptive" or (
-            self.packets and (options.routing == "spray" or options.fabric == "ultra-ethernet")
+            self.packets and (options.routing == "spray" or PacketFabric(options.fabric).spreads)
         )
         self.choices = _CHOICES if chooses and not topology.dimensions else 1
         self.cuts = options.routing == "spray" and not self.packets and not topology.dimensions

@@ -20,7 +20,7 @@ from etude.run.simulate.packets.lists import (
     schedule_flow,
     schedule_port,
 )
-from etude.run.simulate.packets.ports import enter_ring, serve
+from etude.run.simulate.packets.ports import enter_ring, leave_ring, serve
 from etude.run.simulate.packets.senders import (
     credit_wanted,
     cut_rate,
@@ -58,6 +58,8 @@ from etude.run.simulate.packets.ways import aim, port_of
 
 UNANSWERED_BYTES: Final = 16_384
 """Accepted bytes after which a receiver answers, if nothing else makes it."""
+PACE: Final = 0.99
+"""Of the line's rate, at which receivers give credit."""
 EMPTY_PULL_BYTES: Final = 1024
 """A pull without credit takes as long as one of these bytes."""
 CALM_PS: Final = 18_000_000
@@ -362,7 +364,8 @@ def pull(state: PacketState, number: int) -> None:
     if given == 0:
         given = EMPTY_PULL_BYTES
     _look_at_marks(state, number)
-    gap_ps = np.int64(max(given, 0) * rules.pull_ps_per_byte / port.pull_rate)
+    per_byte = rules.pull_ps_per_byte if rules.pull_ps_per_byte > 0 else port.idle_ps_per_byte / PACE
+    gap_ps = np.int64(max(given, 0) * per_byte / port.pull_rate)
     schedule_port(state, number, PULLS, clock.now_ps + gap_ps)
 
 
@@ -463,6 +466,8 @@ def retire(state: PacketState, flow: int) -> None:
     here.life += 1
     if here.packets == 0:
         return
+    if state.rules.sender == LINE and here.sent < here.packets:  # its last answers were on their way
+        leave_ring(state, state.ports[state.link[state.way[here.way0]]], flow)
     while here.lost.head >= 0:
         free_packet(state, pop(state.packets, here.lost))
     while here.dropped.head >= 0:

@@ -17,6 +17,8 @@ from etude.run.simulate.packets.ways import aim
 
 GAIN: Final = 1 / 256
 """Of DCQCN's estimate of congestion."""
+LEAST_RATE: Final = 1e-5
+"""Of DCQCN, of the line: one notice after the other would make a rate as small as none."""
 FAST_ROUNDS: Final = 5
 MEMORY: Final = 0.0125
 """Of NSCC's average of delays."""
@@ -337,7 +339,7 @@ def cut_rate(state: PacketState, flow: int) -> None:
     """DCQCN: a notice."""
     here = state.flows[flow]
     here.line_target = here.rate
-    here.rate *= 1 - here.alpha / 2
+    here.rate = max(here.rate * (1 - here.alpha / 2), LEAST_RATE)
     here.alpha = (1 - GAIN) * here.alpha + GAIN
     here.rounds = 0
     here.cut_ps = state.clock[0].now_ps

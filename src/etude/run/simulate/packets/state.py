@@ -248,7 +248,7 @@ class PacketRules(NamedTuple):
     base_ps: int = 0  # of an idle round trip; 0: as each flow's first way has it, with a window of 1.5 times its bytes
     retry_ps: int = 0  # after which a packet that was dropped is sent again
     pull_bytes: int = 0
-    pull_ps_per_byte: float = 0.0
+    pull_ps_per_byte: float = 0.0  # 0: as the port of the receiver moves them, a little slower
     fair: bool = False  # queues send a packet of each flow in turn, by bytes; else first in, first out
     least_pull_rate: float = 1.0  # below 1: receivers pull more slowly where packets are cut on their way
     seed: int = 0

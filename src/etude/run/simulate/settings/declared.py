@@ -24,7 +24,8 @@ class SimulationSettings:
     )
     fabric: PacketFabric | None = figure(
         "choice",
-        "rules of `packets`: RoCE behind PFC (default), credits of InfiniBand, windows and cut packets, or fair queues",
+        "rules of `packets`: RoCE behind PFC (default), with DCQCN, with drops, credits of InfiniBand, windows, "
+        "receivers that give credit, cut packets, or fair queues",
         None,
         of=PacketFabric,
         needs="network=packets",
