@@ -38,11 +38,25 @@ VIEWS = {
     "studio-overview": ("overview", 1280, "dark"),
     "studio-change": ("change", 1280, "light"),
     "studio-narrow": ("change", 400, "dark"),
+    "studio-narrow-light": ("timeline", 400, "light"),
+    "studio-flows": ("timeline", 2560, "light"),
+    "studio-compare": ("compare", 2560, "dark"),
 }
 """Picture -> view of the studio, width and theme."""
+MORE = {
+    "studio-flows": {
+        "timeline": {"ranks": [0, 1, 2, 3], "t0": 1_000_000, "t1": 1_700_000, "flows": True, "counter": "power"}
+    },
+    "studio-compare": {
+        "knobs": {"bandwidth": 0.25, "kernels": 1.5},
+        "compare": {"ranks": [0, 1, 2, 3], "t0": 1_000_000, "t1": 1_600_000, "changes": True},
+    },
+}
+"""What else a picture's link says."""
 DONE = {
     "timeline": "!!window.studio?.timeline?.data && !window.studio.timeline.waits",
     "overview": "document.querySelector('.findings, .found .empty') !== null",
+    "compare": "document.querySelectorAll('.why table').length > 2",
     "change": "document.querySelector('main').dataset.ready === 'true'",
 }
 
@@ -57,11 +71,15 @@ def take_studio(browser: "Browser", out: Path) -> None:
     server = StudioServer(StudioSession((StudioRun.of(RunSource(Path("studio-job"), "dgx-h100")),)))
     server.start()
     for name, (view, width, theme) in VIEWS.items():
-        state = quote(json.dumps({"view": view, "theme": theme, "knobs": {"bandwidth": 2, "kernels": 1.5}}))
+        state = quote(
+            json.dumps({"view": view, "theme": theme, "knobs": {"bandwidth": 2, "kernels": 1.5}} | MORE.get(name, {}))
+        )
         browser.send("Emulation.setDeviceMetricsOverride", width=width, height=760, deviceScaleFactor=1, mobile=False)
         browser.send("Page.navigate", url="about:blank")
         browser.send("Page.navigate", url=f"{server.address}#{state}")
         browser.wait(f"document.documentElement?.dataset.ready === 'true' && ({DONE[view]})")
+        if "timeline" in MORE.get(name, {}):
+            browser.wait("window.studio.timeline.flows && window.studio.timeline.counts")
         browser.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
         shot = browser.send("Page.captureScreenshot", format="webp", quality=70)
         (out / f"{name}.webp").write_bytes(base64.b64decode(shot["data"]))

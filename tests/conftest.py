@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,16 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
         return folder
 
     return captured
+
+
+@pytest.fixture(scope="session")
+def one_pytorch() -> Iterator[None]:
+    """Dry runs are forks of one process that has imported PyTorch, which takes longer than most of them."""
+    pytest.importorskip("torch")
+    from dry_zygote import forked_dry_runs
+
+    with forked_dry_runs():
+        yield
 
 
 EARLY = ("simulate", "serve", "store", "astra", "search", "", "docs", "collect", "ingest", "generate")

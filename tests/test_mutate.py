@@ -103,6 +103,17 @@ def test_survivors_of_a_checkout(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert source.read_text() == text == (at.tree / "src/etude/toy/sums.py").read_text()
 
 
+def test_a_room_inside_another_is_drawn_with_its_own_tests(tmp_path: Path) -> None:
+    for name in ("src/etude/world/a.py", "src/etude/world/plain/b.py", "src/etude/world/serve/c.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    for room in ("world", "serve"):
+        (tmp_path / "tests" / room).mkdir(parents=True)
+    at = mutate.Checkout(tmp_path)
+    assert at.sources(at.room("world")) == ["src/etude/world/a.py", "src/etude/world/plain/b.py"]
+    assert at.sources(at.room("serve")) == ["src/etude/world/serve/c.py"]
+
+
 def test_equivalent_mutants_are_mutants_of_lines_that_exist() -> None:
     listed = tomllib.loads((ROOT / "tools/equivalent.toml").read_text("utf-8"))["mutant"]
     for one in listed:

@@ -83,7 +83,14 @@ class Checkout:
         return min(found, key=lambda path: len(path.parts)).relative_to(self.root)
 
     def sources(self, folder: Path) -> list[str]:
-        return sorted(str(path.relative_to(self.root)) for path in (self.root / folder).rglob("*.py"))
+        """Without those of rooms inside, which have tests of their own."""
+        inside = [place for place in (self.root / folder).rglob("*") if self._is_room(place)]
+        every = (path for path in (self.root / folder).rglob("*.py") if not any(path.is_relative_to(i) for i in inside))
+        return sorted(str(path.relative_to(self.root)) for path in every)
+
+    def _is_room(self, place: Path) -> bool:
+        tests = self.root / "tests" / place.name
+        return place.is_dir() and tests.is_dir() and self.root / self.room(place.name) == place
 
 
 def copy_tree(at: Checkout) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from etude.analyse.diagnose import diagnose
 from etude.analyse.findings import FAULTS
-from etude.analyse.slower_sets import stage_changes
+from etude.analyse.slower_sets import clean_levels, episodes, stage_changes
 from etude.model.build import build_trace
 from etude.model.job import Part, assemble
 from etude.model.run import Run
@@ -41,6 +41,17 @@ def test_most_ranks_slow_from_a_step_on_is_not_a_few_that_were_fast():
     slower[15:, guilty] *= 1.15
     (one,) = [f for f in diagnose(run_of(slower)) if f.kind in FAULTS and f.level != "job"]
     assert (one.kind, one.ranks, one.steps) == ("throttled", guilty, (15, 29))
+
+
+def test_the_other_half_is_not_named_where_half_is_throttled_from_a_step_on():
+    """From then on what the ranks have in common lies between the halves: those that are as ever are below it, some of
+    them in single steps far less than others."""
+    for seed in range(6):
+        levels = np.random.default_rng(seed).normal(0, 0.006, (16, 14))
+        levels[1::2, 6:] += 0.07
+        levels[::2, 6:] -= 0.07
+        clean = clean_levels(levels, np.full_like(levels, 0.004), np.zeros(16, np.int64))
+        assert {row for one in episodes(clean, 0.03) for row in one.rows} == set(range(1, 16, 2))
 
 
 def test_a_rank_that_is_slow_for_three_of_ten_steps():

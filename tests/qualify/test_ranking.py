@@ -89,6 +89,35 @@ def test_the_neighbours_of_a_gpu_are_its_peers_where_there_is_no_other_node():
     assert [(f["part"], f["device"]) for f in found] == [("device", "cuda:3")]
 
 
+def test_two_neighbours_at_least_say_what_a_gpu_should_do():
+    def of(*speeds: float) -> QualifiedNode:
+        figures = [
+            NodeFigure("memory", "device", "B/s", value, 0.001, gpu) for value, gpu in zip(speeds, GPUS, strict=False)
+        ]
+        return QualifiedNode("d", tuple(figures))
+
+    assert qualify(of(70.0, 100.0)).findings == []  # which of two is wrong, nobody can say
+    found = qualify(of(70.0, 100.0, 100.0)).findings
+    assert [(f["device"], f["slow_down"]) for f in found] == [("cuda:0", 0.4286)]  # 100 / 70 - 1
+
+
+def test_a_part_is_as_slow_as_its_slowest_figure():
+    slow = {("gemm bfloat16", "cuda:1"): 1.2, ("memory", "cuda:1"): 1.6}
+    found = qualify(gpu_node("a", slow), [gpu_node("a1"), gpu_node("a2")]).findings
+    wiggle = [1 + 0.002 * (sum(name.encode()) % 5 - 2) for name in ("a", "a1", "a2")]
+    between = (wiggle[1] + wiggle[2]) / 2  # the median of two
+    assert [(f["part"], f["device"]) for f in found] == [("device", "cuda:1")]
+    assert found[0]["slow_down"] == pytest.approx(1.6 * between / wiggle[0] - 1, abs=6e-5)
+
+
+def test_what_is_named_is_slower_than_the_least():
+    def of(name: str, value: float) -> QualifiedNode:
+        return QualifiedNode(name, (NodeFigure("memory", "device", "B/s", value, 0.001, "cuda:0"),))
+
+    assert qualify(of("d", 75.0), [of("e", 100.0), of("f", 100.0)], least=0.25).findings == []
+    assert qualify(of("d", 74.0), [of("e", 100.0), of("f", 100.0)], least=0.25).findings[0]["slow_down"] == 0.3514
+
+
 def cpu_node(name: str, factor: float = 1.0, host: float = 1.0) -> QualifiedNode:
     figures = [NodeFigure("python loop", "host", "iterations/s", 1e7 / host, 0.01),
                NodeFigure("gemm float32", "device", "FLOP/s", 5e10 / factor, 0.01, "cpu"),

@@ -38,9 +38,11 @@ LLAMA = {
 """The shape of `dry_causal.py`."""
 
 
+pytestmark = pytest.mark.usefixtures("one_pytorch")
+
+
 @pytest.fixture(scope="module")
-def passes() -> DryPasses:
-    pytest.importorskip("torch")
+def passes(one_pytorch: None) -> DryPasses:
     return dry_passes(f"{SPEC}build", open_system("dgx-h100").device)
 
 
@@ -140,7 +142,6 @@ def test_passes_that_are_kept_are_the_same(tables: ProgramTables, tmp_path: Path
 
 
 def test_a_program_that_shards_itself_has_several_ranks() -> None:
-    pytest.importorskip("torch")
     system = open_system("dgx-h100")
     found = price_passes(dry_passes(f"{SPEC}sharded", system.device, ranks=2), system)
     sent = found.time_ns[KINDS.index("network")]
@@ -164,7 +165,6 @@ def test_the_grid_is_within_the_positions_of_a_model() -> None:
 
 
 def test_a_stream_is_served(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("torch")
     words = ["--system", "dgx-h100", "--rate", "4", "--count", "20", "--prompt", "100", "--output", "20", "--json"]
     assert main(["serve", "--program", f"{SPEC}short", *words]) == 0
     told = capsys.readouterr()
@@ -189,7 +189,6 @@ def test_a_stream_is_served(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_what_cannot_be_served_is_said(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("torch")
     assert main(["serve", "--program", *words, "--system", "dgx-h100", "--rate", "4"]) == 2
     told = capsys.readouterr().err
     assert said in told and "Traceback" not in told
@@ -216,7 +215,6 @@ def test_what_is_no_model_is_said(tmp_path: Path) -> None:
 
 
 def test_a_config_needs_transformers(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     if find_spec("transformers") is not None:
         pytest.skip("transformers is installed")
     config = tmp_path / "config.json"

@@ -183,3 +183,17 @@ def test_a_what_if_is_saved_where_it_may_be(tmp_path: Path) -> None:
     assert "--write" in str(
         client(session_of(job_folder(tmp_path))).post(f"/{TOKEN}/api/save", json={"state": state, "name": "x"}).json()
     )
+
+
+def test_one_level_of_the_network_is_scaled_alone(session: StudioSession) -> None:
+    from etude.machine import open_system
+    from etude.tell.studio.change import machine_of, state_of
+
+    found = machine_of(state_of({"bandwidth": 2, "latency": 0.5, "level": "infiniband"}, "dgx-h100"))
+    for before, after in zip(open_system("dgx-h100").levels, found.levels, strict=True):
+        by = 2 if before.name == "infiniband" else 1
+        assert after.bandwidth_bytes_per_s == pytest.approx(by * before.bandwidth_bytes_per_s)
+        assert after.latency_ns == pytest.approx(before.latency_ns / by)
+    assert asked(session, "knobs")["levels"]["dgx-h100"] == ["nvlink", "infiniband"]
+    bad = client(session).post(f"/{TOKEN}/api/change", json={"state": {"level": "ether"}})
+    assert bad.status_code == 400 and "nvlink, infiniband" in bad.json()["hint"]

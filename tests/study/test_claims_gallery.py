@@ -11,8 +11,6 @@ from etude.decide.study import entries
 from etude.decide.study import study as opened
 
 KEPT: dict[str, Any] = json.loads((Path(__file__).parents[2] / "benchmarks/claims.json").read_text("utf-8"))
-NOT_ASKED = {"autoscale-lag": ["most reversals that were registered do not occur"]}
-"""With the smaller settings, of which what is kept of this entry is."""
 NAMES = [entry["name"] for entry in entries()]
 
 
@@ -31,7 +29,7 @@ def test_what_is_kept_is_of_these_claims_and_each_that_differs_says_why(name: st
     assert [
         claim.figure for claim, row in zip(claims, found, strict=True) if row["verdict"] in differ and not claim.why
     ] == []
-    assert [row["figure"] for row in found if row["verdict"] == "not asked"] == NOT_ASKED.get(name, [])
+    assert [row["figure"] for row in found if row["verdict"] == "not asked"] == []
 
 
 def test_a_file_for_every_entry_and_no_other() -> None:

@@ -100,6 +100,12 @@ def test_a_pair_is_a_block_against_the_mean_of_its_neighbours():
     assert undelayed_step_ns(blocks, 2) == 1050
 
 
+def test_only_the_nearest_blocks_count():
+    blocks = [StepBlock(NONE, 9000, 0, 0), StepBlock(NONE, 2000, 0, 0), StepBlock(0, 2600, 640, 2),
+              StepBlock(NONE, 2000, 0, 0), StepBlock(NONE, 7000, 0, 0)]  # fmt: skip
+    assert pairs_of(blocks, 2) == [(0, Pair(300, 320))]
+
+
 def test_the_median_and_half_the_distance_of_quartiles():
     found = measured_change([Pair(change, 100) for change in (90, 100, 110, 120, 1000)])
     assert (found.change_ns, found.spread_ns, found.injected_ns, found.pairs) == (110, 10, 100, 5)

@@ -150,12 +150,26 @@ def episodes(levels: CleanLevels, least: float) -> list[Episode]:
     ranks, steps = x.shape
     if steps >= FEWEST_STEPS:
         found += _over_time(levels, least)
-    taken = {row for one in found for row in one.rows}
+    taken = np.zeros(ranks, bool)
+    taken[[row for one in found for row in one.rows]] = True
+    x = _beside_the_rest(x, taken, levels.stage) if taken.any() else x
     means = np.min(x, axis=1) if levels.wild and steps == 2 else _means(x, np.arange(steps))
-    rows, height, score = _above(means, levels, steps, least, np.array([r in taken for r in range(ranks)]))
+    rows, height, score = _above(means, levels, steps, least, taken)
     if len(rows):
         found += _whole(rows, height, score, steps)
     return sorted(found, key=lambda one: -one.score)
+
+
+def _beside_the_rest(x: F64, taken: Bool, stage: I64) -> F64:
+    """Levels above those that the ranks of a stage that are not taken have in common in each step: many that are slow
+    in some steps move the reference of the others there, and a mean leaves out one such step of one rank and not of
+    another."""
+    found = x.copy()
+    for one in np.unique(stage).tolist():
+        rest = np.flatnonzero(~taken & (stage == one))
+        if len(rest) > 2:
+            found[stage == one] -= np.nan_to_num(_middle(x[rest], 0))
+    return found
 
 
 def _whole(rows: I64, height: F64, score: F64, steps: int) -> list[Episode]:

@@ -211,13 +211,14 @@ def what_ifs(session: StudioSession, given: dict[str, Any]) -> WhatIfs:
 def knobs(session: StudioSession, given: dict[str, Any]) -> dict[str, Any]:
     """What can be turned, and the machines there are."""
     from etude.machine import system_names
-    from etude.tell.studio.change import KNOBS
+    from etude.tell.studio.change import KNOBS, level_names
 
     usual = what_ifs(session, given).usual
     names = [usual, *(name for name in system_names() if name != usual)]
     return {
         "knobs": [knob.record() for knob in KNOBS],
         "systems": names,
+        "levels": {name: level_names(name) for name in names},
         "ranks": len(session.run(given).index.ranks),
         "write": session.out is not None,
     }

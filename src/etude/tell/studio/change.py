@@ -58,6 +58,7 @@ class Knob:
 KNOBS: Final = (
     Knob("bandwidth", "Network bandwidth", "scale", "bandwidth of every level of the network, times this"),
     Knob("latency", "Network latency", "scale", "latency of every level of the network, times this", 0.1, 10.0),
+    Knob("level", "Level of the network", "choice", "whose bandwidth and latency are scaled", of=("",)),
     Knob("kernels", "Kernel speed", "scale", "compute on the device takes its time divided by this", 0.25, 8.0),
     Knob(
         "host", "Host speed", "scale", "operators and launches of the host take their time divided by this", 0.25, 8.0
@@ -85,6 +86,8 @@ class WhatIfState:
     """The slow one."""
     switches: tuple[str, ...] = ()
     network: str = ""
+    level: str = ""
+    """The one level whose bandwidth and latency are scaled; all, if none is named."""
     edits: tuple[str, ...] = ()
     """More edits, after those of the knobs."""
 
@@ -118,7 +121,7 @@ class WhatIfState:
 
 def state_of(given: Mapping[str, Any], usual: str) -> WhatIfState:
     """The state of a request, checked."""
-    known = {*SCALES, *SWITCHES, "system", "network", "rank", "edits"}
+    known = {*SCALES, *SWITCHES, "system", "network", "level", "rank", "edits"}
     if unknown := [name for name in given if name not in known]:
         raise UsageError(f"there is no knob `{unknown[0]}`", hint=f"known: {', '.join(sorted(known))}")
     scales = []
@@ -138,6 +141,9 @@ def state_of(given: Mapping[str, Any], usual: str) -> WhatIfState:
         raise UsageError("`network` or `rank` is not one of those there are")
     if system != usual and system not in system_names():
         raise UsageError(f"there is no system `{system}` in the catalogue", hint="a file is given by `--system`")
+    level = given.get("level") or ""
+    if level and level not in level_names(system):
+        raise UsageError(f"`{system}` has no level `{level}`", hint=f"known: {', '.join(level_names(system))}")
     switches = tuple(name for name in SWITCHES if given.get(name) is True)
     return WhatIfState(
         system=system,
@@ -145,8 +151,14 @@ def state_of(given: Mapping[str, Any], usual: str) -> WhatIfState:
         rank=rank,
         switches=switches,
         network=network,
+        level=level,
         edits=tuple(one.strip() for one in edits if one.strip()),
     )
+
+
+def level_names(system: str) -> list[str]:
+    """The levels of a system's network, inner ones first."""
+    return [level.name for level in open_system(system).levels]
 
 
 def machine_of(state: WhatIfState) -> System:
@@ -163,6 +175,8 @@ def machine_of(state: WhatIfState) -> System:
             latency_ns=level.latency_ns * slower,
             step_ns={name: ns * slower for name, ns in level.step_ns.items()},
         )
+        if state.level in ("", level.name)
+        else level
         for level in system.levels
     )
     if system.topology is not None:

@@ -91,9 +91,15 @@ export async function change(place, given) {
   }
 
   const names = Object.fromEntries(known.knobs.map((one) => [one.name, one]));
-  const systems = el("select", { "aria-label": "System", onchange: () => put("system", systems.value === known.systems[0] ? "" : systems.value) }, known.systems.map((one) => el("option", { value: one, selected: one === (now.system || known.systems[0]) }, one)));
+  const systems = el("select", { "aria-label": "System", onchange: () => {
+    const { level, ...next } = { ...now, system: systems.value }; // its levels are others
+    if (next.system === known.systems[0]) delete next.system;
+    state.set({ knobs: Object.keys(next).length ? next : undefined });
+    fill(place);
+    change(place, given);
+  } }, known.systems.map((one) => el("option", { value: one, selected: one === (now.system || known.systems[0]) }, one)));
   panel.append(el("label", { class: "knob" }, el("span", {}, "System"), systems));
-  for (const one of known.knobs) panel.append(knob(one, now, put, known.ranks));
+  for (const one of known.knobs) panel.append(knob(one, now, put, known.ranks, () => known.levels[now.system || known.systems[0]] || []));
   edits.addEventListener("change", () => put("edits", edits.value.split("\n").map((line) => line.trim()).filter(Boolean)));
   panel.append(el("label", { class: "knob wide" }, el("span", {}, "More edits"), edits),
     el("button", { type: "button", onclick: () => { state.set({ knobs: undefined }); fill(place); change(place, given); } }, "As it was"));
@@ -102,14 +108,15 @@ export async function change(place, given) {
   return names;
 }
 
-function knob(one, now, put, ranks) {
+function knob(one, now, put, ranks, levels) {
   const help = el("span", { class: "soft doc" }, one.doc);
   if (one.kind === "switch") {
     const box = el("input", { type: "checkbox", checked: now[one.name] === true, "data-knob": one.name, onchange: () => put(one.name, box.checked) });
     return el("label", { class: "knob" }, el("span", {}, box, " ", one.label), help);
   }
+  if (one.name === "level") one.of = ["", ...levels()];
   if (one.kind === "choice") {
-    const box = el("select", { "data-knob": one.name, onchange: () => put(one.name, box.value) }, one.of.map((value) => el("option", { value, selected: (now[one.name] || "") === value }, value || "as the system says")));
+    const box = el("select", { "data-knob": one.name, onchange: () => put(one.name, box.value) }, one.of.map((value) => el("option", { value, selected: (now[one.name] || "") === value }, value || (one.name === "level" ? "all" : "as the system says"))));
     return el("label", { class: "knob" }, el("span", {}, one.label), box, help);
   }
   const low = Math.log2(one.least), high = Math.log2(one.most), value = now[one.name] ?? 1;

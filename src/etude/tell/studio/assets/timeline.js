@@ -470,9 +470,9 @@ export class Timeline {
 
   // Shows a rank and a window: where a finding leads.
   async show(ranks, first, last) {
-    await this.pick(ranks.slice(0, 32));
     const width = Math.max(last - first, LEAST_NS);
     this.go(first - width * 0.1, last + width * 0.1);
+    await this.pick(ranks.slice(0, 32));
   }
 
   async #look() {
