@@ -67,6 +67,7 @@ def test_its_page_is_framed_and_asks_nobody(served: StudioSession) -> None:
     policy = page.headers["content-security-policy"]
     assert page.status_code == 200 and "Etude report" in page.text
     assert "sandbox" in policy and "default-src 'none'" in policy and "connect-src" not in policy
+    assert "script-src 'sha256-" in policy and "style-src 'sha256-" in policy and "unsafe" not in policy
     for other in ("1", "x", "-1", "%2e%2e", "0%2f..", "99999999999"):
         assert client(served).get(f"/{TOKEN}/page/{other}").status_code in (403, 404)
     assert client(served).get("/wrong/page/0").status_code == 403

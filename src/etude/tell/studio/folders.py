@@ -98,15 +98,15 @@ class StudioFolder:
         first = self.path / f"{next(iter(self.tables), 'points')}.parquet"
         return f"pyarrow.parquet.read_table({str(first)!r})"
 
-    def page(self) -> bytes:
-        """The page of `etude report`."""
+    def page(self) -> tuple[bytes, str]:
+        """The page of `etude report`, and the policy that it declares."""
         from etude.tell.report.asked.pages import folder_page
-        from etude.tell.view.page import render
+        from etude.tell.view.page import policy_of, render
 
         if not self.has_page:
             raise UsageError(f"a {self.kind} has no page here")
-        found: bytes = self.once("page", lambda: render(folder_page([self.path])).encode())
-        return found
+        found: str = self.once("page", lambda: render(folder_page([self.path])))
+        return found.encode(), policy_of(found)
 
 
 def _read(path: Path, kind: str) -> dict[str, pa.Table]:

@@ -25,11 +25,8 @@ ASSETS: Final = {
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-FRAMED: Final = (
-    "sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
-)
-"""Policy of a page in a frame; its own policy names the one style and the one script that it has."""
+FRAMED: Final = "sandbox allow-scripts; form-action 'none'; frame-ancestors 'self'; "
+"""Policy of a page in a frame, before that which the page declares: its one style and its one script."""
 MOST_BYTES: Final = 1 << 20
 """Of a request."""
 EXTRA: Final = "pip install 'etude[studio]'"
@@ -115,10 +112,10 @@ def page_of(session: StudioSession, number: str) -> tuple[int, str, bytes, dict[
     if not isinstance(one, StudioFolder) or not one.has_page:
         return _problem(404, "there is no such page")
     try:
-        found = one.page()
+        found, policy = one.page()
     except EtudeError as problem:
         return _problem(400, problem.problem, problem.hint)
-    return 200, ASSETS[".html"], found, {"content-security-policy": FRAMED}
+    return 200, ASSETS[".html"], found, {"content-security-policy": FRAMED + policy}
 
 
 def _problem(status: int, why: str, hint: str = "") -> tuple[int, str, bytes, dict[str, str]]:

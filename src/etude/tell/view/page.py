@@ -12,7 +12,7 @@ from etude.tell.view.markup import Markup, digest, escaped, joined
 from etude.tell.view.sentences import Sentence, data_element, html_of
 from etude.tell.view.slices import Sort
 
-__all__ = ["MARKS", "Figure", "Page", "PageSection", "Told", "render", "timeline"]
+__all__ = ["MARKS", "Figure", "Page", "PageSection", "Told", "policy_of", "render", "timeline"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,11 @@ _LOGO = (
     '<rect x="5" y="8.3" width="13" height="3.4" rx="1.7" class="f-communication"/>'
     '<rect x="2" y="13.6" width="8" height="3.4" rx="1.7" class="f-memory"/></svg>'
 )
+
+
+def policy_of(text: str) -> str:
+    """The policy that a page of `render` declares, for a server that sends it."""
+    return text.split('http-equiv="Content-Security-Policy" content="', 1)[1].split('"', 1)[0]
 
 
 def render(page: Page) -> str:
