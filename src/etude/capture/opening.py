@@ -273,12 +273,17 @@ def is_run(path: Path) -> bool:
 def _read_run(path: Path, options: dict[str, Any]) -> Job:
     from etude.capture.ingest import causal, runs
 
-    if options["groups"] is not None:
-        raise UsageError("a recorded run contains its groups", where=str(path), hint="leave out --groups")
     name, ranks = runs.find_run(path, options.get("times"))
     chosen: dict[str, Any] = {key: options[key] for key in ("max_bytes", "advance", "spread") if key in options}
     chosen["workers"] = options["workers"] or runs.workers_for(ranks)
-    return causal.to_job(name, runs.link_run(ranks, **chosen))
+    return _named(causal.to_job(name, runs.link_run(ranks, **chosen)), options)
+
+
+def _named(job: Job, options: dict[str, Any]) -> Job:
+    """The job; groups that were not recorded are those of the file that was given."""
+    from etude.capture.ingest import named_groups
+
+    return job if options["groups"] is None else named_groups.with_named_groups(job, Path(options["groups"]))
 
 
 def recorded(path: Path, *, workers: int = 1) -> Job:
@@ -290,12 +295,10 @@ def recorded(path: Path, *, workers: int = 1) -> Job:
 def _read_profile(path: Path, options: dict[str, Any]) -> Job:
     from etude.capture.ingest import causal, reading, runs
 
-    if options["groups"] is not None:
-        raise UsageError("a profiler's trace contains its groups", where=str(path), hint="leave out --groups")
     times = options.get("times") or runs.WantedTimes()
     linked = runs.link_run([runs.RankFiles(rank=None, device=path, times=times)], max_bytes=options["max_bytes"])
     options["advance"](1)
-    return causal.to_job(reading.stem(path), linked)
+    return _named(causal.to_job(reading.stem(path), linked), options)
 
 
 def is_hosts(path: Path) -> bool:
@@ -308,9 +311,7 @@ def is_hosts(path: Path) -> bool:
 def _read_hosts(path: Path, options: dict[str, Any]) -> Job:
     from etude.capture.ingest import runs
 
-    if options["groups"] is not None:
-        raise UsageError("a host trace contains its groups", where=str(path), hint="leave out --groups")
-    return runs.host_job(path, options["max_bytes"], options["advance"])
+    return _named(runs.host_job(path, options["max_bytes"], options["advance"]), options)
 
 
 def is_other_profile(path: Path) -> bool:

@@ -18,7 +18,10 @@ JOB_HELP = (
     "files that PyTorch wrote: a profiler's trace, a folder of traces, several trace files, dumps of the Flight "
     "Recorder. Also an address, such as `s3://bucket/run/`."
 )
-GROUPS_HELP = "communicator-group file; by default `name.json` next to the files of the ranks"
+GROUPS_HELP = (
+    "communicator-group file; by default `name.json` next to the files of the ranks. Of a recording: "
+    "the groups of calls for which it names none"
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -206,7 +206,8 @@ def _impossible_groups(job: Job, named: NDArray[Any]) -> Iterator[str]:
         yield f"it never ends a collective of a group of one rank ({sizes.count(1):,} groups)"
     unknown = [g for g in named.tolist() if job.groups.ranks(int(g)) is None and not _is_all(job, int(g))]
     if unknown:
-        yield f"it aborts on collectives of groups whose members are not known ({len(unknown):,} groups)"
+        counted = f"({len(unknown):,} groups)"
+        yield f"it aborts on collectives of groups whose members are not known {counted}; `--groups` names them"
 
 
 def _group_problems(job: Job, found: Matching) -> Iterator[str]:
