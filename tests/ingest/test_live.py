@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import etude
-from collected import SCENARIOS
+from collected import PROGRAMS, SCENARIOS, ranks
 from etude.model.check.whole import check
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind
@@ -106,12 +106,23 @@ def test_recorded_linked_checked_simulated(
     messages = sum(row[0] in ("SEND", "RECV") for rank in range(size) for row in found(job, rank, scenario))
     assert report["p2p"] == messages
     assert report["collectives"] == sum(len(found(job, rank, scenario)) for rank in range(size)) - messages
+    if not is_no_longer(job, out, capsys):
+        # One recording on two busy cores was 21% longer, for a cause that is not known; a wrong graph is longer again.
+        again = tmp_path / "again"
+        again.mkdir()
+        ranks(size, PROGRAMS / "parallel.py", again, scenario)
+        assert main(["link", str(again / scenario), "-o", str(out), "--force", "--json"]) == 0
+        capsys.readouterr()
+        assert is_no_longer(etude.open(out), out, capsys)
+
+
+def is_no_longer(job: Job, out: Path, capsys: pytest.CaptureFixture[str]) -> bool:
+    """Whether the simulated run is as long as the recorded one, at most: the network is faster than gloo, the hosts are
+    as they were, and waiting is nobody's own time."""
     assert main(["simulate", str(out), "--system", "dgx-h100", "--json"]) == 0
     simulated = json.loads(capsys.readouterr().out)
-    # the network is faster than gloo, the hosts are as they were, and waiting is nobody's own time
     assert max(rank["compute_ns"] for rank in simulated["ranks"]) <= simulated["makespan_ns"]
     assert job.timing is not None
     start, end = (np.concatenate(times) for times in (job.timing.start_ns, job.timing.end_ns))
     recorded = int(end[end != UNKNOWN].max() - start[start != UNKNOWN].min())
-    # a tenth more on a quiet machine at the most; 21% was seen once where four ranks shared two busy cores
-    assert 0 < simulated["makespan_ns"] <= 1.5 * recorded
+    return 0 < simulated["makespan_ns"] <= 1.1 * recorded
